@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all check format bench lock clean
+
+demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
+	$(BIN)/remanence demo
+
+test: $(VENV)/.ok  ## The default test suite
+	$(BIN)/python -m pytest -q -n 2
+
+test-all: $(VENV)/.ok  ## The slow tests too
+	$(BIN)/python -m pytest -q -n 2 -m ""
+
+check: $(VENV)/.ok  ## Lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/.ok
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.ok: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once, about a minute)..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis remanence-runs

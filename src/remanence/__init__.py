@@ -1,0 +1,75 @@
+"""Remanence tells you how much of your training data can be read back out of what you release.
+
+From both sides of one inequality: what the best attack recovers (measured, a lower limit) and what
+no attack can exceed (proven, an upper limit). Start with `remanence.game`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remanence.adversary import Knowledge
+    from remanence.attacks.attack import Attack, Reconstruction
+    from remanence.attacks.closed_form import ClosedForm
+    from remanence.attacks.oblivious import Oblivious
+    from remanence.attacks.retrain import RetrainAndCompare
+    from remanence.attacks.scaler_mean import ScalerMean
+    from remanence.auditing import AuditResult, audit
+    from remanence.bounds.bound import Bound
+    from remanence.errors import Criterion, Error, Reduction, mean_squared_error, mismatch, relative_error
+    from remanence.evidence import Evidence
+    from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
+    from remanence.game import Game, play
+    from remanence.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
+    from remanence.mechanisms.glm import GLM
+    from remanence.mechanisms.looped import looped
+    from remanence.mechanisms.mechanism import Mechanism
+    from remanence.membership import Membership
+    from remanence.priors import EmpiricalPrior, FinitePrior, Prior, Uninformed
+    from remanence.records import Records
+    from remanence.releases import Gradient, Logits, Release, Weights
+    from remanence.statistics import SuccessRate
+    from remanence.verdict import Policy, Verdict
+
+# Loaded on first use, so that `import remanence` and the command line start without torch.
+_HOMES = {
+    "adversary": ["Knowledge"],
+    "attacks.attack": ["Attack", "Reconstruction"],
+    "attacks.closed_form": ["ClosedForm"],
+    "attacks.oblivious": ["Oblivious"],
+    "attacks.retrain": ["RetrainAndCompare"],
+    "attacks.scaler_mean": ["ScalerMean"],
+    "auditing": ["AuditResult", "audit"],
+    "bounds.bound": ["Bound"],
+    "errors": ["Criterion", "Error", "Reduction", "mean_squared_error", "mismatch", "relative_error"],
+    "evidence": ["Evidence"],
+    "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
+    "game": ["Game", "play"],
+    "leave_one_out": ["LeaveOneOut"],
+    "mechanisms.families": ["Gaussian", "Logistic", "Multinomial", "Tweedie"],
+    "mechanisms.glm": ["GLM"],
+    "mechanisms.looped": ["looped"],
+    "mechanisms.mechanism": ["Mechanism"],
+    "membership": ["Membership"],
+    "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "Uninformed"],
+    "records": ["Records"],
+    "releases": ["Gradient", "Logits", "Release", "Weights"],
+    "statistics": ["SuccessRate"],
+    "verdict": ["Policy", "Verdict"],
+}
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

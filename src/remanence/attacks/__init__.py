@@ -1,0 +1,1 @@
+"""R: from a release to a reconstruction."""

@@ -1,0 +1,78 @@
+"""What each attack needs and sees, readable without loading it (and so without loading torch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from remanence.exceptions import InputError
+from remanence.references import BALLE_2022, REMANENCE, Reference
+
+if TYPE_CHECKING:
+    from remanence.attacks.attack import Attack
+
+
+@dataclass(frozen=True)
+class AttackInfo:
+    """The facts that `remanence attacks` prints and a report cites."""
+
+    name: str
+    summary: str
+    needs: str
+    sees: str
+    reference: Reference
+    home: str  # module:class
+
+
+CLOSED_FORM = AttackInfo(
+    "closed-form",
+    "Solves the optimality condition of a generalised linear model for the missing record and its label.",
+    "a GLM at its optimum; all other training records",
+    "weights",
+    BALLE_2022.at("Theorem 1"),
+    "remanence.attacks.closed_form:ClosedForm",
+)
+SCALER_MEAN = AttackInfo(
+    "scaler-mean",
+    "Takes n times a published mean, less the known records.",
+    "a GLM behind a StandardScaler; all other training records",
+    "weights",
+    REMANENCE,
+    "remanence.attacks.scaler_mean:ScalerMean",
+)
+RETRAIN = AttackInfo(
+    "retrain-and-compare",
+    "Trains on every candidate and picks the one whose release is closest.",
+    "a shortlist of candidates; all other training records",
+    "any release",
+    BALLE_2022.at("§II-D and §IV-A"),
+    "remanence.attacks.retrain:RetrainAndCompare",
+)
+OBLIVIOUS = AttackInfo(
+    "oblivious",
+    "Guesses the likeliest record without looking at the release.",
+    "a shortlist or samples from the population",
+    "nothing",
+    BALLE_2022.at("§VII"),
+    "remanence.attacks.oblivious:Oblivious",
+)
+
+CATALOGUE = {info.name: info for info in (CLOSED_FORM, SCALER_MEAN, RETRAIN, OBLIVIOUS)}
+
+
+def load_attack(name: str) -> Attack:
+    """The attack of this name, with its default settings.
+
+    >>> load_attack("closed-form")
+    ClosedForm()
+    """
+    if name not in CATALOGUE:
+        raise InputError(
+            f"There is no attack named {name!r}.",
+            needs=", ".join(CATALOGUE),
+            got=name,
+            hint="`remanence attacks` describes each",
+        )
+    module, _, class_name = CATALOGUE[name].home.partition(":")
+    return getattr(import_module(module), class_name)()

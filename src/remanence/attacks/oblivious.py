@@ -1,0 +1,51 @@
+"""The guess that ignores the release: what κ measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+
+from remanence.adversary import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.exceptions import IncompatibleGameError
+from remanence.priors import EmpiricalPrior, FinitePrior
+from remanence.releases import Release
+
+
+@final
+@dataclass(frozen=True)
+class Oblivious(Attack[Release]):
+    """Always guess the likeliest candidate, whatever was released."""
+
+    info: ClassVar[AttackInfo] = OBLIVIOUS
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Something to guess from."""
+        if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior):
+            raise IncompatibleGameError(
+                "Oblivious cannot play this game.",
+                needs=OBLIVIOUS.needs,
+                got=knowledge.prior.describe(),
+                hint="a FinitePrior or an EmpiricalPrior",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """Choose the guess."""
+        self.check(knowledge)
+        prior = knowledge.prior
+        if isinstance(prior, FinitePrior):
+            guess = prior.candidates[prior.weights.argmax()[None]][None]
+        else:
+            guess = prior.sample(1, generator)
+
+        def reconstruct(release: Release) -> Reconstruction:
+            index = torch.zeros(len(release), dtype=torch.int64, device=guess.labels.device)
+            return Reconstruction(guess[index])
+
+        return reconstruct

@@ -1,0 +1,97 @@
+"""The scale of a record that a classifier without an intercept leaves open.
+
+Without an intercept the left-over gradient −w r ⊗ x is known only as a product. For each label the
+scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
+one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
+known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
+equation can have two solutions. Among those, the one closest to the known records of its class is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from remanence.mechanisms.glm import GLM
+from remanence.records import Records
+from remanence.releases import Release
+
+_GRID = 256
+_BISECTIONS = 60
+_ROOTS = 3  # the equation has one or two in all cases seen
+_ACCEPTED_MISFIT = 1e-3
+
+
+def solve_without_intercept(
+    mechanism: GLM,
+    release: Release,
+    left_over: Tensor,
+    class_means: Tensor,
+    scale: Tensor,
+    class_weights: Tensor | None,
+    only_label: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features `(trials, features)` and weighted residuals `(trials, outputs)` of the missing record.
+
+    Last comes its distance from the known records of its class, infinite where nothing was found.
+    `only_label` rules out the other labels.
+    """
+    trials, outputs, _ = left_over.shape
+    left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
+    direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
+    if outputs > 1:
+        # One entry of −w r is positive and the others are negative: turn `mixing` to look like that.
+        flip = (mixing > 0).sum(1, keepdim=True) > 1
+        direction, mixing = direction.where(~flip, -direction), mixing.where(~flip, -mixing)
+        hypotheses = [(mixing.argmax(1), torch.ones_like(mixing[:, 0]))]
+    else:
+        signs = mixing[:, 0].sign()
+        zeros = torch.zeros_like(signs, dtype=torch.int64)
+        hypotheses = [(zeros, -signs), (zeros + 1, signs)]
+
+    best_distance = left_over.new_full((trials,), torch.inf)
+    best_tau = torch.ones_like(best_distance)
+    for labels, sign in hypotheses:
+        allowed = torch.ones_like(labels, dtype=torch.bool) if only_label is None else labels == only_label
+        weight = torch.ones_like(sign)
+        if class_weights is not None:
+            weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
+
+        def residual(tau: Tensor, labels: Tensor = labels, weight: Tensor = weight) -> Tensor:
+            guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
+            own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
+            return own * weight[:, None, None]  # (trials, outputs, points)
+
+        def gap(tau: Tensor, residual: Callable[[Tensor], Tensor] = residual) -> Tensor:
+            return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
+
+        magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
+        grid = magnitudes * (sign * weight).unsqueeze(1)
+        values = gap(grid)
+        crossing = values[:, 1:].sign() != values[:, :-1].sign()
+        rank = crossing.cumsum(1)
+        for root in range(1, _ROOTS + 1):
+            here = crossing & (rank == root)
+            exists, column = here.any(1), here.int().argmax(1, keepdim=True)
+            if not exists.any():
+                break
+            tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
+            found, wanted = residual(tau)[..., 0], -tau * mixing
+            misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+            means = class_means.expand(trials, -1, -1)[torch.arange(trials, device=labels.device), labels]
+            distance = ((direction / tau - means) / scale).norm(dim=1)
+            usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
+            best_distance = distance.where(usable, best_distance)
+            best_tau = tau[:, 0].where(usable, best_tau)
+    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
+
+
+def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: Tensor) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        same = gap(middle).sign() == at_low.sign()
+        low, high = middle.where(same, low), high.where(same, middle)
+    return (low + high) / 2

@@ -1,0 +1,231 @@
+"""The audit: several attacks play one game, and a verdict is reached against a policy."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from remanence import storage
+from remanence.attacks.attack import Attack
+from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.bounds.bound import Bound
+from remanence.caveats import check_trials
+from remanence.evidence import Evidence
+from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.game import play
+from remanence.references import Reference
+from remanence.rounds import AnyGame
+from remanence.statistics import CONFIDENCE
+from remanence.verdict import Policy, Verdict, decide
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found. `audit.json` holds all of it; every view is a function of it."""
+
+    target: str
+    seed: int
+    verdict: Verdict
+    policy: Policy
+    threat_model: Json
+    subject: Json
+    evidence: tuple[Evidence, ...]
+    bounds: tuple[Bound, ...]
+    environment: Json
+
+    @property
+    def strongest(self) -> Evidence:
+        """The attack that is certain to achieve the most."""
+        return max(self.evidence, key=lambda evidence: (evidence.main.lower, evidence.main.rate))
+
+    def to_json(self) -> Json:
+        """The document that `audit.schema.json` describes."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": self.environment["packages"]["remanence"],
+            "target": self.target,
+            "seed": self.seed,
+            "verdict": str(self.verdict),
+            "policy": asdict(self.policy),
+            "threat_model": self.threat_model,
+            "subject": self.subject,
+            "evidence": [evidence.to_json() for evidence in self.evidence],
+            "bounds": [
+                {
+                    "name": bound.name,
+                    "success": bound.success,
+                    "assumptions": list(bound.assumptions),
+                    "reference": bound.reference.short,
+                }
+                for bound in self.bounds
+            ],
+            "environment": self.environment,
+        }
+
+    @classmethod
+    def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
+        """Read a document that has been validated."""
+        evidence = []
+        for entry in document["evidence"]:
+            prefix = f"{entry['attack']}."
+            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            evidence.append(Evidence.from_json(entry, own))
+        bounds = [
+            Bound(b["name"], b["success"], tuple(b["assumptions"]), Reference(b["reference"], b["reference"]))
+            for b in document["bounds"]
+        ]
+        return cls(
+            target=document["target"],
+            seed=document["seed"],
+            verdict=Verdict(document["verdict"]),
+            policy=Policy(**document["policy"]),
+            threat_model=document["threat_model"],
+            subject=document["subject"],
+            evidence=tuple(evidence),
+            bounds=tuple(bounds),
+            environment=document["environment"],
+        )
+
+    def sealed(self) -> tuple[Json, bytes]:
+        """The document as it is stored, with the hash of its arrays, and those arrays packed."""
+        arrays = {
+            f"{evidence.attack}.{name}": values
+            for evidence in self.evidence
+            for name, values in evidence.arrays.items()
+        }
+        return storage.seal(self.to_json(), arrays)
+
+    def save(self, folder: Path) -> Path:
+        """Write audit.json and the arrays beside it, whole or not at all."""
+        return storage.write(*self.sealed(), folder)
+
+    @classmethod
+    def load(cls, path: Path) -> AuditResult:
+        """Read a stored result; refuses, with the reason, what does not validate."""
+        return cls.from_json(*storage.read(path))
+
+    def __str__(self) -> str:
+        best = self.strongest
+        rate, limit = best.main, self.policy.max_success
+        lines = [
+            f"{self.target}: {self.verdict}. {self.verdict.meaning}",
+            f"  {best.attack} recovered the target {rate.rate * 1000:.0f} times in 1000 "
+            f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
+            f"your limit is {limit * 1000:.0f}.",
+        ]
+        return "\n".join(lines)
+
+
+def audit(
+    game: AnyGame,
+    attacks: Sequence[Attack] | None = None,
+    *,
+    policy: Policy | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    target: str = "game",
+) -> AuditResult:
+    """Let attacks play a game and decide.
+
+    Without `attacks`, every attack that can play does. The intervals of all attacks hold together
+    at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict.
+    """
+    policy = policy or Policy()
+    if not 0 <= seed < 2**63:
+        raise InputError(
+            "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
+        )
+    started, clock = datetime.now(UTC), time.perf_counter()
+    chosen = list(attacks) if attacks is not None else compatible_attacks(game)
+    for attack in chosen:
+        attack.check(game.knowledge)
+    if not chosen:
+        raise IncompatibleGameError(
+            "No attack can play this game.",
+            needs="; or ".join(sorted({info.needs for info in CATALOGUE.values()})),
+            got=", ".join(game.knowledge.describe()),
+            hint="`remanence attacks` lists what each attack needs",
+        )
+    names = [attack.info.name for attack in chosen]
+    if len(set(names)) != len(names):
+        raise InputError(
+            "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
+        )
+    confidence = 1 - (1 - CONFIDENCE) / len(chosen)
+    evidence, seconds = [], {}
+    for attack in chosen:
+        before = time.perf_counter()
+        found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device)
+        seconds[attack.info.name] = time.perf_counter() - before
+        caveats = (*check_trials(found.main, policy), *found.caveats)
+        evidence.append(Evidence(**{**vars(found), "caveats": caveats}))
+    tightest = min((bound.success for bound in game.bounds), default=None)
+    return AuditResult(
+        target=target,
+        seed=seed,
+        verdict=decide([found.main for found in evidence], tightest, policy),
+        policy=policy,
+        threat_model=_threat_model(game),
+        subject={"sha256": game.fingerprints()},
+        evidence=tuple(evidence),
+        bounds=game.bounds,
+        environment={
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": {**seconds, "total": time.perf_counter() - clock},
+            "device": _device_name(device),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": {package: version(package) for package in _PACKAGES},
+        },
+    )
+
+
+def compatible_attacks(game: AnyGame) -> list[Attack]:
+    """Every attack of the catalogue that can play this game; the oblivious one is the baseline already."""
+    found = []
+    for name in CATALOGUE:
+        attack = load_attack(name)
+        try:
+            attack.check(game.knowledge)
+        except IncompatibleGameError:
+            continue
+        if name != "oblivious":
+            found.append(attack)
+    return found
+
+
+def _threat_model(game: AnyGame) -> Json:
+    knowledge, criterion = game.knowledge, game.criterion
+    return {
+        "game": type(game).__name__,
+        "adversary": knowledge.adversary,
+        "sees": game.mechanism.releases.sees,
+        "knows": knowledge.describe(),
+        "mechanism": {"name": game.mechanism.name, **game.mechanism.settings()},
+        "criterion": {
+            "error": criterion.error.name,
+            "threshold": criterion.threshold,
+            "reduction": str(criterion.reduction),
+            "label_scale": criterion.label_scale,
+        },
+    }
+
+
+def _device_name(device: torch.device | str) -> str:
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(torch.device(device))
+    return "cpu"

@@ -1,0 +1,1 @@
+"""What no attack can exceed (γ)."""

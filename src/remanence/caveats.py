@@ -1,0 +1,107 @@
+"""Reasons not to trust a result, each with its meaning and its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from remanence.priors import Baseline
+from remanence.statistics import SuccessRate
+from remanence.verdict import Policy
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """A flag on a result; `docs/caveats.md` has an entry under the same id."""
+
+    id: str
+    raised_if: str
+    means: str
+    do: str
+
+
+TOO_FEW_TRIALS = Caveat(
+    "too-few-trials",
+    "there are fewer than 3 / max_success trials.",
+    "Even zero successes in this many trials cannot rule out the rate that the policy forbids.",
+    "Raise --trials to at least 3 / max_success (the rule of three).",
+)
+NO_BETTER_THAN_CONTROL = Caveat(
+    "no-better-than-control",
+    "the attack's lower limit is not above its success on records that were never trained on.",
+    "The attack finds nothing that it would not also find without the target; its failure proves nothing.",
+    "Try other attacks, or check that the game gives this one what it needs.",
+)
+NO_BETTER_THAN_GUESSING = Caveat(
+    "no-better-than-guessing",
+    "the attack's lower limit is not above the baseline.",
+    "A guess from the prior does as well; the release added nothing that this attack can use.",
+    "Try other attacks; a failed attack is no proof of protection.",
+)
+SATURATED_CONTROL = Caveat(
+    "saturated-control",
+    "the control succeeds in more than half of the trials.",
+    "The threshold is so loose that records never trained on count as recovered.",
+    "Choose a smaller threshold.",
+)
+LOOSE_BASELINE = Caveat(
+    "loose-baseline",
+    "the certain upper value of the baseline is more than twice what guessing a candidate achieves.",
+    "The true value of a guess lies somewhere between the two, so the attack's gain over it is uncertain.",
+    "Choose a smaller threshold, or an error with a known reach.",
+)
+OPTIMISER_NOT_CONVERGED = Caveat(
+    "optimiser-not-converged",
+    "the optimiser stopped so early that some records' predicted error is above the threshold.",
+    "The optimality condition holds only roughly, which hides those records by accident, not by design: "
+    "training a little longer would expose them. A very large remaining gradient can also mean that "
+    "the model was trained on other data.",
+    "Do not rely on it: audit again with a tighter tolerance, and check that these are the training data.",
+)
+ONE_RELEASE = Caveat(
+    "one-release",
+    "the trials share one release and differ in which record plays the target.",
+    "The rate describes the records of this training set; the interval treats them as draws from a larger "
+    "population and does not cover how another training set would fare.",
+    "Audit a fresh training set for an independent figure.",
+)
+INACTIVE_FEATURES = Caveat(
+    "inactive-features",
+    "an L1 penalty has set coefficients to zero.",
+    "At a zero coefficient the optimality condition only bounds the feature, so records are compared on the "
+    "features that the model uses.",
+    "Read the result as: these features of a record, not the whole record.",
+)
+
+CAVEATS = {
+    caveat.id: caveat
+    for caveat in (
+        TOO_FEW_TRIALS,
+        NO_BETTER_THAN_CONTROL,
+        NO_BETTER_THAN_GUESSING,
+        SATURATED_CONTROL,
+        LOOSE_BASELINE,
+        OPTIMISER_NOT_CONVERGED,
+        ONE_RELEASE,
+        INACTIVE_FEATURES,
+    )
+}
+
+
+def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> Iterator[Caveat]:
+    """The caveats that follow from the three rates of an evidence."""
+    if main.lower <= control.rate:
+        yield NO_BETTER_THAN_CONTROL
+    if main.lower <= baseline.value:
+        yield NO_BETTER_THAN_GUESSING
+    if control.rate > 0.5:
+        yield SATURATED_CONTROL
+    if baseline.value > 2 * baseline.lower > 0:
+        yield LOOSE_BASELINE
+
+
+def check_trials(main: SuccessRate, policy: Policy) -> Iterator[Caveat]:
+    """Whether the trials can speak about the policy at all."""
+    independent = main.trials if main.clusters is None else main.clusters
+    if independent < 3 / policy.max_success:
+        yield TOO_FEW_TRIALS

@@ -1,0 +1,201 @@
+"""The command line: every command answers a question, and loads only what it needs for that."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.exceptions import RemanenceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from remanence.auditing import AuditResult
+
+app = typer.Typer(
+    name="remanence",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Device(StrEnum):
+    """Where tensors live."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results.", show_default="remanence-runs/<target>")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
+
+
+@app.callback()
+def remanence() -> None:
+    """How much of your training data can be read back out of what you release?
+
+    Measured from below by attacks, proven from above by bounds. Audit what is yours.
+    Nothing leaves this machine.
+
+    Exit codes: 0 within the limit that you set, 1 EXPOSED or CONTRADICTED, 2 wrong usage or input,
+    3 UNPROVEN.
+    """
+
+
+@app.command()
+def audit(
+    target: Annotated[
+        str, typer.Argument(help="A built-in name (see `remanence targets`) or path/to/file.py:factory.")
+    ],
+    attack: Annotated[
+        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
+    ] = None,
+    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a model and hold the result against your limit."""
+    from remanence.attacks.catalogue import load_attack
+    from remanence.auditing import audit as run_audit
+    from remanence.loading import load_game
+    from remanence.storage import check_writable
+    from remanence.verdict import Policy
+
+    policy = Policy(max_success)
+    attacks = [load_attack(name) for name in attack] if attack else None
+    folder = out or default_folder(target)
+    check_writable(folder)
+    game = load_game(target)
+    result = run_audit(
+        game, attacks, policy=policy, trials=trials, seed=seed, device=_device(device), target=target
+    )
+    path = result.save(folder)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        _show(result, path)
+    raise typer.Exit(result.verdict.exit_code)
+
+
+@app.command()
+def show(run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]) -> None:
+    """Show a stored result again."""
+    from remanence.auditing import AuditResult
+
+    result = AuditResult.load(run)
+    _show(result, run)
+    raise typer.Exit(result.verdict.exit_code)
+
+
+@app.command()
+def attacks() -> None:
+    """List the attacks: what each needs, what it sees, and which paper it comes from."""
+    from remanence.report.tables import attacks_table
+
+    _console().print(attacks_table())
+
+
+@app.command()
+def targets() -> None:
+    """List the built-in targets."""
+    from rich.table import Table
+
+    from remanence.targets import TARGETS
+
+    table = Table("target", "what it is")
+    for name, factory in TARGETS.items():
+        table.add_row(name, (factory.__doc__ or "").strip())
+    _console().print(table)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs")) -> None:
+    """Audit every built-in target and print a verdict for each."""
+    from remanence.auditing import audit as run_audit
+    from remanence.report.terminal import summary_table
+    from remanence.storage import check_writable
+    from remanence.targets import TARGETS
+
+    check_writable(out)
+    results = []
+    for name, factory in TARGETS.items():
+        typer.echo(f"auditing {name} ...", err=True)
+        results.append(run_audit(factory(), target=name))
+        results[-1].save(out / name)
+    console = _console()
+    console.print(summary_table(results))
+    console.print(
+        f"Results: {out.resolve()} (one folder each; `remanence show FOLDER` explains one)\n"
+        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def default_folder(target: str) -> Path:
+    """Where results go if nobody says.
+
+    >>> default_folder("models/mine.py:factory").as_posix()
+    'remanence-runs/mine-factory'
+    """
+    path, _, factory = target.rpartition(":")
+    name = f"{Path(path).stem}-{factory}" if path else target
+    return Path("remanence-runs") / "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with a sentence and exit code 2, not a traceback."""
+    try:
+        app()
+    except RemanenceError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted; nothing was written.", err=True)
+        sys.exit(130)
+
+
+def _device(choice: Device) -> str:
+    import torch
+
+    from remanence.exceptions import InputError
+
+    available = torch.cuda.is_available()
+    if choice is Device.CUDA and not available:
+        raise InputError(
+            "There is no GPU to compute on.",
+            needs="a CUDA device and a CUDA build of torch",
+            got=f"torch {torch.__version__} without a device",
+            hint="--device cpu",
+        )
+    return "cuda" if available and choice is not Device.CPU else "cpu"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 120))
+
+
+def _show(result: AuditResult, path: Path) -> None:
+    from remanence.report.terminal import audit_view
+
+    console = _console()
+    console.print(audit_view(result))
+    console.print(f"Result: {path}", highlight=False, soft_wrap=True)

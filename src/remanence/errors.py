@@ -1,0 +1,168 @@
+"""ρ, the error of a reconstruction, and the criterion that turns it into a success.
+
+Errors, never similarities: 0 is exact, and smaller is closer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from remanence.exceptions import InputError
+from remanence.records import Records
+
+
+@dataclass(frozen=True)
+class Error:
+    """A way to measure how far a guess is from a target, elementwise over the batch.
+
+    `reach` says how far apart, at most, two targets can be that one guess meets within a
+    threshold: 2η for a metric (triangle inequality), 4η for a squared one. A baseline needs it,
+    because the best guess need not be a record. Without it the baseline is bounded by 1 only.
+    """
+
+    name: str
+    measure: Callable[[Records, Records], Tensor]
+    reach: Callable[[float], float] | None = None
+
+    def __call__(self, targets: Records, guesses: Records) -> Tensor:
+        """The error of each guess, of the common batch shape."""
+        return self.measure(targets, guesses)
+
+
+mean_squared_error = Error(
+    "mean squared error",
+    lambda targets, guesses: (targets.flat - guesses.flat).square().mean(-1),
+    reach=lambda threshold: 4 * threshold,
+)
+
+euclidean_error = Error(
+    "euclidean distance",
+    lambda targets, guesses: (targets.flat - guesses.flat).norm(dim=-1),
+    reach=lambda threshold: 2 * threshold,
+)
+
+mismatch = Error(
+    "mismatch",
+    lambda targets, guesses: (targets.flat != guesses.flat).any(-1).to(torch.float64),
+    reach=lambda threshold: threshold,  # two records that one guess equals are equal
+)
+
+
+def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> Error:
+    """The distance to the target over the target's own size, ‖ẑ − z‖ / ‖z‖.
+
+    With a centre and a scale per feature both norms are taken in standard units, so that a
+    feature measured in thousands does not decide alone.
+
+    >>> target = Records(torch.tensor([[3.0, 4.0]]), torch.tensor([0]))
+    >>> guess = Records(torch.tensor([[3.0, 4.5]]), torch.tensor([0]))
+    >>> relative_error()(target, guess)
+    tensor([0.1000])
+    """
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        middle, unit = (torch.as_tensor(v, device=targets.features.device) for v in (centre, scale))
+        distance = ((guesses.flat - targets.flat) / unit).norm(dim=-1)
+        return distance / ((targets.flat - middle) / unit).norm(dim=-1)
+
+    plain = isinstance(centre, float) and isinstance(scale, float)
+    name = "relative error" if plain else "relative error in standard units"
+    # ‖a − b‖ ≤ η(‖a‖ + ‖b‖) and ‖b‖ ≤ ‖a‖ + ‖a − b‖ give ρ(a, b) ≤ 2η / (1 − η).
+    return Error(name, measure, lambda eta: 2 * eta / (1 - eta) if eta < 1 else float("inf"))
+
+
+class Reduction(StrEnum):
+    """How a set of guesses is held against a set of targets."""
+
+    EACH = "each"  # the i-th guess is about the i-th record; every record counts
+    BEST = "best"  # one success per trial, if any guess meets any record
+    MATCHED = "matched"  # guesses are assigned to records at the least total error; every record counts
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a criterion found, one entry for each record that counts."""
+
+    errors: Tensor  # (trials, counted)
+    labels_agree: Tensor  # (trials, counted)
+    succeeded: Tensor  # (trials, counted)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """When a reconstruction counts: ρ(z, ẑ) ≤ η.
+
+    With a `label_scale` the label must be right too, |ŷ − y| ≤ η · label_scale: 1 for classes,
+    the labels' spread for a regression. None leaves labels out of the criterion.
+    """
+
+    error: Error = relative_error()
+    threshold: float = 1e-2
+    reduction: Reduction = Reduction.EACH
+    label_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.threshold >= 0:
+            raise InputError(
+                "The threshold of the criterion cannot be used.",
+                needs="a number of at least 0",
+                got=str(self.threshold),
+                hint="1e-2 is the default for continuous records",
+            )
+
+    def compare(self, targets: Records, guesses: Records) -> Comparison:
+        """Hold reconstructions `(trials, guesses)` against targets `(trials, set)`."""
+        if self.reduction is Reduction.EACH:
+            if targets.batch_shape != guesses.batch_shape:
+                raise InputError(
+                    "Reconstructions and targets do not line up.",
+                    needs=f"one guess per record, batch {targets.batch_shape}",
+                    got=f"guesses of batch {guesses.batch_shape}",
+                    hint="Reduction.BEST or Reduction.MATCHED for attacks that return a set",
+                )
+            return self._judge(self.error(targets, guesses), self._agree(targets, guesses))
+        pairs = targets[:, :, None], guesses[:, None, :]
+        errors = self.error(*pairs).nan_to_num(nan=torch.inf)  # (trials, set, guesses)
+        agree = self._agree(*pairs)
+        if self.reduction is Reduction.BEST:
+            ranked = errors if self.label_scale is None else errors.where(agree, torch.inf)
+            best = ranked.flatten(1).argmin(1, keepdim=True)
+            return self._judge(errors.flatten(1).gather(1, best), agree.flatten(1).gather(1, best))
+        chosen = torch.stack([_assign(trial) for trial in errors]).to(errors.device)  # (trials, set)
+        missing = chosen < 0
+        index = chosen.clamp(min=0).unsqueeze(-1)
+        return self._judge(
+            errors.gather(2, index).squeeze(-1).masked_fill(missing, torch.inf),
+            agree.gather(2, index).squeeze(-1) & ~missing,
+        )
+
+    def chance_factor(self, records: int, guesses: int) -> int:
+        """By how much several guesses or records can multiply what one guess achieves (union bound)."""
+        factors = {Reduction.EACH: 1, Reduction.BEST: records * guesses, Reduction.MATCHED: guesses}
+        return factors[self.reduction]
+
+    def _agree(self, targets: Records, guesses: Records) -> Tensor:
+        scale = 1.0 if self.label_scale is None else self.label_scale
+        tolerance = max(self.threshold, 1e-9) * scale  # classes are integers held as floats
+        return (targets.labels.double() - guesses.labels.double()).abs() <= tolerance
+
+    def _judge(self, errors: Tensor, agree: Tensor) -> Comparison:
+        succeeded = errors <= self.threshold  # False for NaN
+        return Comparison(errors, agree, succeeded if self.label_scale is None else succeeded & agree)
+
+
+def _assign(errors: Tensor) -> Tensor:
+    """For each record the guess assigned to it at the least total error, or −1 where there are too few."""
+    finite = errors.detach().cpu().double()
+    ceiling = finite[finite.isfinite()].max().item() if finite.isfinite().any() else 0.0
+    cost = finite.clamp(max=2 * ceiling + 1).numpy()
+    rows, columns = linear_sum_assignment(cost)
+    chosen = torch.full((errors.shape[0],), -1, dtype=torch.int64)
+    chosen[torch.from_numpy(rows)] = torch.from_numpy(columns)
+    return chosen

@@ -1,0 +1,114 @@
+"""What one attack achieved in one game: main, control and baseline, and how far to trust them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from remanence.attacks.catalogue import CATALOGUE
+from remanence.caveats import CAVEATS, Caveat
+from remanence.priors import Baseline
+from remanence.statistics import SuccessRate
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The three rates of an attack, its errors and its caveats.
+
+    `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
+    tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
+    trial, never features or labels.
+    """
+
+    attack: str
+    main: SuccessRate
+    control: SuccessRate
+    baseline: Baseline
+    caveats: tuple[Caveat, ...] = ()
+    label_rate: SuccessRate | None = None
+    median_error: float | None = None
+    worst_error: float | None = None
+    median_predicted_error: float | None = None
+    remaining_gradient: float | None = None
+    unresolved: tuple[int, ...] = ()
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> str:
+        """Where the attack comes from, if it is one of ours."""
+        return CATALOGUE[self.attack].reference.short if self.attack in CATALOGUE else ""
+
+    def to_json(self) -> Json:
+        """The entry in audit.json."""
+        return {
+            "attack": self.attack,
+            "reference": self.reference,
+            "main": _rate(self.main),
+            "control": _rate(self.control),
+            "baseline": {
+                "value": self.baseline.value,
+                "lower": self.baseline.lower,
+                "note": self.baseline.note,
+            },
+            "caveats": [{"id": c.id, "means": c.means, "do": c.do} for c in self.caveats],
+            "labels": None if self.label_rate is None else _rate(self.label_rate),
+            "error": {
+                "median": finite(self.median_error),
+                "worst": finite(self.worst_error),
+                "median_predicted": finite(self.median_predicted_error),
+                "remaining_gradient": finite(self.remaining_gradient),
+            },
+            "unresolved": list(self.unresolved),
+        }
+
+    @classmethod
+    def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
+        """Read an entry back; the intervals are computed anew from the counts."""
+        error = entry["error"]
+        return cls(
+            attack=entry["attack"],
+            main=_read_rate(entry["main"]),
+            control=_read_rate(entry["control"]),
+            baseline=Baseline(**entry["baseline"]),
+            caveats=tuple(
+                CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])) for c in entry["caveats"]
+            ),
+            label_rate=None if entry["labels"] is None else _read_rate(entry["labels"]),
+            median_error=error["median"],
+            worst_error=error["worst"],
+            median_predicted_error=error["median_predicted"],
+            remaining_gradient=error["remaining_gradient"],
+            unresolved=tuple(entry["unresolved"]),
+            arrays=arrays,
+        )
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or None where JSON has no word for it.
+
+    >>> finite(0.5), finite(float("nan")), finite(float("inf"))
+    (0.5, None, None)
+    """
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _rate(rate: SuccessRate) -> Json:
+    return {
+        "rate": rate.rate,
+        "lower": rate.lower,
+        "upper": rate.upper,
+        "successes": rate.successes,
+        "trials": rate.trials,
+        "clusters": rate.clusters,
+        "confidence": rate.confidence,
+    }
+
+
+def _read_rate(entry: Json) -> SuccessRate:
+    return SuccessRate(entry["successes"], entry["trials"], entry["confidence"], entry["clusters"])

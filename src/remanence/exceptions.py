@@ -1,0 +1,29 @@
+"""Errors that a person can mend: what was needed, what was given, what to try."""
+
+from __future__ import annotations
+
+
+class RemanenceError(Exception):
+    """A problem in what the user handed in; the command line shows it without a traceback."""
+
+    def __init__(self, summary: str, *, needs: str, got: str, hint: str) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.needs = needs
+        self.got = got
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.summary}\n  needs: {self.needs}\n  got:   {self.got}\n  try:   {self.hint}"
+
+
+class InputError(RemanenceError):
+    """A value, a file or an option that cannot be used."""
+
+
+class IncompatibleGameError(RemanenceError):
+    """An attack that cannot play this game."""
+
+
+class UnreadableAuditError(RemanenceError):
+    """A stored result that is missing, damaged or of another version."""

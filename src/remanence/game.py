@@ -1,0 +1,198 @@
+"""START HERE. The game that every attack plays (Balle et al. 2022, Algorithm 1).
+
+             prior π ──► target z
+                            │
+    known data D₋ ──────────┤
+                            ▼
+                     mechanism M ──► release w ──► attack R ──► reconstruction ẑ
+                                                                     │
+                                                     error ρ(z, ẑ) ≤ threshold η ?
+
+A trial succeeds if the reconstruction meets the criterion. The control holds the same
+reconstruction against a target that was never trained on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.adversary import Knowledge
+from remanence.attacks.attack import Attack
+from remanence.bounds.bound import Bound
+from remanence.caveats import OPTIMISER_NOT_CONVERGED, check_rates
+from remanence.errors import Comparison, Criterion
+from remanence.evidence import Evidence
+from remanence.exceptions import InputError
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.priors import EmpiricalPrior, Prior, Uninformed
+from remanence.progress import track
+from remanence.records import Records
+from remanence.releases import Release
+from remanence.rounds import TRIALS_AT_ONCE, AnyGame, Rounds, stream
+from remanence.statistics import CONFIDENCE, SuccessRate
+
+
+@final
+@dataclass(frozen=True)
+class Game:
+    """A target is drawn, a model is trained on it and the known data, and the attack must find it.
+
+    `prior` is what the adversary believes. `targets` says where targets really come from; left
+    out, the belief is right. `known_data` is None for a weak adversary. `bounds` are ceilings that
+    somebody has proven for this game.
+    """
+
+    mechanism: Mechanism[Release]
+    prior: Prior
+    known_data: Records | None
+    criterion: Criterion = Criterion()
+    targets: Prior | None = None
+    bounds: tuple[Bound, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.targets is None and isinstance(self.prior, Uninformed | EmpiricalPrior):
+            raise InputError(
+                "The game does not say where its targets come from.",
+                needs="targets that the adversary does not hold",
+                got=f"a prior ({self.prior.describe()}) and no targets",
+                hint="Game(..., targets=EmpiricalPrior(held_out_records))",
+            )
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that the adversary has before the release."""
+        return Knowledge(self.mechanism, self.prior, self.known_data)
+
+    @property
+    def default_trials(self) -> int:
+        """Enough to tell a rate of one in ten from one in a hundred."""
+        return 200
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data that went in."""
+        prints = {} if self.known_data is None else {"known_data": self.known_data.sha256()}
+        for name, source in (("prior", self.prior), ("targets", self.targets)):
+            records = getattr(source, "candidates", getattr(source, "records", None))
+            if isinstance(records, Records):
+                prints[name] = records.sha256()
+        return prints
+
+    def to(self, device: torch.device | str) -> Game:
+        """The same game on another device."""
+        return replace(
+            self,
+            prior=self.prior.to(device),
+            known_data=None if self.known_data is None else self.known_data.to(device),
+            targets=None if self.targets is None else self.targets.to(device),
+        )
+
+    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
+        """Play; memory is bounded by chunks, whatever the number of trials."""
+        attack.check(self.knowledge)
+        reconstruct = attack.prepare(self.knowledge, stream(seed, "attack", device))
+        draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
+        source = self.prior if self.targets is None else self.targets
+        mains, strangers, guesses, gradients, factor = [], [], [], [], 1
+        starts = range(0, trials, TRIALS_AT_ONCE)
+        for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
+            count = min(TRIALS_AT_ONCE, trials - start)
+            targets = source.sample(count, draws)
+            release = self.mechanism.release(self.known_data, targets, trainings)
+            guess = reconstruct(release)
+            mains.append(self.criterion.compare(targets, guess.records))
+            strangers.append(self.criterion.compare(source.sample(count, controls), guess.records))
+            gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))
+            guesses.append(replace(guess, records=guess.records[:0]))  # reconstructions are not kept
+            factor = self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1])
+        return Rounds(
+            main=_join(mains),
+            control=_join(strangers),
+            baseline=self.prior.baseline(self.criterion).times(factor),
+            remaining_gradient=_cat(gradients),
+            sensitivity=_cat([guess.sensitivity for guess in guesses]),
+            diagnostics={
+                name: torch.cat([guess.diagnostics[name] for guess in guesses])
+                for name in guesses[0].diagnostics
+            },
+        )
+
+
+def play(
+    game: AnyGame,
+    attack: Attack,
+    *,
+    trials: int | None = None,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    device: torch.device | str = "cpu",
+) -> Evidence:
+    """Let an attack play and count: main, control and baseline, each rate with its interval.
+
+    The same seed gives the same evidence, and every attack meets the same targets and releases.
+    """
+    trials = game.default_trials if trials is None else trials
+    if trials < 1:
+        raise InputError("Nothing to play.", needs="at least 1 trial", got=str(trials), hint="--trials 200")
+    rounds = game.to(device).rounds(attack, trials=trials, seed=seed, device=device)
+    main, control = (_rate(side.succeeded, confidence) for side in (rounds.main, rounds.control))
+    caveats = [*check_rates(main, control, rounds.baseline), *rounds.caveats]
+    predicted = unresolved = None
+    if rounds.sensitivity is not None and rounds.remaining_gradient is not None:
+        predicted = rounds.sensitivity * rounds.remaining_gradient
+        unresolved = ~(predicted <= game.criterion.threshold)
+        if unresolved.any():
+            caveats.append(OPTIMISER_NOT_CONVERGED)
+    record = torch.arange(len(rounds.main.succeeded)) if rounds.record is None else rounds.record
+    arrays = {
+        "record": record,
+        "error": rounds.main.errors,
+        "control_error": rounds.control.errors,
+        "succeeded": rounds.main.succeeded,
+        **({} if predicted is None else {"predicted_error": predicted}),
+        **rounds.diagnostics,
+    }
+    has_errors = not rounds.main.errors.isnan().all()
+    return Evidence(
+        attack=attack.info.name,
+        main=main,
+        control=control,
+        baseline=rounds.baseline,
+        caveats=tuple(caveats),
+        label_rate=_rate(rounds.main.labels_agree, confidence) if has_errors else None,
+        median_error=_summary(rounds.main.errors, torch.nanmedian) if has_errors else None,
+        worst_error=_summary(rounds.main.errors, torch.max) if has_errors else None,
+        median_predicted_error=None if predicted is None else float(predicted.median()),
+        remaining_gradient=None
+        if rounds.remaining_gradient is None
+        else float(rounds.remaining_gradient.max()),
+        unresolved=() if unresolved is None else tuple(record[unresolved.cpu()].tolist()),
+        arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
+    )
+
+
+def _rate(succeeded: Tensor, confidence: float) -> SuccessRate:
+    trials, counted = succeeded.shape
+    return SuccessRate(
+        int(succeeded.sum()), succeeded.numel(), confidence, clusters=trials if counted > 1 else None
+    )
+
+
+def _summary(errors: Tensor, function) -> float:
+    return float(function(errors.nan_to_num(nan=torch.inf)))
+
+
+def _join(parts: list[Comparison]) -> Comparison:
+    return Comparison(
+        torch.cat([part.errors for part in parts]),
+        torch.cat([part.labels_agree for part in parts]),
+        torch.cat([part.succeeded for part in parts]),
+    )
+
+
+def _cat(parts: list[Tensor] | list[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None

@@ -1,0 +1,78 @@
+"""From the name of a target to a game."""
+
+from __future__ import annotations
+
+import importlib.util
+import traceback
+from pathlib import Path
+
+from remanence.exceptions import InputError, RemanenceError
+from remanence.rounds import AnyGame
+from remanence.targets import TARGETS
+
+
+def load_game(target: str) -> AnyGame:
+    """The built-in game of this name, or what `path/to/file.py:factory` returns."""
+    if target in TARGETS:
+        return TARGETS[target]()
+    path, colon, factory = target.rpartition(":")
+    if not colon:
+        raise InputError(
+            f"There is no target named {target!r}.",
+            needs=f"one of {', '.join(TARGETS)}; or path/to/file.py:factory",
+            got=target,
+            hint="`remanence targets` describes each",
+        )
+    return _call(Path(path), factory)
+
+
+def _call(path: Path, factory: str) -> AnyGame:
+    if not path.is_file():
+        raise InputError(
+            "The file with the factory was not found.",
+            needs="an existing Python file",
+            got=str(path),
+            hint="a path relative to the current folder, then a colon and the function's name",
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(
+            "The file cannot be loaded.", needs="a Python file ending in .py", got=str(path), hint="rename it"
+        )
+    # Not entered into sys.modules: its functions then travel to worker processes by value.
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        function = getattr(module, factory, None)
+        if not callable(function):
+            raise InputError(
+                f"{path} has no function named {factory!r}.",
+                needs="a function without arguments that returns a game",
+                got=", ".join(name for name, value in vars(module).items() if callable(value)) or "none",
+                hint=f"{path}:NAME with one of these names",
+            )
+        game = function()
+    except RemanenceError:
+        raise
+    except Exception as error:
+        raise InputError(
+            "The factory raised an error.",
+            needs="a function that returns a game",
+            got=f"{type(error).__name__}: {error} ({_place(error, path)})",
+            hint=f"call {factory}() on its own first, in a Python session",
+        ) from error
+    if not isinstance(game, AnyGame):
+        raise InputError(
+            "The factory did not return a game.",
+            needs="a Game, a LeaveOneOut or a Membership",
+            got=type(game).__name__,
+            hint="return remanence.Game(...) or remanence.integrations.sklearn.leave_one_out(...)",
+        )
+    return game
+
+
+def _place(error: Exception, path: Path) -> str:
+    """The line of the user's own file that the error passed through last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    return f"{path}, line {lines[-1]}" if lines else f"while loading {path}"

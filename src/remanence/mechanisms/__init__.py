@@ -1,0 +1,1 @@
+"""M: from data to a release."""

@@ -1,0 +1,54 @@
+"""M, training: from data to a release."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from remanence.records import Records
+from remanence.releases import Release
+
+ReleaseT = TypeVar("ReleaseT", bound=Release)
+ReleaseT_co = TypeVar("ReleaseT_co", bound=Release, covariant=True)
+
+Setting = str | int | float | bool | None
+
+
+class Mechanism(ABC, Generic[ReleaseT_co]):
+    """A way to train, with all its settings. It describes; bounds and attacks read it."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def releases(self) -> type[Release]:
+        """The type of what the adversary sees."""
+
+    @abstractmethod
+    def release(
+        self, known_data: Records | None, targets: Records, generator: torch.Generator
+    ) -> ReleaseT_co:
+        """Train once per trial, each time on the known data and that trial's targets.
+
+        `targets` has batch `(trials, set)`; every tensor of the release has `trials` first.
+        """
+
+    @abstractmethod
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+
+    def remaining_gradient(
+        self,
+        known_data: Records | None,
+        targets: Records,
+        release: Release,
+    ) -> Tensor | None:
+        """How far each release is from the optimum: the norm of the summed loss's gradient, `(trials,)`.
+
+        Only the auditor, who holds all the data, can compute it. None where training has no
+        optimum to reach.
+        """
+        return None

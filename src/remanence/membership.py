@@ -1,0 +1,112 @@
+"""The informed membership game."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.adversary import Knowledge
+from remanence.attacks.attack import Attack
+from remanence.bounds.bound import Bound
+from remanence.errors import Comparison, Criterion
+from remanence.game import Game
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.priors import Baseline
+from remanence.progress import track
+from remanence.records import Records
+from remanence.releases import Release
+from remanence.rounds import TRIALS_AT_ONCE, Rounds, stream
+
+
+@final
+@dataclass(frozen=True)
+class Membership:
+    """The informed membership game: which of two candidates was trained on? (Balle et al. 2022, Algorithm 2)
+
+    Any reconstruction attack plays it: of the two candidates, the one closer to the reconstruction
+    is guessed. The control asks about two candidates of which neither was trained on.
+    """
+
+    game: Game
+
+    @property
+    def mechanism(self) -> Mechanism[Release]:
+        """The training of the game within."""
+        return self.game.mechanism
+
+    @property
+    def criterion(self) -> Criterion:
+        """The error of the game within; its threshold plays no part."""
+        return self.game.criterion
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """None: the game's own bounds speak about reconstruction."""
+        return ()
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that the adversary has before the release and the two candidates."""
+        return self.game.knowledge
+
+    @property
+    def default_trials(self) -> int:
+        """As many as the game within."""
+        return self.game.default_trials
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data that went in."""
+        return self.game.fingerprints()
+
+    def to(self, device: torch.device | str) -> Membership:
+        """The same game on another device."""
+        return Membership(self.game.to(device))
+
+    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
+        """Play, with a coin where the reconstruction is equally far from both candidates."""
+        game = self.game
+        attack.check(game.knowledge)
+        reconstruct = attack.prepare(game.knowledge, stream(seed, "attack", device))
+        draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
+        coins = stream(seed, "coins", device)
+        source = game.prior if game.targets is None else game.targets
+        mains, strangers = [], []
+        starts = range(0, trials, TRIALS_AT_ONCE)
+        for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
+            count = min(TRIALS_AT_ONCE, trials - start)
+            first, second = source.sample(count, draws), source.sample(count, draws)
+            bit = torch.rand(count, generator=coins, device=coins.device) < 0.5
+            trained = _either(bit, first, second)
+            guess = reconstruct(game.mechanism.release(game.known_data, trained, trainings)).records
+            other = source.sample(count, controls), source.sample(count, controls)
+            mains.append(self._guess(first, second, guess, coins) == bit)
+            strangers.append(self._guess(*other, guess, coins) == bit)
+        return Rounds(
+            main=_outcomes(torch.cat(mains)),
+            control=_outcomes(torch.cat(strangers)),
+            baseline=Baseline(0.5, 0.5, "a coin"),
+        )
+
+    def _guess(self, first: Records, second: Records, guess: Records, coins: torch.Generator) -> Tensor:
+        """True for the first candidate."""
+        pair = [self.criterion.error(one, guess).mean(1).nan_to_num(nan=torch.inf) for one in (first, second)]
+        coin = torch.rand(len(guess), generator=coins, device=coins.device) < 0.5
+        return torch.where(pair[0] == pair[1], coin.to(pair[0].device), pair[0] < pair[1])
+
+
+def _outcomes(succeeded: Tensor) -> Comparison:
+    """A comparison of which only the outcome is known."""
+    column = succeeded.unsqueeze(1)
+    return Comparison(torch.full(column.shape, torch.nan), column, column)
+
+
+def _either(bit: Tensor, first: Records, second: Records) -> Records:
+    chosen = torch.where(bit, 0, 1).to(first.labels.device)
+    rows = torch.arange(len(first), device=first.labels.device)
+    stacked = Records(
+        torch.stack([first.features, second.features]), torch.stack([first.labels, second.labels])
+    )
+    return stacked[chosen, rows]

@@ -1,0 +1,215 @@
+"""π, what the adversary believes before seeing the release, and κ, how far belief alone gets.
+
+κ(η) = sup over ẑ of P(ρ(z, ẑ) ≤ η): the success of the best guess that ignores the release
+(Balle et al. 2022, §VII). What we report as the baseline is never below κ.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.errors import Criterion
+from remanence.exceptions import InputError
+from remanence.records import Records
+from remanence.statistics import CONFIDENCE, clopper_pearson
+
+_PAIRS_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """κ from above (`value`) and from below (`lower`), and where it comes from."""
+
+    value: float
+    lower: float
+    note: str
+
+    def times(self, factor: int) -> Baseline:
+        """The baseline when `factor` pairs of guess and record could each succeed (union bound)."""
+        if factor == 1:
+            return self
+        return Baseline(min(1.0, self.value * factor), self.lower, f"{self.note}; times {factor} chances")
+
+
+class Prior(ABC):
+    """What the adversary believes about the targets."""
+
+    @abstractmethod
+    def sample(self, n: int, generator: torch.Generator) -> Records:
+        """Draw n targets, each a set of records: batch `(n, set)`."""
+
+    @abstractmethod
+    def baseline(self, criterion: Criterion) -> Baseline:
+        """κ: how often the best guess succeeds without the release."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for a report."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Prior:
+        """The same belief on another device."""
+
+
+@final
+@dataclass(frozen=True)
+class Uninformed(Prior):
+    """The adversary believes nothing about the record before seeing the release.
+
+    There is no distribution to guess from, so the baseline is 0 by convention. A game with this
+    belief must say where its targets come from.
+    """
+
+    def sample(self, n: int, generator: torch.Generator) -> Records:
+        """Refuse: nothing is believed, so nothing can be drawn."""
+        raise InputError(
+            "An uninformed adversary has no distribution to draw targets from.",
+            needs="targets of the game's own",
+            got="Uninformed() alone",
+            hint="Game(..., prior=Uninformed(), targets=EmpiricalPrior(records))",
+        )
+
+    def baseline(self, criterion: Criterion) -> Baseline:
+        """0, by convention."""
+        return Baseline(0.0, 0.0, "0 by convention: an uninformed adversary has nothing to guess from")
+
+    def describe(self) -> str:
+        """One line for a report."""
+        return "uninformed: nothing is believed about the record"
+
+    def to(self, device: torch.device | str) -> Uninformed:
+        """Itself: there is nothing to move."""
+        return self
+
+
+@final
+@dataclass(frozen=True)
+class FinitePrior(Prior):
+    """A shortlist of candidates, one of which is the target.
+
+    >>> shortlist = Records(torch.eye(4), torch.arange(4))
+    >>> FinitePrior(shortlist).baseline(Criterion(threshold=0.1)).value
+    0.25
+    """
+
+    candidates: Records  # (candidates,)
+    weights: Tensor = field(default_factory=lambda: torch.empty(0))  # (candidates,); uniform if left out
+
+    def __post_init__(self) -> None:
+        count = len(self.candidates)
+        weights = self.weights.double() if len(self.weights) else torch.full((count,), 1.0).double()
+        if weights.shape != (count,) or not (weights >= 0).all() or not 0 < weights.sum() < torch.inf:
+            raise InputError(
+                "The weights of the shortlist cannot be used.",
+                needs=f"{count} numbers of at least 0 that are not all 0",
+                got=f"shape {tuple(weights.shape)}, smallest {weights.min():.3g}, sum {weights.sum():.3g}",
+                hint="leave the weights out for a uniform prior",
+            )
+        object.__setattr__(self, "weights", (weights / weights.sum()).to(self.candidates.features.device))
+
+    def sample(self, n: int, generator: torch.Generator) -> Records:
+        """Draw n candidates by their weights: batch `(n, 1)`."""
+        weights = self.weights.to(generator.device)
+        index = torch.multinomial(weights, n, replacement=True, generator=generator)
+        return self.candidates[index.to(self.weights.device)[:, None]]
+
+    def baseline(self, criterion: Criterion) -> Baseline:
+        """The largest mass within reach of one guess.
+
+        Guessing a candidate is one strategy (the lower value). A better guess may lie between
+        candidates; all that it meets are within `reach` of each other, which gives the upper value.
+        """
+        lower = _largest_mass(self.candidates, self.weights, criterion, criterion.threshold)
+        if criterion.error.reach is None:
+            return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
+        reach = criterion.error.reach(criterion.threshold)
+        upper = _largest_mass(self.candidates, self.weights, criterion, reach)
+        how = "exact" if upper == lower else f"safe upper value; guessing a candidate alone gives {lower:.4g}"
+        return Baseline(upper, lower, f"{how}, over {len(self.candidates)} weighted candidates")
+
+    def describe(self) -> str:
+        """One line for a report."""
+        return (
+            f"a shortlist of {len(self.candidates)} candidates, the likeliest with {self.weights.max():.3g}"
+        )
+
+    def to(self, device: torch.device | str) -> FinitePrior:
+        """The same shortlist on another device."""
+        return FinitePrior(self.candidates.to(device), self.weights.to(device))
+
+
+@final
+@dataclass(frozen=True)
+class EmpiricalPrior(Prior):
+    """A distribution known through independent samples from it.
+
+    As a belief it is what the adversary collected, and the game must draw its targets from other
+    records of the same kind; as the source of a game's targets it is the auditor's own records.
+    """
+
+    records: Records  # (records,)
+    set_size: int = 1
+
+    def sample(self, n: int, generator: torch.Generator) -> Records:
+        """Draw n independent sets of records, each set without replacement: batch `(n, set_size)`."""
+        count = len(self.records)
+        device = self.records.features.device
+        if self.set_size == 1:
+            index = torch.randint(count, (n, 1), generator=generator, device=generator.device)
+        else:
+            keys = torch.rand(n, count, generator=generator, device=generator.device)
+            index = keys.topk(self.set_size, dim=1).indices
+        return self.records[index.to(device)]
+
+    def baseline(self, criterion: Criterion) -> Baseline:
+        """κ from samples: Clopper–Pearson on the largest number of samples within reach of one guess.
+
+        Hayes et al. 2023, Proposition 6 as corrected: its failure probability contains the unknown
+        κ, and its balls must be allowed any centre. All samples that the best guess meets are
+        within `reach` of one of them, so the count around the best sample is at least the best
+        guess's own, which is binomial.
+        """
+        count = len(self.records)
+        uniform = torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.records.features.device)
+        lower = _largest_mass(self.records, uniform, criterion, criterion.threshold)
+        if criterion.error.reach is None:
+            return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
+        reach = criterion.error.reach(criterion.threshold)
+        best = round(_largest_mass(self.records, uniform, criterion, reach) * count)
+        _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
+        note = (
+            f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
+        )
+        return Baseline(upper, 0.0, note)
+
+    def describe(self) -> str:
+        """One line for a report."""
+        return f"{len(self.records)} samples from the population"
+
+    def to(self, device: torch.device | str) -> EmpiricalPrior:
+        """The same samples on another device."""
+        return EmpiricalPrior(self.records.to(device), self.set_size)
+
+
+def _largest_mass(records: Records, weights: Tensor, criterion: Criterion, radius: float) -> float:
+    """The largest weight of records within `radius` of one record, that record included."""
+    count = len(records)
+    largest = 0.0
+    rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
+    for start in range(0, count, rows):
+        centres = records[start : start + rows]
+        errors = criterion.error(records[None, :], centres[:, None])  # (rows, count)
+        within = errors <= radius
+        if criterion.label_scale is not None:
+            # Labels within the tolerance of one guess are within twice that of each other.
+            slack = 2 * criterion.threshold * criterion.label_scale
+            labels = records.labels.double()
+            within &= (labels[None, :] - centres.labels.double()[:, None]).abs() <= slack
+        within |= errors.isnan()
+        largest = max(largest, float((within * weights).sum(1).max()))
+    return min(1.0, largest)

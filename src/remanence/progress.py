@@ -1,0 +1,47 @@
+"""A progress bar on stderr for work that takes longer than two seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+T = TypeVar("T")
+_PATIENCE = 2.0
+
+
+def track(items: Iterable[T], *, total: int, what: str) -> Iterator[T]:
+    """Yield the items; once two seconds have passed, show how many are done.
+
+    Nothing is drawn where stderr is not a terminal.
+
+    >>> list(track("abc", total=3, what="letters"))
+    ['a', 'b', 'c']
+    """
+    started = time.monotonic()
+    bar = None
+    try:
+        for done, item in enumerate(items, start=1):
+            yield item
+            if bar is None and time.monotonic() - started > _PATIENCE:
+                bar = _bar()
+                bar.add_task(what, total=total)
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done)
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    progress.start()
+    return progress

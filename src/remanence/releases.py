@@ -1,0 +1,65 @@
+"""What the adversary sees. The type of a release carries the threat model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, final
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Release:
+    """Named tensors, one entry per trial along the first dimension of each."""
+
+    tensors: Mapping[str, Tensor]
+    sees: ClassVar[str]
+
+    def __len__(self) -> int:
+        return next(iter(self.tensors.values())).shape[0]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def take(self, index: slice | Tensor) -> Self:
+        """The releases of some of the trials."""
+        return type(self)({name: tensor[index] for name, tensor in self.tensors.items()})
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same releases on another device."""
+        return type(self)({name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+    def flat(self) -> Tensor:
+        """Everything that is seen, as one vector per trial."""
+        return torch.cat([tensor.flatten(1) for tensor in self.tensors.values()], dim=1)  # (trials, numbers)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Join the trials of several releases."""
+        return cls({name: torch.cat([part[name] for part in parts]) for name in parts[0].tensors})
+
+
+@final
+@dataclass(frozen=True)
+class Weights(Release):
+    """The trained parameters: the adversary downloads the model."""
+
+    sees: ClassVar[str] = "the final weights"
+
+
+@final
+@dataclass(frozen=True)
+class Logits(Release):
+    """Answers to fixed questions: the adversary only queries the model."""
+
+    sees: ClassVar[str] = "the model's answers to fixed queries"
+
+
+@final
+@dataclass(frozen=True)
+class Gradient(Release):
+    """One update as a participant of collaborative training shares it."""
+
+    sees: ClassVar[str] = "one gradient"

@@ -1,0 +1,1 @@
+"""Views of an audit: pure functions of its result."""

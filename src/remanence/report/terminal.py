@@ -1,0 +1,130 @@
+"""An audit as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from remanence.auditing import AuditResult
+from remanence.caveats import OPTIMISER_NOT_CONVERGED, Caveat
+from remanence.evidence import Evidence
+from remanence.statistics import SuccessRate
+from remanence.verdict import Verdict
+
+_COLOURS = {
+    Verdict.PROTECTED: "green",
+    Verdict.UNPROVEN: "yellow",
+    Verdict.EXPOSED: "red",
+    Verdict.CONTRADICTED: "magenta",
+}
+
+
+def audit_view(result: AuditResult) -> RenderableType:
+    """The verdict, the scope, the evidence and the caveats of one audit."""
+    best, limit = result.strongest, result.policy.max_success
+    verdict = Text.assemble(
+        (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {escape(result.target)}\n", "bold")
+    )
+    verdict.append(f"{result.verdict.meaning}\n")
+    verdict.append(
+        f"The strongest attack, {best.attack}, recovered {_thousandths(best.main.rate)} records in 1000 "
+        f"(between {_thousandths(best.main.lower)} and {_thousandths(best.main.upper)}). "
+        f"Guessing recovers {_thousandths(best.baseline.value)}; your limit is {_thousandths(limit)}."
+    )
+    model = result.threat_model
+    scope = f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
+    criterion = model["criterion"]
+    counts = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
+    counts += "." if criterion["label_scale"] is None else ", and the label right."
+    parts: list[RenderableType] = [
+        verdict,
+        Text(scope, "dim"),
+        Text(counts, "dim"),
+        _evidence_table(result.evidence),
+    ]
+    parts += [
+        Text(f"Bound: {bound.name}: at most {bound.success:.4g} ({bound.reference.short})")
+        for bound in result.bounds
+    ]
+    raised = {caveat.id: caveat for evidence in result.evidence for caveat in evidence.caveats}
+    parts += [_caveat(caveat, result.evidence) for caveat in raised.values()]
+    return Group(*parts)
+
+
+def summary_table(results: Sequence[AuditResult]) -> Table:
+    """One line per audit."""
+    table = Table(title="Verdicts", title_justify="left")
+    for heading in ("target", "verdict", "strongest attack"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("recovered in 1000", "by guessing", "limit", "ceiling", "seconds"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        best = result.strongest
+        ceiling = min((bound.success for bound in result.bounds), default=None)
+        table.add_row(
+            escape(result.target),
+            Text(str(result.verdict), _COLOURS[result.verdict]),
+            best.attack,
+            _interval(best.main),
+            _thousandths(best.baseline.value),
+            _thousandths(result.policy.max_success),
+            "none" if ceiling is None else _thousandths(ceiling),
+            f"{result.environment['seconds']['total']:.1f}",
+        )
+    return table
+
+
+def _evidence_table(evidence: Sequence[Evidence]) -> Table:
+    table = Table()
+    table.add_column("attack")
+    for heading in ("recovered in 1000", "control", "guessing", "labels", "median error", "predicted"):
+        table.add_column(heading, justify="right")
+    for entry in evidence:
+        table.add_row(
+            entry.attack,
+            _interval(entry.main),
+            _interval(entry.control),
+            _thousandths(entry.baseline.value),
+            "" if entry.label_rate is None else _thousandths(entry.label_rate.rate),
+            _number(entry.median_error),
+            _number(entry.median_predicted_error),
+        )
+    return table
+
+
+def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
+    concerned = [entry for entry in evidence if caveat in entry.caveats]
+    names = ", ".join(entry.attack for entry in concerned)
+    text = Text.assemble(
+        ("caveat ", "yellow"), (caveat.id, "bold"), f" ({names}): {caveat.means} {caveat.do}"
+    )
+    unresolved = sorted({record for entry in concerned for record in entry.unresolved})
+    if caveat == OPTIMISER_NOT_CONVERGED:
+        shown = ", ".join(map(str, unresolved[:12]))
+        more = len(unresolved) - 12
+        text.append(f" Records hidden so: {shown}" + (f" and {more} more (audit.json)." if more > 0 else "."))
+    return text
+
+
+def _interval(rate: SuccessRate) -> str:
+    return f"{_thousandths(rate.rate)} ({_thousandths(rate.lower)} to {_thousandths(rate.upper)})"
+
+
+def _thousandths(share: float) -> str:
+    """A share as a number in 1000, with a decimal where rounding would hide it.
+
+    >>> _thousandths(0.389), _thousandths(0.0004), _thousandths(0.9999), _thousandths(1.0)
+    ('389', '0.4', '999.9', '1000')
+    """
+    value = share * 1000
+    plain = f"{value:.0f}"
+    hidden = (plain == "0" and value > 0) or (plain == "1000" and value < 1000)
+    return f"{value:.1f}" if hidden else plain
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"

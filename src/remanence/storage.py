@@ -1,0 +1,125 @@
+"""audit.json and the arrays beside it: written whole or not at all, and checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from remanence.exceptions import InputError, UnreadableAuditError
+
+DOCUMENT = "audit.json"
+ARRAYS = "audit.arrays.safetensors"
+
+Json = dict[str, Any]
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before any time is spent on an audit; leave nothing there."""
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass  # permissions alone do not tell: root ignores them, and some file systems ignore root
+    except OSError:
+        raise InputError(
+            "The results cannot be written.",
+            needs="a folder that can be created and written to",
+            got=f"{folder} ({nearest} is not a writable folder)",
+            hint="--out with another folder",
+        ) from None
+
+
+def seal(document: Json, arrays: Mapping[str, Tensor]) -> tuple[Json, bytes]:
+    """The document with the hash of its packed arrays, checked against the schema."""
+    packed = save_tensors(dict(arrays))
+    sealed = {**document, "arrays": {"file": ARRAYS, "sha256": hashlib.sha256(packed).hexdigest()}}
+    jsonschema.Draft202012Validator(schema()).validate(sealed)
+    return sealed, packed
+
+
+def write(document: Json, packed: bytes, folder: Path) -> Path:
+    """Write a sealed document into a folder and return the path of its audit.json.
+
+    The arrays come first and audit.json last: where there is an audit.json, all of it is there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / ARRAYS, packed)
+        _replace(folder / DOCUMENT, dumps(document).encode())
+    except OSError as error:
+        raise InputError(
+            "The results could not be written.",
+            needs="a folder that can be created and written to, and room in it",
+            got=f"{folder}: {error.strerror}",
+            hint="--out with another folder",
+        ) from None
+    return folder / DOCUMENT
+
+
+def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
+    """Read a document and its arrays back; refuse, with the reason, what does not validate."""
+    path = path / DOCUMENT if path.is_dir() else path
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        jsonschema.Draft202012Validator(schema()).validate(document)
+        packed = (path.parent / ARRAYS).read_bytes()
+        if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
+            raise _unreadable(path, f"{ARRAYS} is not the file that this result was written with")
+        return document, load_tensors(packed)
+    except OSError as error:
+        raise _unreadable(path, f"{error.filename}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, f"not JSON: {error}") from None
+    except jsonschema.ValidationError as error:
+        raise _unreadable(path, f"at {error.json_path}: {error.message[:200]}") from None
+
+
+def dumps(document: Json) -> str:
+    """JSON without NaN, which no other reader would accept."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@cache
+def schema() -> Json:
+    """The JSON Schema of audit.json, as shipped in the package."""
+    return json.loads((files("remanence") / "audit.schema.json").read_text(encoding="utf-8"))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _unreadable(path: Path, reason: str) -> UnreadableAuditError:
+    return UnreadableAuditError(
+        "The stored result cannot be read.",
+        needs=f"an {DOCUMENT} written by remanence, with {ARRAYS} beside it",
+        got=f"{path}: {reason}",
+        hint="run the audit again",
+    )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,116 @@
+"""Built-in games on data that scikit-learn carries, for the demo and for first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remanence.game import Game
+    from remanence.leave_one_out import LeaveOneOut
+    from remanence.records import Records
+    from remanence.rounds import AnyGame
+
+
+def breast_cancer_logistic() -> LeaveOneOut:
+    """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
+    from remanence.errors import Criterion, relative_error
+    from remanence.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.families import Logistic
+    from remanence.mechanisms.glm import GLM
+
+    criterion = Criterion(relative_error(), label_scale=1.0)
+    return LeaveOneOut(GLM(Logistic(), penalty=100.0), _standardised("breast_cancer"), criterion)
+
+
+def breast_cancer_sloppy() -> LeaveOneOut:
+    """The same patients, fitted with scikit-learn's default C and tolerance: hidden by accident."""
+    from sklearn.linear_model import LogisticRegression
+
+    from remanence.integrations.sklearn import leave_one_out
+
+    data = _standardised("breast_cancer")
+    features, labels = data.features.numpy(), data.labels.numpy()
+    return leave_one_out(LogisticRegression().fit(features, labels), features, labels)
+
+
+def digits_logistic() -> LeaveOneOut:
+    """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
+    from remanence.errors import Criterion, relative_error
+    from remanence.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.families import Multinomial
+    from remanence.mechanisms.glm import GLM
+
+    criterion = Criterion(relative_error(), label_scale=1.0)
+    return LeaveOneOut(GLM(Multinomial(10), penalty=1.0), _raw("digits", scale=16.0), criterion)
+
+
+def diabetes_ridge() -> LeaveOneOut:
+    """scikit-learn's own Ridge on 442 patients: records and the disease score come back."""
+    from sklearn.linear_model import Ridge
+
+    from remanence.integrations.sklearn import leave_one_out
+
+    data = _raw("diabetes")
+    features, labels = data.features.numpy(), data.labels.numpy()
+    return leave_one_out(Ridge(alpha=1.0).fit(features, labels), features, labels)
+
+
+def wine_pipeline() -> LeaveOneOut:
+    """A StandardScaler and LogisticRegression with defaults on 178 wines: the scaler alone leaks."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from remanence.integrations.sklearn import leave_one_out
+
+    data = _raw("wine")
+    features, labels = data.features.numpy(), data.labels.numpy()
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features, labels)
+    return leave_one_out(model, features, labels)
+
+
+def diabetes_shortlist() -> Game:
+    """Ridge with noise on the weights; the target is one of 20 patients, and guessing finds 1 in 20."""
+    from remanence.errors import Criterion, relative_error
+    from remanence.game import Game
+    from remanence.mechanisms.families import Gaussian
+    from remanence.mechanisms.glm import GLM
+    from remanence.priors import FinitePrior
+
+    data = _standardised("diabetes")
+    mechanism = GLM(Gaussian(), penalty=10.0, noise=0.1)
+    criterion = Criterion(relative_error(), threshold=1e-2)
+    return Game(mechanism, FinitePrior(data[:20]), data[20:], criterion)
+
+
+TARGETS: dict[str, Callable[[], AnyGame]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        breast_cancer_logistic,
+        breast_cancer_sloppy,
+        digits_logistic,
+        diabetes_ridge,
+        wine_pipeline,
+        diabetes_shortlist,
+    )
+}
+
+
+def _raw(name: str, scale: float = 1.0) -> Records:
+    import torch
+    from sklearn import datasets
+
+    from remanence.records import Records
+
+    features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return Records(torch.from_numpy(features / scale), torch.from_numpy(labels))
+
+
+def _standardised(name: str) -> Records:
+    from remanence.mechanisms.glm import standard_units
+    from remanence.records import Records
+
+    data = _raw(name)
+    mean, deviation = standard_units(data)
+    return Records((data.features - mean) / deviation, data.labels)

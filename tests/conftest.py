@@ -1,0 +1,39 @@
+"""Small games with known answers, shared by the tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from remanence import GLM, Criterion, Game, LeaveOneOut, Logistic, Records, Weights, looped, mean_squared_error
+from remanence.priors import FinitePrior
+
+torch.set_num_threads(1)
+
+
+def synthetic(count: int = 40, features: int = 4, classes: int = 2, seed: int = 0) -> Records:
+    """Gaussian features; classes that depend on them with noise, so that no classifier separates them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, features, generator=generator, dtype=torch.float64) * 2 + 1
+    scores = x[:, :classes] + 3 * torch.randn(count, classes, generator=generator, dtype=torch.float64)
+    return Records(x, scores.argmax(1))
+
+
+def noisy_sum(records: Records, seed: int) -> dict[str, torch.Tensor]:
+    """The sum of all features plus standard normal noise: the Gaussian mechanism."""
+    generator = torch.Generator().manual_seed(seed)
+    total = records.features.sum(0)
+    return {"sum": total + torch.randn(total.shape, generator=generator, dtype=total.dtype)}
+
+
+def shortlist_game(distance: float = 1.0, candidates: int = 2) -> Game:
+    """Orthogonal candidates at equal distances, released through `noisy_sum`."""
+    corners = torch.eye(candidates, dtype=torch.float64) * distance / 2**0.5
+    prior = FinitePrior(Records(corners, torch.zeros(candidates)))
+    known = Records(torch.ones(3, candidates, dtype=torch.float64), torch.zeros(3))
+    return Game(looped(noisy_sum, releases=Weights), prior, known, Criterion(mean_squared_error, threshold=1e-9))
+
+
+@pytest.fixture
+def glm_game() -> LeaveOneOut:
+    return LeaveOneOut(GLM(Logistic(), penalty=1.0), synthetic(), Criterion(label_scale=1.0))

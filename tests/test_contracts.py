@@ -1,0 +1,144 @@
+"""One contract for every attack and every mechanism that we ship, and proof that it bites."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from conftest import noisy_sum, shortlist_game, synthetic
+
+from remanence import (
+    GLM,
+    Attack,
+    Criterion,
+    Gaussian,
+    LeaveOneOut,
+    Logistic,
+    Mechanism,
+    Multinomial,
+    Reconstruction,
+    Records,
+    Weights,
+    looped,
+)
+from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
+from remanence.testing import ContractError, check_attack, check_mechanism
+
+GAMES = {
+    "closed-form": [
+        LeaveOneOut(GLM(Logistic()), synthetic()),
+        LeaveOneOut(GLM(Multinomial(3), class_weights="balanced"), synthetic(classes=3)),
+        LeaveOneOut(GLM(Logistic(), fit_intercept=False), synthetic()),
+        LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
+    ],
+    "scaler-mean": [
+        LeaveOneOut(GLM(Logistic(), scaler="mean", class_weights="balanced"), synthetic()),
+        LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
+    ],
+    "retrain-and-compare": [shortlist_game(candidates=4)],
+    "oblivious": [shortlist_game(candidates=4)],
+}
+
+
+def test_every_attack_of_the_catalogue_is_checked():
+    assert GAMES.keys() == CATALOGUE.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "game"), [(name, game) for name, games in GAMES.items() for game in games], ids=lambda v: str(v)[:60]
+)
+def test_every_attack_keeps_the_contract(name, game):
+    check_attack(load_attack(name), game)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_catalogue_tells_the_truth_about_where_an_attack_lives(name):
+    assert load_attack(name).info is CATALOGUE[name]
+
+
+def test_a_looped_function_keeps_the_contract_of_a_mechanism():
+    game = shortlist_game(candidates=3)
+    check_mechanism(looped(noisy_sum), game.known_data, game.prior.sample(4, torch.Generator()))
+
+
+@dataclass(frozen=True)
+class Cheat(Attack):
+    """Returns the record that it was handed for the sums."""
+
+    info: ClassVar[AttackInfo] = CLOSED_FORM
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        return lambda release: Reconstruction(knowledge.known_data[:1][None])
+
+    def expose(self, mechanism, data, release):
+        return Reconstruction(data[:, None])
+
+
+@dataclass(frozen=True)
+class Peek(Attack):
+    """Lets the trials of a batch influence each other."""
+
+    info: ClassVar[AttackInfo] = OBLIVIOUS
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        def reconstruct(release):
+            mean = release["sum"].mean(0).expand(len(release), 1, -1)
+            return Reconstruction(Records(mean, torch.zeros(len(release), 1)))
+
+        return reconstruct
+
+
+@dataclass
+class Thawed(Peek.__mro__[1]):
+    """Not frozen."""
+
+    info: ClassVar[AttackInfo] = OBLIVIOUS
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        raise AssertionError("never reached")
+
+
+def test_the_contract_catches_an_attack_that_returns_the_record_itself():
+    with pytest.raises(ContractError, match="exposing all agrees"):
+        check_attack(Cheat(), LeaveOneOut(GLM(Logistic()), synthetic(), Criterion()))
+
+
+def test_the_contract_catches_trials_that_influence_each_other():
+    with pytest.raises(ContractError, match="does not depend on the other trials"):
+        check_attack(Peek(), shortlist_game(candidates=4))
+
+
+def test_the_contract_catches_an_attack_that_is_not_frozen():
+    with pytest.raises(ContractError, match="frozen"):
+        check_attack(Thawed(), shortlist_game(candidates=4))
+
+
+@dataclass(frozen=True)
+class Unseeded(Mechanism):
+    """Draws from the global generator."""
+
+    name: ClassVar[str] = "unseeded"
+
+    @property
+    def releases(self):
+        return Weights
+
+    def release(self, known_data, targets, generator):
+        return Weights({"noise": torch.randn(len(targets), 3)})
+
+    def settings(self):
+        return {}
+
+
+def test_the_contract_catches_randomness_that_no_seed_controls():
+    with pytest.raises(ContractError, match="same seed"):
+        check_mechanism(Unseeded(), None, synthetic(4)[:, None])

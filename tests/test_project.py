@@ -1,0 +1,133 @@
+"""Promises about the code as a whole: imports go one way, nothing phones home, docs run."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import remanence
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "remanence"
+
+# Earlier layers never import later ones; modules of one layer may import each other where listed together.
+LAYERS = [
+    {"exceptions", "references", "statistics", "progress"},
+    {"records"},
+    {"errors", "releases"},
+    {"priors"},
+    {"mechanisms"},
+    {"adversary", "bounds"},
+    {"attacks"},
+    {"verdict", "caveats"},
+    {"evidence", "storage"},
+    {"rounds"},
+    {"game", "leave_one_out", "membership"},
+    {"auditing"},
+    {"report", "integrations", "testing"},
+    {"targets"},
+    {"loading"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def modules():
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module of ours that a file imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name.split(".")[1] for name in names if name.startswith("remanence.")}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("remanence.")}
+    return found
+
+
+def noun(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    here = noun(path)
+    assert here in LEVEL, f"{here} has no layer; add it here and to ARCHITECTURE.md"
+    later = {name for name in imports(path) if LEVEL[name] > LEVEL[here]}
+    assert not later, f"{here} imports {later}, which come after it"
+
+
+def test_attacks_and_bounds_never_import_each_other():
+    for path in modules():
+        if noun(path) in ("attacks", "bounds"):
+            assert not {"attacks", "bounds"} - {noun(path)} & imports(path), path
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_opens_a_connection_or_unpickles(path):
+    text = path.read_text()
+    banned = r"\b(socket|urllib|requests|http\.client|httpx|pickle\.load|joblib\.load|allow_pickle|posthog|sentry)\b"
+    assert not re.search(banned, text)
+    assert "torch.load(" not in text or "weights_only=True" in text
+
+
+def test_the_test_suite_itself_cannot_reach_the_network():
+    import socket
+
+    from pytest_socket import SocketBlockedError
+
+    with pytest.warns(UserWarning, match="socket"), pytest.raises(SocketBlockedError):
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+
+@pytest.mark.parametrize("name", remanence.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(remanence, name) is not None
+    assert name in (PACKAGE / "__init__.py").read_text().split("_HOMES")[0], "type checkers must see it too"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = remanence.no_such_thing
+
+
+def code_blocks():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+@pytest.mark.parametrize("block", list(code_blocks()))
+def test_every_python_block_of_the_docs_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "block", "exec"), {"__name__": "block"})  # noqa: S102
+
+
+def test_the_schema_travels_in_the_wheel(tmp_path):
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/remanence"]
+    assert (PACKAGE / "audit.schema.json").exists()
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_constraints_pin_every_dependency_exactly():
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[^=]+", line) for line in pins if line and not line.startswith("#"))
+    names = {line.split("==")[0].lower().replace("_", "-") for line in pins}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    assert {re.split(r"[\[<>=~!]", item)[0].lower() for item in wanted} <= names
+    assert "torch==2.13.0" in pins
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, remanence; assert not {'torch', 'numpy', 'scipy', 'sklearn'} & sys.modules.keys()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
