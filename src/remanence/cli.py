@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -40,8 +41,20 @@ Out = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("remanence"))
+        raise typer.Exit
+
+
 @app.callback()
-def remanence() -> None:
+def remanence(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """How much of your training data can be read back out of what you release?
 
     Measured from below by attacks, proven from above by bounds. Audit what is yours.
@@ -132,10 +145,11 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     from remanence.targets import TARGETS
 
     check_writable(out)
+    device = _device(Device.AUTO)
     results = []
     for name, factory in TARGETS.items():
         typer.echo(f"auditing {name} ...", err=True)
-        results.append(run_audit(factory(), target=name))
+        results.append(run_audit(factory(), device=device, target=name))
         results[-1].save(out / name)
     console = _console()
     console.print(summary_table(results))
@@ -175,6 +189,9 @@ def _device(choice: Device) -> str:
 
     from remanence.exceptions import InputError
 
+    if "OMP_NUM_THREADS" not in os.environ:
+        # Many small matrices: a second thread costs more than it brings, and 28 times the time on a busy machine.
+        torch.set_num_threads(1)
     available = torch.cuda.is_available()
     if choice is Device.CUDA and not available:
         raise InputError(

@@ -21,7 +21,7 @@ class SuccessRate:
     >>> SuccessRate(9, 10)
     9 of 10 = 0.900 (0.555 to 0.997)
     >>> SuccessRate(9, 10, clusters=2)
-    9 of 10 = 0.900 (0.118 to 0.999)
+    9 of 10 = 0.900 (0.091 to 1.000)
     """
 
     successes: int
