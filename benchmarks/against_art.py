@@ -14,8 +14,8 @@ import warnings
 
 import numpy as np
 import torch
-from art.attacks.inference.reconstruction import DatabaseReconstruction
-from art.estimators.classification.scikitlearn import ScikitlearnLogisticRegression
+from art.attacks.inference.reconstruction import DatabaseReconstruction  # pyright: ignore[reportMissingImports]
+from art.estimators.classification.scikitlearn import ScikitlearnLogisticRegression  # pyright: ignore[reportMissingImports]
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.linear_model import LogisticRegression
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remanence import GLM, Criterion, Game, LeaveOneOut, Logistic, Records, Weights, looped, mean_squared_error
+from remanence import (
+    GLM,
+    Criterion,
+    Game,
+    LeaveOneOut,
+    Logistic,
+    Records,
+    Weights,
+    looped,
+    mean_squared_error,
+)
 from remanence.priors import FinitePrior
 
 torch.set_num_threads(1)
@@ -31,7 +41,9 @@ def shortlist_game(distance: float = 1.0, candidates: int = 2) -> Game:
     corners = torch.eye(candidates, dtype=torch.float64) * distance / 2**0.5
     prior = FinitePrior(Records(corners, torch.zeros(candidates)))
     known = Records(torch.ones(3, candidates, dtype=torch.float64), torch.zeros(3))
-    return Game(looped(noisy_sum, releases=Weights), prior, known, Criterion(mean_squared_error, threshold=1e-9))
+    return Game(
+        looped(noisy_sum, releases=Weights), prior, known, Criterion(mean_squared_error, threshold=1e-9)
+    )
 
 
 @pytest.fixture

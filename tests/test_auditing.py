@@ -6,8 +6,8 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from conftest import shortlist_game, synthetic
 
+from conftest import shortlist_game, synthetic
 from remanence import (
     GLM,
     AuditResult,
@@ -144,7 +144,12 @@ def test_trying_more_attacks_widens_every_interval():
 
 @pytest.mark.parametrize(
     ("success", "limit", "verdict"),
-    [(0.9, 0.1, Verdict.EXPOSED), (0.01, 0.1, Verdict.CONTRADICTED), (0.9, 0.95, Verdict.PROTECTED), (1.0, 0.95, Verdict.UNPROVEN)],
+    [
+        (0.9, 0.1, Verdict.EXPOSED),
+        (0.01, 0.1, Verdict.CONTRADICTED),
+        (0.9, 0.95, Verdict.PROTECTED),
+        (1.0, 0.95, Verdict.UNPROVEN),
+    ],
 )
 def test_bounds_of_the_game_enter_the_verdict(success, limit, verdict):
     found = audit(bounded_game(success), trials=300, policy=Policy(limit))
@@ -168,7 +173,9 @@ def test_a_game_that_no_attack_can_play_is_refused_in_a_sentence():
     data = synthetic()
     from remanence import EmpiricalPrior, Game, Uninformed, looped
 
-    game = Game(looped(lambda r, s: {"x": r.features.sum(0)}), Uninformed(), data, targets=EmpiricalPrior(data))
+    game = Game(
+        looped(lambda r, s: {"x": r.features.sum(0)}), Uninformed(), data, targets=EmpiricalPrior(data)
+    )
     with pytest.raises(IncompatibleGameError, match="No attack can play"):
         audit(game)
 

@@ -61,7 +61,12 @@ def test_a_person_reads_the_verdict_the_scope_and_the_caveats(run):
     text = " ".join(out.split())
     assert code == 1
     assert text.startswith("EXPOSED wine-pipeline")
-    for words in ("your limit is 200", "177 other training records", "scaler-mean", "caveat optimiser-not-converged"):
+    for words in (
+        "your limit is 200",
+        "177 other training records",
+        "scaler-mean",
+        "caveat optimiser-not-converged",
+    ):
         assert words in text
 
 
@@ -73,7 +78,9 @@ def test_a_stored_result_is_shown_again_with_the_same_exit_code(run):
 
 
 def test_only_the_named_attacks_run(run):
-    _, out, _ = run("audit", "wine-pipeline", "--attack", "scaler-mean", "--trials", "20", "--seed", "7", "--json")
+    _, out, _ = run(
+        "audit", "wine-pipeline", "--attack", "scaler-mean", "--trials", "20", "--seed", "7", "--json"
+    )
     document = json.loads(out)
     assert [evidence["attack"] for evidence in document["evidence"]] == ["scaler-mean"]
     assert document["evidence"][0]["main"]["trials"] == 20
@@ -99,7 +106,9 @@ def test_the_demo_gives_a_verdict_for_each_and_says_where(run, tmp_path):
 
 
 def test_a_factory_file_is_audited(run, tmp_path):
-    (tmp_path / "mine.py").write_text(HEADER + "def game():\n    return leave_one_out(Ridge().fit(x, y), x, y)\n")
+    (tmp_path / "mine.py").write_text(
+        HEADER + "def game():\n    return leave_one_out(Ridge().fit(x, y), x, y)\n"
+    )
     code, out, _ = run("audit", "mine.py:game", "--json")
     assert code == 1
     assert json.loads(out)["target"] == "mine.py:game"
@@ -124,7 +133,8 @@ FACTORIES = {
     "one_class": "def game():\n    d = Records(torch.tensor(x), torch.zeros(30))\n    return LeaveOneOut(GLM(), d)\n",
     "negative": "def game():\n    return leave_one_out(PoissonRegressor().fit(x, y), x, -y)\n",
     "wide": "def game():\n    return leave_one_out(LinearRegression().fit(x[:3], y[:3]), x[:3], y[:3])\n",
-    "solver": "def game():\n    m = LogisticRegression().fit(x, y)\n    m.solver = 'magic'\n    return leave_one_out(m, x, y)\n",
+    "solver": "def game():\n    m = LogisticRegression().fit(x, y)\n    m.solver = 'magic'\n"
+    "    return leave_one_out(m, x, y)\n",
     "text": "def game():\n    return leave_one_out(Ridge().fit(x, y), np.full((30, 3), 'red'), y)\n",
     "nothing": "def game():\n    return None\n",
     "broken": "def game(:\n",
@@ -171,7 +181,8 @@ def test_a_mistake_is_answered_in_needs_got_try_and_leaves_nothing_behind(run, t
 
 
 @pytest.mark.parametrize(
-    "arguments", [["audit"], ["audit", "x", "--trials", "many"], ["no-such-command"], ["audit", "x", "--device", "tpu"]]
+    "arguments",
+    [["audit"], ["audit", "x", "--trials", "many"], ["no-such-command"], ["audit", "x", "--device", "tpu"]],
 )
 def test_wrong_usage_exits_with_2(run, arguments):
     code, _, err = run(*arguments)
@@ -187,5 +198,6 @@ def test_commands_that_need_no_tensors_do_not_load_torch(arguments):
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'sklearn', 'scipy'} & sys.modules.keys(), 'loaded too much'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr

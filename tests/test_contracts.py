@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import pytest
 import torch
-from conftest import noisy_sum, shortlist_game, synthetic
 
+from conftest import noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
@@ -45,7 +45,9 @@ def test_every_attack_of_the_catalogue_is_checked():
 
 
 @pytest.mark.parametrize(
-    ("name", "game"), [(name, game) for name, games in GAMES.items() for game in games], ids=lambda v: str(v)[:60]
+    ("name", "game"),
+    [(name, game) for name, games in GAMES.items() for game in games],
+    ids=lambda v: v if isinstance(v, str) else type(v.mechanism).__name__,
 )
 def test_every_attack_keeps_the_contract(name, game):
     check_attack(load_attack(name), game)

@@ -54,14 +54,19 @@ def test_an_unclaimed_label_matches_nothing():
 
 
 def test_a_guess_that_is_not_a_number_is_not_a_success():
-    found = Criterion(mean_squared_error, 0.01, Reduction.BEST).compare(records([[1.0]]), records([[float("nan")]]))
+    found = Criterion(mean_squared_error, 0.01, Reduction.BEST).compare(
+        records([[1.0]]), records([[float("nan")]])
+    )
     assert not found.succeeded.any()
 
 
 numbers = st.floats(-5, 5, allow_subnormal=False)
 
 
-@pytest.mark.parametrize("error", [mean_squared_error, euclidean_error, relative_error(), mismatch], ids=lambda e: e.name)
+ERRORS = [mean_squared_error, euclidean_error, relative_error(), mismatch]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
 @given(points=st.lists(st.tuples(numbers, numbers), min_size=3, max_size=3), threshold=st.floats(0.001, 0.9))
 def test_two_targets_that_one_guess_meets_are_within_reach_of_each_other(error, points, threshold):
     one, two, guess = (Records(torch.tensor([p], dtype=torch.float64), torch.zeros(1)) for p in points)
@@ -70,7 +75,7 @@ def test_two_targets_that_one_guess_meets_are_within_reach_of_each_other(error, 
 
 
 def test_guesses_that_do_not_line_up_are_refused_with_a_way_out():
-    with pytest.raises(InputError, match="Reduction.BEST"):
+    with pytest.raises(InputError, match=r"Reduction\.BEST"):
         Criterion().compare(records([[1.0]]), records([[1.0, 2.0]]))
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import synthetic
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge, TweedieRegressor
 
+from conftest import synthetic
 from remanence import GLM, Gaussian, InputError, Logistic, Multinomial, Records, Tweedie
 from remanence.mechanisms.families import Family
 from remanence.rounds import stream
@@ -88,7 +88,9 @@ def test_a_batch_of_runs_equals_the_runs_one_by_one(options):
     mechanism = GLM(Logistic(), **options)
     together = mechanism.release(data[4:], data[:4][:, None], stream(0, "training", "cpu")).flat()
     for index in range(4):
-        alone = mechanism.release(data[4:], data[index : index + 1][None], stream(0, "training", "cpu")).flat()
+        alone = mechanism.release(
+            data[4:], data[index : index + 1][None], stream(0, "training", "cpu")
+        ).flat()
         assert torch.allclose(together[index], alone[0], atol=1e-9)
 
 
@@ -110,13 +112,19 @@ def test_the_remaining_gradient_is_that_of_the_summed_loss():
     theta = torch.cat([release["intercept"][..., None], release["coefficient"]], -1)[0] + 0.01
     theta.requires_grad_()
     raw = torch.cat([torch.ones(40, 1), data.features], 1).double()
-    loss = mechanism.family.loss((theta @ raw.mT)[None], data.labels).sum() + 0.5 * theta[:, 1:].square().sum()
+    loss = (
+        mechanism.family.loss((theta @ raw.mT)[None], data.labels).sum() + 0.5 * theta[:, 1:].square().sum()
+    )
     (gradient,) = torch.autograd.grad(loss, theta)
     level = gradient[:, :1]
     mean, scale = data.features[1:].mean(0), data.features[1:].std(0, correction=0)
     expected = torch.cat([level, (gradient[:, 1:] - mean * level) / scale], 1).norm()
-    moved = type(release)({"coefficient": theta.detach()[None, :, 1:], "intercept": theta.detach()[None, :, 0]})
-    assert float(mechanism.remaining_gradient(data[1:], data[:1][None], moved)) == pytest.approx(float(expected))
+    moved = type(release)(
+        {"coefficient": theta.detach()[None, :, 1:], "intercept": theta.detach()[None, :, 0]}
+    )
+    assert float(mechanism.remaining_gradient(data[1:], data[:1][None], moved)) == pytest.approx(
+        float(expected)
+    )
 
 
 def bad_labels(values):

@@ -1,7 +1,17 @@
 import pytest
 import torch
 
-from remanence import Criterion, EmpiricalPrior, Error, FinitePrior, Game, InputError, Records, Uninformed, looped
+from remanence import (
+    Criterion,
+    EmpiricalPrior,
+    Error,
+    FinitePrior,
+    Game,
+    InputError,
+    Records,
+    Uninformed,
+    looped,
+)
 from remanence.errors import euclidean_error, mean_squared_error, mismatch
 
 
@@ -86,7 +96,9 @@ def test_sets_are_drawn_without_replacement():
     assert (sets.sort(1).values[..., 0] == torch.arange(6)).all()
 
 
-@pytest.mark.parametrize("prior", [Uninformed(), EmpiricalPrior(points(0, 1))], ids=["uninformed", "empirical"])
+@pytest.mark.parametrize(
+    "prior", [Uninformed(), EmpiricalPrior(points(0, 1))], ids=["uninformed", "empirical"]
+)
 def test_a_game_must_say_where_targets_come_from_that_the_adversary_does_not_hold(prior):
     with pytest.raises(InputError, match="targets"):
         Game(looped(dict), prior, points(0, 1))

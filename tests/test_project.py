@@ -120,7 +120,9 @@ def test_the_schema_travels_in_the_wheel(tmp_path):
 
 def test_constraints_pin_every_dependency_exactly():
     pins = (ROOT / "constraints.txt").read_text().splitlines()
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[^=]+", line) for line in pins if line and not line.startswith("#"))
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9_.-]+==[^=]+", line) for line in pins if line and not line.startswith("#")
+    )
     names = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]

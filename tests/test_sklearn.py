@@ -2,13 +2,13 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import synthetic
 from sklearn import linear_model as linear
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 from sklearn.svm import LinearSVC
 
+from conftest import synthetic
 from remanence import ClosedForm, InputError, ScalerMean, play
 from remanence.caveats import INACTIVE_FEATURES, OPTIMISER_NOT_CONVERGED
 from remanence.integrations.sklearn import leave_one_out
@@ -114,7 +114,9 @@ def test_a_pipeline_is_reconstructed_in_original_units_by_its_scaler_alone():
 
 def test_features_that_an_l1_penalty_switched_off_are_left_out_and_said_to_be():
     features, labels = amounts()
-    features = StandardScaler().fit_transform(np.hstack([features, np.random.default_rng(2).normal(size=(60, 4))]))
+    features = StandardScaler().fit_transform(
+        np.hstack([features, np.random.default_rng(2).normal(size=(60, 4))])
+    )
     model = linear.Lasso(alpha=0.1, tol=1e-14, max_iter=100_000).fit(features, labels)
     active = np.flatnonzero(model.coef_)
     assert 0 < len(active) < 8
@@ -158,7 +160,10 @@ REFUSED = [
     (lambda: leave_one_out(linear.LinearRegression().fit(X[:3], Y[:3]), X[:3], Y[:3]), "no penalty"),
     (lambda: leave_one_out(fitted(logistic(solver="liblinear", l1_ratio=1)), X, Y), "saga"),
     (lambda: leave_one_out(linear.PoissonRegressor().fit(X, Y), X, -Y), "at least 0"),
-    (lambda: leave_one_out(linear.TweedieRegressor(power=1, link="identity").fit(X, Y + 20), X, Y + 20), "link"),
+    (
+        lambda: leave_one_out(linear.TweedieRegressor(power=1, link="identity").fit(X, Y + 20), X, Y + 20),
+        "link",
+    ),
     (lambda: leave_one_out(fitted(linear.Lasso(alpha=99)), X, Y), "too little"),
 ]
 

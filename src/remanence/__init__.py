@@ -62,7 +62,7 @@ _HOMES = {
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
-__all__ = list(_HOME_OF)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,7 @@
 import pytest
 import torch
-from conftest import synthetic
-from test_glm import FAMILIES, labelled
 
+from conftest import synthetic
 from remanence import (
     GLM,
     ClosedForm,
@@ -21,6 +20,7 @@ from remanence import (
     play,
 )
 from remanence.caveats import OPTIMISER_NOT_CONVERGED
+from test_glm import FAMILIES, labelled
 
 
 def exposure(mechanism, data, attack=None, **criterion):

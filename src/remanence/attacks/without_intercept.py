@@ -11,6 +11,7 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -60,14 +61,8 @@ def solve_without_intercept(
         if class_weights is not None:
             weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
 
-        def residual(tau: Tensor, labels: Tensor = labels, weight: Tensor = weight) -> Tensor:
-            guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
-            own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
-            return own * weight[:, None, None]  # (trials, outputs, points)
-
-        def gap(tau: Tensor, residual: Callable[[Tensor], Tensor] = residual) -> Tensor:
-            return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
-
+        residual = partial(_residual, mechanism, release, direction, labels, weight)
+        gap = partial(_gap, residual, mixing)
         magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
         grid = magnitudes * (sign * weight).unsqueeze(1)
         values = gap(grid)
@@ -87,6 +82,20 @@ def solve_without_intercept(
             best_distance = distance.where(usable, best_distance)
             best_tau = tau[:, 0].where(usable, best_tau)
     return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
+
+
+def _residual(
+    mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, weight: Tensor, tau: Tensor
+) -> Tensor:
+    """What the records direction / τ with these labels leave in the gradient, `(trials, outputs, points)`."""
+    guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
+    own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
+    return own * weight[:, None, None]
+
+
+def _gap(residual: Callable[[Tensor], Tensor], mixing: Tensor, tau: Tensor) -> Tensor:
+    """Zero where τ is consistent with the model, `(trials, points)`."""
+    return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
 
 
 def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: Tensor) -> Tensor:
