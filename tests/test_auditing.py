@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def result(glm_game) -> AuditResult:
 
 def bounded_game(success: float):
     game = shortlist_game(1.0, candidates=5)
-    bound = Bound("test bound", success, ("none",), REMANENCE)
+    bound = Bound("test bound", math.log(success), ("none",), REMANENCE)
     return type(game)(game.mechanism, game.prior, game.known_data, game.criterion, bounds=(bound,))
 
 
@@ -154,7 +155,7 @@ def test_trying_more_attacks_widens_every_interval():
 def test_bounds_of_the_game_enter_the_verdict(success, limit, verdict):
     found = audit(bounded_game(success), trials=300, policy=Policy(limit))
     assert found.verdict is verdict
-    assert found.to_json()["bounds"][0]["success"] == success
+    assert found.to_json()["bounds"][0]["success"] == pytest.approx(success)
 
 
 def test_too_few_trials_are_said_to_be_too_few():

@@ -22,6 +22,8 @@ LAYERS = [
     {"priors"},
     {"mechanisms"},
     {"adversary", "bounds"},
+    {"calibration"},
+    {"frontier"},
     {"attacks"},
     {"verdict", "caveats"},
     {"evidence", "storage"},
@@ -31,6 +33,7 @@ LAYERS = [
     {"report", "integrations", "testing"},
     {"targets"},
     {"loading"},
+    {"cli_bounds"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

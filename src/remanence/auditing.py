@@ -66,7 +66,8 @@ class AuditResult:
             "bounds": [
                 {
                     "name": bound.name,
-                    "success": bound.success,
+                    "success": float(bound.success),
+                    "log_success": float(bound.log_success),
                     "assumptions": list(bound.assumptions),
                     "reference": bound.reference.short,
                 }
@@ -84,7 +85,12 @@ class AuditResult:
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             evidence.append(Evidence.from_json(entry, own))
         bounds = [
-            Bound(b["name"], b["success"], tuple(b["assumptions"]), Reference(b["reference"], b["reference"]))
+            Bound(
+                b["name"],
+                b["log_success"],
+                tuple(b["assumptions"]),
+                Reference(b["reference"], b["reference"]),
+            )
             for b in document["bounds"]
         ]
         return cls(

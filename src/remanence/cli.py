@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remanence import cli_bounds
 from remanence.exceptions import RemanenceError
 
 if TYPE_CHECKING:
@@ -159,6 +160,9 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
         highlight=False,
         soft_wrap=True,
     )
+
+
+cli_bounds.register(app)
 
 
 def default_folder(target: str) -> Path:

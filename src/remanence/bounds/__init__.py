@@ -1,1 +1,35 @@
-"""What no attack can exceed (γ)."""
+"""γ: what no attack can exceed. Pure NumPy and SciPy; needs no model and no data.
+
+>>> from remanence import bounds
+>>> round(bounds.dpsgd(1 / 100, noise_multiplier=1.1, sample_rate=0.01, steps=1000).success, 4)
+0.0254
+"""
+
+from remanence.bounds.bound import Bound
+from remanence.bounds.bracket import delta_upper, epsilon_upper
+from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
+from remanence.bounds.information import fano, mutual_information, squared_error
+from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
+from remanence.bounds.schedule import Segment
+from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace
+
+__all__ = [
+    "Bound",
+    "Segment",
+    "approximate_dp",
+    "delta_from_pair",
+    "delta_upper",
+    "dpsgd",
+    "dpsgd_renyi",
+    "epsilon_from_pair",
+    "epsilon_upper",
+    "fano",
+    "gaussian",
+    "laplace",
+    "mutual_information",
+    "pair_success",
+    "profile",
+    "pure_dp",
+    "renyi",
+    "squared_error",
+]

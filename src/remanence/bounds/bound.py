@@ -2,16 +2,135 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from remanence.exceptions import InputError
 from remanence.references import Reference
+
+Values = Any  # a float, or an array where several baselines were given
+
+
+class Ends(NamedTuple):
+    """What is known of γ at one baseline, in logarithms."""
+
+    log_success: float
+    log_complement: float | None = None
+    log_lower: float | None = None
+    log_estimate: float | None = None
+    converged: bool = True
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A proven ceiling on the success of any attack in one game, and what the proof assumes."""
+    """A proven ceiling on the success of any attack in one game, and what the proof assumes.
+
+    Logarithms throughout, because baselines of 10^-2000 are meant. `log_success` is never below
+    log γ. Where the other side is known, `log_lower` is the success of a test that exists, and
+    `log_estimate` lies between them. `log_complement` is never above log(1 − γ). Numbers are
+    floats, or arrays where several baselines were given.
+    """
 
     name: str
-    success: float  # never below the true γ
+    log_success: Values
     assumptions: tuple[str, ...]
     reference: Reference
+    log_baseline: Values = None
+    log_complement: Values = None
+    log_lower: Values = None
+    log_estimate: Values = None
+    converged: Values = True
+
+    @property
+    def success(self) -> Values:
+        """The ceiling as a share, rounded up."""
+        return _plain(np.minimum(1.0, np.nextafter(np.exp(self.log_success), 2.0)))
+
+    @property
+    def lower(self) -> Values:
+        """The success of a test that exists, rounded down; None where no such test is known."""
+        if self.log_lower is None:
+            return None
+        return _plain(np.maximum(0.0, np.nextafter(np.exp(self.log_lower), -1.0)))
+
+    @property
+    def baseline(self) -> Values:
+        """κ as a share."""
+        return None if self.log_baseline is None else _plain(np.exp(self.log_baseline))
+
+    @property
+    def advantage(self) -> Values:
+        """(γ − κ) / (1 − κ), what the release adds to a guess (Hayes et al. 2023, Equation 4)."""
+        return None if self.log_baseline is None else (self.success - self.baseline) / (1 - self.baseline)
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """One κ or several, as natural logarithms."""
+
+    logs: tuple[float, ...]
+    single: bool
+
+    def bound(
+        self, name: str, ends: Sequence[Ends], assumptions: tuple[str, ...], reference: Reference
+    ) -> Bound:
+        """Put what is known at each baseline into one bound; no ceiling is below its baseline or above 1."""
+        columns = [
+            Ends(min(0.0, max(end.log_success, log)), *end[1:])
+            for end, log in zip(ends, self.logs, strict=True)
+        ]
+
+        def column(name: str) -> Values:
+            values = [getattr(end, name) for end in columns]
+            if values[0] is None:
+                return None
+            return values[0] if self.single else np.array(values)
+
+        return Bound(
+            name=name,
+            assumptions=assumptions,
+            reference=reference,
+            log_baseline=self.logs[0] if self.single else np.array(self.logs),
+            **{field: column(field) for field in Ends._fields},
+        )
+
+
+def _plain(values: Values) -> Values:
+    return values.item() if np.ndim(values) == 0 else values
+
+
+def read_baselines(baseline: Values, log_baseline: Values) -> Baselines:
+    """Baselines from shares or from natural logarithms.
+
+    >>> read_baselines(0.1, None)
+    Baselines(logs=(-2.3025850929940455,), single=True)
+    """
+    if (baseline is None) == (log_baseline is None):
+        raise InputError(
+            "The baseline is missing, or given twice.",
+            needs="either a baseline or its natural logarithm",
+            got="neither" if baseline is None else "both",
+            hint="baseline=0.1 for a shortlist of ten candidates",
+        )
+    logarithms = log_baseline is not None
+    given = np.asarray(log_baseline if logarithms else baseline, dtype=np.float64)
+    for value in np.atleast_1d(given).ravel().tolist():
+        if not (-math.inf < value < 0 if logarithms else 0 < value < 1):
+            raise InputError(
+                "The baseline cannot be used.",
+                needs="a share above 0 and below 1: how often a guess without the release succeeds",
+                got=f"{value:g}" + (" as a logarithm" if logarithms else ""),
+                hint="1 / (number of candidates); for less than 1e-300, its logarithm",
+            )
+    logs = given if logarithms else np.log(given)
+    return Baselines(tuple(np.atleast_1d(logs).ravel().tolist()), given.ndim == 0)
+
+
+def require(value: float, name: str, needs: str, allowed: bool, hint: str) -> None:
+    """Refuse a number that no bound can be computed for."""
+    if not (allowed and not math.isnan(value)):
+        raise InputError(f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint=hint)

@@ -1,0 +1,150 @@
+"""Bounds from a privacy definition alone: ε, (ε, δ), Rényi curves, and any accountant's profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
+from remanence.bounds.closed_forms import log_complement
+from remanence.exceptions import InputError
+from remanence.references import BALLE_2022, HAYES_2023
+
+_ADJACENT = "training with and without the target are neighbours"
+_SYMMETRIC = "the guarantee holds in both directions"
+
+
+def pure_dp(baseline: Values = None, *, epsilon: float, log_baseline: Values = None) -> Bound:
+    """The ceiling under pure ε-differential privacy.
+
+    γ = min(κ·e^ε, 1 − e^−ε·(1 − κ)) (Balle et al. 2022, Corollary 3, and its mirror image).
+
+    >>> round(pure_dp(1e-6, epsilon=8.0).success, 5)  # one in a million, to one in 335
+    0.00298
+    """
+    return approximate_dp(baseline, epsilon=epsilon, delta=0.0, log_baseline=log_baseline)
+
+
+def approximate_dp(
+    baseline: Values = None, *, epsilon: float, delta: float, log_baseline: Values = None
+) -> Bound:
+    """The ceiling under (ε, δ)-differential privacy with a symmetric neighbouring relation.
+
+    γ = min(1, κ·e^ε + δ, 1 − e^−ε·(1 − δ − κ)): the first from μ(E) ≤ e^ε ν(E) + δ, the second
+    from ν(Eᶜ) ≤ e^ε μ(Eᶜ) + δ.
+
+    >>> round(approximate_dp(0.1, epsilon=1.0, delta=1e-5).success, 5)
+    0.27184
+    """
+    _check_epsilon(epsilon)
+    require(delta, "delta", "a share of at least 0 and below 1", 0 <= delta < 1, "1e-5 is common")
+    baselines = read_baselines(baseline, log_baseline)
+    log_delta = math.log(delta) if delta > 0 else -math.inf
+    ends = [_from_profile_point(log, epsilon, log_delta) for log in baselines.logs]
+    name = f"({epsilon:g}, {delta:g})-DP" if delta else f"{epsilon:g}-DP"
+    return baselines.bound(name, ends, (_ADJACENT, _SYMMETRIC), BALLE_2022.at("Corollary 3"))
+
+
+def renyi(
+    baseline: Values = None,
+    *,
+    order: float | Sequence[float],
+    epsilon: float | Sequence[float],
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling under Rényi differential privacy, at one order or the best of several.
+
+    γ = min over α of (κ·e^ε(α))^((α − 1)/α) (Balle et al. 2022, Theorem 2).
+
+    >>> round(renyi(0.1, order=[2, 4, 8], epsilon=[0.1, 0.2, 0.4]).success, 4)
+    0.1892
+    """
+    orders, epsilons = np.atleast_1d(np.asarray(order, float)), np.atleast_1d(np.asarray(epsilon, float))
+    if orders.shape != epsilons.shape or not (orders > 1).all() or not (epsilons >= 0).all():
+        raise InputError(
+            "The Rényi curve cannot be used.",
+            needs="orders above 1, each with an ε of at least 0",
+            got=f"orders {orders.tolist()}, epsilons {epsilons.tolist()}",
+            hint="order=[2, 4, 8, 16], epsilon=[...]",
+        )
+    baselines = read_baselines(baseline, log_baseline)
+    ends = []
+    for log in baselines.logs:
+        # The rounding of a handful of operations, upwards.
+        exponents = (orders - 1) / orders * (log + epsilons)
+        ends.append(Ends(float(np.min(exponents + 1e-14 * (np.abs(exponents) + np.abs(log) + epsilons)))))
+    return baselines.bound("Rényi DP", ends, (_ADJACENT,), BALLE_2022.at("Theorem 2"))
+
+
+def profile(
+    baseline: Values = None, *, delta_at: Callable[[Any], Any] | Any, log_baseline: Values = None
+) -> Bound:
+    """The ceiling from a mechanism's whole privacy profile ε ↦ δ(ε).
+
+    γ = min over ε ≥ 0 of min(κ·e^ε + δ(ε), 1 − e^−ε·(1 − δ(ε) − κ)). Every ε gives a valid bound,
+    so the grid can only loosen the result, never break it. `delta_at` is a function, or one of
+    dp-accounting's objects: a PrivacyLossDistribution or a PrivacyAccountant. It is as certain as
+    the profile is: an accountant that rounds δ down gives a ceiling that is too low.
+
+    >>> eight_dp = lambda epsilon: 1.0 if epsilon < 8.0 else 0.0
+    >>> round(profile(1e-6, delta_at=eight_dp).success, 5)
+    0.00298
+    """
+    function: Any = delta_at
+    for method in ("get_delta_for_epsilon", "get_delta"):  # dp-accounting's PLDs and accountants
+        function = getattr(delta_at, method, function)
+    if not callable(function):
+        raise InputError(
+            "The privacy profile cannot be read.",
+            needs="a function from ε to δ, or a dp-accounting PrivacyLossDistribution or PrivacyAccountant",
+            got=type(delta_at).__name__,
+            hint="delta_at=lambda epsilon: ...",
+        )
+    baselines = read_baselines(baseline, log_baseline)
+
+    def delta(epsilon: float) -> float:
+        value = float(function(epsilon))  # pyright: ignore[reportArgumentType]
+        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", 0 <= value <= 1, "check the accountant")
+        return value
+
+    found: dict[float, float] = {}
+
+    def log_success(log: float, epsilon: float) -> float:
+        if epsilon not in found:
+            found[epsilon] = delta(epsilon)
+        share = found[epsilon]
+        return _from_profile_point(log, epsilon, math.log(share) if share > 0 else -math.inf).log_success
+
+    ends = []
+    for log in baselines.logs:
+        # κ·e^ε + δ(ε) is convex in e^ε: a coarse grid, then finer ones around the best point.
+        low, high = 0.0, -log + 1.0
+        best = (0.0, 0.0)
+        for _ in range(6):
+            grid = np.linspace(low, high, 17).tolist()
+            best = min((log_success(log, epsilon), epsilon) for epsilon in grid)
+            step = (high - low) / 16
+            low, high = max(0.0, best[1] - step), best[1] + step
+        ends.append(Ends(best[0]))
+    return baselines.bound("privacy profile", ends, (_ADJACENT, _SYMMETRIC), HAYES_2023.at("Theorem 2"))
+
+
+def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -> Ends:
+    """The better of the two inequalities, rounded up by more than their arithmetic can lose."""
+    direct = float(np.logaddexp(log_baseline + epsilon, log_delta))
+    direct += 1e-14 * (1 + abs(log_baseline) + epsilon)
+    rest = 1 - math.exp(log_delta) - math.exp(log_baseline)  # 1 − δ − κ
+    mirrored, log_rest = 0.0, None
+    if rest > 1e-12:
+        log_rest = math.log(rest - 4e-16) - epsilon - 1e-14 * (1 + epsilon)
+        mirrored = float(log_complement(log_rest)) + 1e-15
+    log_success = min(direct, mirrored, 0.0)
+    through_mirror = log_rest is not None and mirrored <= direct
+    return Ends(log_success, log_rest if through_mirror else None)
+
+
+def _check_epsilon(epsilon: float) -> None:
+    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "epsilon=8")

@@ -1,0 +1,141 @@
+"""Bounds from a mechanism's settings: DP-SGD, the Gaussian and the Laplace mechanism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
+from remanence.bounds.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.closed_forms import log_complement
+from remanence.bounds.cumulant import chernoff_success
+from remanence.bounds.schedule import Segment, normalise
+from remanence.references import HAYES_2023, REMANENCE
+
+DPSGD_ASSUMPTIONS = (
+    "Poisson sampling: each record enters each batch independently with the sampling rate",
+    "each step releases the sum of clipped gradients plus Gaussian noise, divided by a number that does not "
+    "depend on the data",
+    "the adversary sees every step and knows all other records",
+    "the comparison is with the same training without the target (add or remove one record)",
+)
+
+
+def dpsgd(
+    baseline: Values = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    schedule: Sequence[Segment] | None = None,
+    log_baseline: Values = None,
+    rtol: float = 1e-4,
+) -> Bound:
+    """The ceiling for DP-SGD, certified: never below the truth, and at most `rtol` above it.
+
+    γ = sup{μ(E): ν(E) ≤ κ}, μ the transcript with the target and ν without (Hayes et al. 2023,
+    Corollary 4). Settings that change over training are a `schedule` of segments.
+
+    >>> bound = dpsgd(0.1, noise_multiplier=0.987386, sample_rate=0.02, steps=1000)
+    >>> round(bound.lower, 4), round(bound.success, 4)
+    (0.3274, 0.3274)
+    """
+    segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
+    baselines = read_baselines(baseline, log_baseline)
+    if baselines.single:
+        found = [dpsgd_bracket(segments, baselines.logs[0], rtol=rtol)]
+    else:
+        found = dpsgd_brackets(segments, baselines.logs, rtol=rtol)
+    reference = HAYES_2023.at("Corollary 4")
+    return baselines.bound("DP-SGD", [_ends(bracket) for bracket in found], DPSGD_ASSUMPTIONS, reference)
+
+
+def dpsgd_renyi(
+    baseline: Values = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    schedule: Sequence[Segment] | None = None,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling for DP-SGD from Rényi divergences alone: cheap, and looser.
+
+    log γ ≤ min over α of ((α − 1)·log κ + Σ T·Λ(α)) / α, with Λ the cumulant of one step's loss;
+    Equation 2 of Hayes et al. 2023 for any sampling rate.
+
+    >>> round(dpsgd_renyi(0.1, noise_multiplier=10.0, steps=100).success, 4)
+    0.5186
+    """
+    segments = normalise(read_schedule(noise_multiplier, sample_rate, steps, schedule))
+    baselines = read_baselines(baseline, log_baseline)
+    ends = [Ends(chernoff_success(segments, log)) for log in baselines.logs]
+    return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
+
+
+def gaussian(
+    baseline: Values = None, *, noise_multiplier: float, steps: int = 1, log_baseline: Values = None
+) -> Bound:
+    """The ceiling for a Gaussian mechanism whose noise is `noise_multiplier` times the target's largest effect.
+
+    γ = Φ(Φ⁻¹(κ) + √T/σ).
+
+    >>> round(gaussian(0.1, noise_multiplier=1.0).success, 5)
+    0.38914
+    """
+    bound = dpsgd(baseline, noise_multiplier=noise_multiplier, steps=steps, log_baseline=log_baseline)
+    assumptions = ("the target moves the released vector by at most 1 before the noise", DPSGD_ASSUMPTIONS[3])
+    return Bound(**{**vars(bound), "name": "Gaussian mechanism", "assumptions": assumptions})
+
+
+def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = None) -> Bound:
+    """The ceiling for a Laplace mechanism whose noise is `scale` times the target's largest effect.
+
+    One dimension, effect 1, ε = 1/b: γ = κ·e^ε up to κ = e^−ε/2, then 1 − e^−ε/(4κ) up to κ = 1/2,
+    then 1 − (1 − κ)·e^−ε: the power of the test {x > t} at size κ.
+
+    >>> round(laplace(0.1, scale=1.0).success, 5), round(laplace(0.4, scale=1.0).success, 5)
+    (0.27183, 0.77008)
+    """
+    require(scale, "noise", "a positive, finite scale", 0 < scale < math.inf, "scale=1 is 1-DP")
+    baselines = read_baselines(baseline, log_baseline)
+    epsilon = 1 / scale
+    ends = []
+    for log in baselines.logs:
+        slack = 1e-14 * (1 + abs(log) + epsilon)
+        if log <= -epsilon - math.log(2):
+            log_success = log + epsilon
+            ends.append(Ends(log_success + slack, None, log_success - slack, log_success))
+            continue
+        tail = -epsilon - math.log(4) - log if log <= -math.log(2) else float(log_complement(log)) - epsilon
+        upper, lower = (float(log_complement(tail + sign * slack)) for sign in (-1, 1))
+        ends.append(Ends(upper, tail - slack, lower, float(log_complement(tail))))
+    assumptions = ("the target moves the released number by at most 1 before the noise", DPSGD_ASSUMPTIONS[3])
+    return baselines.bound("Laplace mechanism", ends, assumptions, REMANENCE)
+
+
+def read_schedule(
+    noise_multiplier: float | None, sample_rate: float, steps: int, schedule: Sequence[Segment] | None
+) -> tuple[Segment, ...]:
+    """The settings of a run as segments, given either way."""
+    if schedule is not None:
+        return tuple(schedule)
+    value = math.nan if noise_multiplier is None else noise_multiplier
+    require(
+        value,
+        "noise_multiplier",
+        "a noise multiplier, or a schedule of segments",
+        True,
+        "noise_multiplier=1.1",
+    )
+    return (Segment(value, sample_rate, steps),)
+
+
+def _ends(bracket: Bracket) -> Ends:
+    return Ends(
+        bracket.log_upper,
+        bracket.log_complement_lower,
+        bracket.log_lower,
+        bracket.log_estimate,
+        bracket.converged,
+    )

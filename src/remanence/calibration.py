@@ -1,0 +1,215 @@
+"""The inverse of the bounds: how much noise, how many steps, or what sampling rate keeps γ below a limit.
+
+What is returned is always on the safe side, and certified again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from scipy.special import ndtri
+
+from remanence.bounds.bound import Bound, read_baselines, require
+from remanence.bounds.bracket import delta_upper, dpsgd_bracket
+from remanence.bounds.contour import estimate_log_delta, estimate_success
+from remanence.bounds.schedule import Segment, normalise
+from remanence.bounds.settings import dpsgd
+from remanence.exceptions import InputError
+
+MOST_STEPS = 10**8
+_LEAST_RATE = 1e-9
+_NOISE_RANGE = (1e-3, 1e6)
+_PRECISION = 1e-7  # of the search; the certificate then decides
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Settings of DP-SGD that keep every attack at or below a limit, with the certificate."""
+
+    solved_for: Literal["noise_multiplier", "steps", "sample_rate"]
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    bound: Bound
+
+    @property
+    def segment(self) -> Segment:
+        """The run that these settings describe."""
+        return Segment(self.noise_multiplier, self.sample_rate, self.steps)
+
+
+def calibrate(
+    max_success: float,
+    baseline: float | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    log_baseline: float | None = None,
+) -> Calibration:
+    """Solve for the one setting that is left out, so that γ(κ) ≤ max_success.
+
+    The smallest noise, the largest number of steps (up to 10^8) or the largest sampling rate.
+
+    >>> found = calibrate(0.3, 0.1, sample_rate=0.02, steps=1000)
+    >>> round(found.noise_multiplier, 3), found.bound.success <= 0.3
+    (1.055, True)
+    """
+    given = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise InputError(
+            "Exactly one setting can be solved for.",
+            needs="two of noise_multiplier, sample_rate and steps",
+            got=f"{3 - len(missing)} of them",
+            hint="leave out the one that you want to know; a full batch has a sampling rate of 1",
+        )
+    baselines = read_baselines(baseline, log_baseline)
+    log_kappa = baselines.logs[0]
+    require(max_success, "max_success", "a share above 0 and below 1", 0 < max_success < 1, "0.05")
+    if math.log(max_success) <= log_kappa:
+        raise InputError(
+            "No setting can meet this limit.",
+            needs="a limit above the baseline: a guess without the release already succeeds that often",
+            got=f"a limit of {max_success:g} and a baseline of {math.exp(log_kappa):g}",
+            hint="a longer shortlist, or a higher limit",
+        )
+    log_limit = math.log(max_success)
+
+    def excess(segment: Segment) -> float:
+        """Above 0 where the estimate breaks the limit."""
+        found = estimate_success(normalise(segment), log_kappa)
+        if found.converged:
+            return found.log_success - log_limit
+        return dpsgd_bracket(segment, log_kappa, rtol=1e-3).log_upper - log_limit
+
+    def holds(segment: Segment) -> bool:
+        return dpsgd_bracket(segment, log_kappa).log_upper <= log_limit
+
+    if noise_multiplier is None:
+        assert sample_rate is not None and steps is not None  # noqa: PT018
+        shape = Segment(1.0, sample_rate, steps)
+        distance = float(ndtri(max_success) - ndtri(math.exp(log_kappa))) if log_kappa > -700 else 1.0
+        guess = 1 / math.sqrt(math.log1p((distance / (sample_rate * math.sqrt(steps))) ** 2))
+        segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, holds, guess)
+    elif steps is None:
+        assert sample_rate is not None
+        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, holds)
+    else:
+        segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, holds)
+    bound = dpsgd(log_baseline=log_kappa, schedule=[segment])
+    return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
+
+
+def noise_for_epsilon(epsilon: float, *, delta: float, sample_rate: float = 1.0, steps: int = 1) -> float:
+    """The smallest noise multiplier for which DP-SGD is certainly (ε, δ)-differentially private.
+
+    >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
+    0.9874
+    """
+    require(epsilon, "epsilon", "a positive, finite number", 0 < epsilon < math.inf, "epsilon=8")
+    require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "delta=1e-5")
+    shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
+
+    def excess(segment: Segment) -> float:
+        estimate, converged = estimate_log_delta(normalise(segment), epsilon)
+        return (estimate if converged else math.log(delta_upper(segment, epsilon))) - log_delta
+
+    def holds(segment: Segment) -> bool:
+        return delta_upper(segment, epsilon) <= delta
+
+    guess = max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
+    return _least_noise(
+        lambda noise: replace(shape, noise_multiplier=noise), excess, holds, guess
+    ).noise_multiplier
+
+
+def _least_noise(
+    at: Callable[[float], Segment],
+    excess: Callable[[Segment], float],
+    holds: Callable[[Segment], bool],
+    guess: float,
+) -> Segment:
+    """Search in log σ, then step up until the certificate holds."""
+    from scipy.optimize import brentq
+
+    smallest, largest = _NOISE_RANGE
+    guess = min(max(guess, smallest), largest)
+    low = high = guess
+    step = 1.5
+    while low > smallest and excess(at(low)) <= 0:
+        low, high, step = max(low / step, smallest), low, step**1.5
+    while high < largest and (high == guess or excess(at(high)) > 0) and excess(at(high)) > 0:
+        low, high, step = high, min(high * step, largest), step**1.5
+    if excess(at(high)) > 0:
+        raise InputError(
+            "No noise in reach meets the limit.",
+            needs=f"a limit that a noise multiplier of at most {largest:g} can meet",
+            got="a limit too close to what a guess achieves",
+            hint="a higher limit, fewer steps or a lower sampling rate",
+        )
+    if excess(at(low)) <= 0:
+        return at(low)  # the smallest noise that is looked at is enough
+    root: Any = brentq(lambda log: excess(at(math.exp(log))), math.log(low), math.log(high), xtol=_PRECISION)
+    noise, margin = math.exp(root), _PRECISION
+    while not holds(at(noise * (1 + margin))):
+        margin *= 2
+    return at(noise * (1 + margin))
+
+
+def _most_steps(
+    shape: Segment, excess: Callable[[Segment], float], holds: Callable[[Segment], bool]
+) -> Segment:
+    if not holds(shape):
+        raise InputError(
+            "Not even one step meets the limit.",
+            needs="more noise, a lower sampling rate or a higher limit",
+            got=f"noise multiplier {shape.noise_multiplier:g} at sampling rate {shape.sample_rate:g}",
+            hint="leave out the noise instead of the steps, and solve for it",
+        )
+    low, high = 1, 2  # the limit holds at `low`
+    while high < MOST_STEPS and excess(replace(shape, steps=high)) <= 0:
+        low, high = high, min(2 * high, MOST_STEPS)
+    if high == MOST_STEPS and holds(replace(shape, steps=MOST_STEPS)):
+        return replace(shape, steps=MOST_STEPS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if excess(replace(shape, steps=middle)) <= 0 else (low, middle)
+    back = 1
+    while not holds(replace(shape, steps=low)):
+        low, back = max(1, low - back), 2 * back
+    return replace(shape, steps=low)
+
+
+def _largest_rate(
+    shape: Segment, excess: Callable[[Segment], float], holds: Callable[[Segment], bool]
+) -> Segment:
+    from scipy.optimize import brentq
+
+    if holds(shape):
+        return shape
+    low = 0.5
+    while low > _LEAST_RATE and excess(replace(shape, sample_rate=low)) > 0:
+        low /= 4
+    if low <= _LEAST_RATE:
+        raise InputError(
+            "No sampling rate in reach meets the limit.",
+            needs=f"a limit that a sampling rate of at least {_LEAST_RATE:g} can meet",
+            got=f"noise multiplier {shape.noise_multiplier:g} over {shape.steps} steps",
+            hint="more noise, fewer steps or a higher limit",
+        )
+
+    def at(log: float) -> float:
+        return excess(replace(shape, sample_rate=min(1.0, math.exp(log))))
+
+    high = min(1.0, 4 * low)
+    root: Any = math.log(high)
+    if at(root) > 0:
+        root = brentq(at, math.log(low), root, xtol=_PRECISION)
+    rate, margin = math.exp(root), _PRECISION
+    while not holds(replace(shape, sample_rate=rate * (1 - margin))):
+        margin *= 2
+    return replace(shape, sample_rate=rate * (1 - margin))

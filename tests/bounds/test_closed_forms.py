@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from remanence.bounds.closed_forms import (
+    gaussian_log_delta,
+    gaussian_success,
+    log_complement,
+    shift_of,
+    single_step_success,
+)
+from remanence.bounds.schedule import Segment
+
+mpmath.mp.dps = 60
+
+
+def normal_cdf(x):
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def log_cdf(x):
+    return mpmath.log1p(-normal_cdf(-x)) if x > 0 else mpmath.log(normal_cdf(x))
+
+
+def quantile_from(log_baseline):
+    """Φ⁻¹(κ) in 60 digits, by Newton's method on log Φ."""
+    log_baseline = mpmath.mpf(log_baseline)
+    if log_baseline > -0.7:
+        x = mpmath.mpf(1)
+        target = -mpmath.expm1(log_baseline)
+        return mpmath.findroot(
+            lambda y: mpmath.log(normal_cdf(-y) / target), max(x, mpmath.sqrt(-2 * mpmath.log(target)) - 1)
+        )
+    start = -mpmath.sqrt(-2 * log_baseline) + (1 if log_baseline < -5 else 0.5)
+    return mpmath.findroot(lambda y: mpmath.log(normal_cdf(y)) - log_baseline, start)
+
+
+@pytest.mark.parametrize("log_baseline", [-1e-9, -0.1, -0.5, math.log(0.1), -20.0, -1e3, -4258.0])
+@pytest.mark.parametrize("shift", [0.01, 1.0, 5.0, 33.0])
+def test_the_gaussian_form_agrees_with_sixty_digits_in_both_tails(log_baseline, shift):
+    log_success, complement = gaussian_success(log_baseline, shift=shift)
+    quantile = quantile_from(log_baseline) + mpmath.mpf(shift)
+    assert float(log_success) == pytest.approx(float(log_cdf(quantile)), rel=1e-12, abs=0)
+    assert float(complement) == pytest.approx(float(log_cdf(-quantile)), rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("log_baseline", [-0.1, math.log(0.1), -300.0])
+@pytest.mark.parametrize(("noise", "rate"), [(0.3, 0.001), (1.0, 0.5), (5.0, 0.99)])
+def test_a_single_step_agrees_with_sixty_digits(log_baseline, noise, rate):
+    log_success, complement = single_step_success(log_baseline, segment=Segment(noise, rate))
+    quantile = quantile_from(log_baseline) + 1 / mpmath.mpf(noise)
+    rate = mpmath.mpf(rate)
+    baseline = mpmath.exp(mpmath.mpf(log_baseline))
+    success = (1 - rate) * baseline + rate * normal_cdf(quantile)
+    missed = (1 - rate) * (1 - baseline) + rate * normal_cdf(-quantile)
+    assert float(log_success) == pytest.approx(
+        float(mpmath.log(success) if success < 0.5 else mpmath.log1p(-missed)), rel=1e-12, abs=0
+    )
+    assert float(complement) == pytest.approx(
+        float(mpmath.log(missed) if missed < 0.5 else mpmath.log1p(-success)), rel=1e-12, abs=0
+    )
+
+
+def test_a_nearly_certain_reconstruction_keeps_its_complement():
+    log_success, complement = gaussian_success(math.log(0.02), shift=math.sqrt(100) / 0.3)
+    exact = mpmath.log(normal_cdf(-(quantile_from(math.log(0.02)) + 10 / mpmath.mpf("0.3"))))
+    assert float(complement) == pytest.approx(float(exact), rel=1e-12)
+    assert float(complement) < -450
+    assert float(log_success) == 0 or float(log_success) > -1e-190
+
+
+@pytest.mark.parametrize(
+    ("candidates", "advantages"),
+    [
+        (10, [0.7375, 0.3213, 0.1881, 0.1303, 0.0989, 0.0795]),
+        (100, [0.3657, 0.0832, 0.0389, 0.0241, 0.0172, 0.0133]),
+    ],
+)
+def test_the_first_table_of_the_paper_is_reproduced(candidates, advantages):
+    baseline = 1 / candidates
+    for noise, advantage in zip([0.5, 1, 1.5, 2, 2.5, 3], advantages, strict=True):
+        log_success, _ = gaussian_success(math.log(baseline), shift=1 / noise)
+        assert (math.exp(log_success) - baseline) / (1 - baseline) == pytest.approx(advantage, abs=6e-5)
+
+
+def test_many_baselines_are_evaluated_at_once():
+    logs = np.log([1e-300, 0.1, 0.9])
+    log_success, complement = single_step_success(logs, segment=Segment(1.0, 0.5))
+    assert log_success.shape == complement.shape == (3,)
+    assert np.all(np.diff(log_success) > 0)
+    assert np.allclose(np.logaddexp(log_success, complement), 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("log_probability", [-1e-300, -1e-10, -0.5, -0.69, -0.7, -30.0, -800.0])
+def test_complements_are_accurate_at_both_ends(log_probability):
+    exact = mpmath.log(-mpmath.expm1(mpmath.mpf(log_probability)))
+    assert float(log_complement(log_probability)) == pytest.approx(float(exact), rel=1e-14, abs=1e-320)
+
+
+@pytest.mark.parametrize("shift", [0.01, 0.3, 1.0, 10.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 30.0, 400.0])
+def test_the_gaussian_delta_agrees_with_sixty_digits(shift, epsilon):
+    with mpmath.workdps(120):
+        mu, eps = mpmath.mpf(shift), mpmath.mpf(epsilon)
+        if epsilon > 3000 * shift:
+            pytest.skip("beyond what any caller asks for")
+        exact = normal_cdf(mu / 2 - eps / mu) - mpmath.exp(eps) * normal_cdf(-mu / 2 - eps / mu)
+        exact_log = float(mpmath.log(exact))
+    assert float(gaussian_log_delta(epsilon, shift=shift)) == pytest.approx(exact_log, rel=1e-9, abs=1e-11)
+
+
+def test_full_batch_runs_add_up_in_quadrature():
+    assert shift_of((Segment(2.0, steps=4), Segment(1.0, steps=3))) == pytest.approx(2.0)

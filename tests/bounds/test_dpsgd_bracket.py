@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from bounds_by_hand import rounded_test
+
+from remanence.bounds.bracket import dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.closed_forms import gaussian_success
+from remanence.bounds.contour import estimate_success
+from remanence.bounds.cumulant import moments
+from remanence.bounds.schedule import Segment
+from remanence.exceptions import InputError
+
+LOG_TEN = math.log(10)
+
+
+def assert_in_order(bracket, log_baseline):
+    assert log_baseline <= bracket.log_lower <= bracket.log_estimate <= bracket.log_upper <= 0
+    assert bracket.log_complement_lower <= bracket.log_complement_upper <= 0
+
+
+@pytest.mark.parametrize(
+    ("noise", "success"),
+    [
+        (4.55375, 0.127042),
+        (2.51199, 0.154303),
+        (1.48361, 0.211837),
+        (0.987386, 0.327393),
+        (0.733903, 0.524809),
+        (0.675777, 0.605705),
+        (0.532911, 0.857144),
+        (0.426057, 0.982616),
+        (0.317605, 0.999904),
+    ],
+)
+def test_figure_four_is_reproduced(noise, success):
+    bracket = dpsgd_bracket(Segment(noise, 0.02, 1000), math.log(0.1))
+    assert bracket.converged
+    assert_in_order(bracket, math.log(0.1))
+    assert math.exp(bracket.log_estimate) == pytest.approx(success, abs=2e-6)
+    assert bracket.log_upper - bracket.log_lower <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "success"),
+    [
+        (0.01, 0.590502, 0.186773),
+        (0.02, 0.687696, 0.223860),
+        (0.05, 0.939450, 0.282337),
+        (0.1, 1.385995, 0.319044),
+        (0.2, 2.375195, 0.340842),
+        (0.4, 4.456877, 0.352790),
+        (0.6, 6.568633, 0.357083),
+        (0.8, 8.688481, 0.359316),
+        (0.99, 10.705414, 0.360632),
+    ],
+)
+def test_figure_five_is_reproduced(rate, noise, success):
+    bracket = dpsgd_bracket(Segment(noise, rate, 100), math.log(0.1))
+    assert bracket.converged
+    assert math.exp(bracket.log_estimate) == pytest.approx(success, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "baseline", "success"),
+    [
+        (0.5, 0.1, 0.764904),
+        (0.6, 0.1, 0.464668),
+        (0.8, 0.1, 0.252254),
+        (1.0, 0.1, 0.193125),
+        (5.0, 0.1, 0.111680),
+        (0.6, 1e-3, 0.0323193),
+        (0.6, 1e-6, 2.81966e-4),
+    ],
+)
+def test_production_settings_are_reproduced(noise, baseline, success):
+    bracket = dpsgd_bracket(Segment(noise, 0.001, 100_000), math.log(baseline))
+    assert bracket.converged
+    assert math.exp(bracket.log_estimate) == pytest.approx(success, rel=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "log10_success"),
+    [(10.0, [-6.5377, -16.1462, -43.7019, -452.0190, -1809.6854]), (0.3, [0, 0, 0, -39.2860, -755.4319])],
+)
+def test_full_batch_runs_use_the_closed_form_at_any_baseline(noise, log10_success):
+    logs = [-9 * LOG_TEN, -20 * LOG_TEN, -50 * LOG_TEN, -784 * math.log(4), -3072 * math.log(4)]
+    for log_baseline, expected in zip(logs, log10_success, strict=True):
+        bracket = dpsgd_bracket(Segment(noise, 1.0, 100), log_baseline)
+        assert bracket.method == "closed form"
+        assert_in_order(bracket, log_baseline)
+        assert bracket.log_upper / LOG_TEN == pytest.approx(expected, abs=1e-4)
+
+
+def test_nearly_certain_success_keeps_a_certified_complement():
+    run, log_baseline = Segment(0.5, 0.9, 100), math.log(0.5)
+    bracket = dpsgd_bracket(run, log_baseline)
+    found = estimate_success((run,), log_baseline)
+    assert found.converged
+    assert found.log_complement < -60
+    assert bracket.log_complement_lower <= found.log_complement <= bracket.log_complement_upper
+    assert bracket.log_complement_upper - bracket.log_complement_lower < 1e-2
+
+
+def test_several_full_batch_segments_add_up():
+    bracket = dpsgd_bracket([Segment(10.0, steps=50), Segment(5.0, steps=12)], math.log(0.1))
+    exact, _ = gaussian_success(math.log(0.1), shift=math.sqrt(0.5 + 0.48))
+    assert bracket.log_lower <= float(exact) <= bracket.log_upper
+
+
+def test_a_mixed_schedule_lies_between_its_extremes():
+    mild, harsh = Segment(1.5, 0.02, 500), Segment(0.8, 0.02, 500)
+    mixed = dpsgd_bracket([mild, harsh], math.log(0.1))
+    assert mixed.converged
+    assert mixed.log_lower > dpsgd_bracket(Segment(1.5, 0.02, 1000), math.log(0.1)).log_upper
+    assert mixed.log_upper < dpsgd_bracket(Segment(0.8, 0.02, 1000), math.log(0.1)).log_lower
+
+
+def test_a_schedule_may_mix_full_batches_with_sampled_ones():
+    bracket = dpsgd_bracket([Segment(5.0, 1.0, 10), Segment(1.0, 0.1, 20)], math.log(0.05))
+    assert bracket.converged
+    assert bracket.log_lower > dpsgd_bracket(Segment(5.0, 1.0, 10), math.log(0.05)).log_upper
+
+
+def strictly_rising(brackets):
+    return all(after.log_lower > before.log_upper for before, after in itertools.pairwise(brackets))
+
+
+@pytest.mark.parametrize("baseline", [0.3, 1e-4])
+def test_success_rises_with_everything_that_helps_the_adversary(baseline):
+    log_baseline = math.log(baseline)
+    assert strictly_rising(
+        [dpsgd_bracket(Segment(0.9, rate, 200), log_baseline) for rate in (0.01, 0.02, 0.1, 0.6)]
+    )
+    assert strictly_rising(
+        [dpsgd_bracket(Segment(0.9, 0.05, steps), log_baseline) for steps in (10, 20, 100, 900)]
+    )
+    assert strictly_rising(
+        [dpsgd_bracket(Segment(noise, 0.05, 200), log_baseline) for noise in (3, 1.5, 0.9, 0.5)]
+    )
+
+
+def test_success_rises_with_the_baseline_and_is_concave_in_it():
+    baselines = [1e-8, 1e-4, 1e-2, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95]
+    for run in (Segment(0.8, 0.02, 1000), Segment(0.2, 0.01, 100)):
+        brackets = dpsgd_brackets(run, [math.log(baseline) for baseline in baselines])
+        assert strictly_rising(brackets)
+        points = list(zip(baselines, brackets, strict=True))
+        for (left, low), (centre, middle), (right, high) in zip(points, points[1:], points[2:], strict=False):
+            share = (centre - left) / (right - left)
+            chord = (1 - share) * math.exp(low.log_lower) + share * math.exp(high.log_lower)
+            assert math.exp(middle.log_upper) >= chord
+
+
+def test_many_baselines_agree_with_one_at_a_time():
+    run = [Segment(0.8, 0.02, 500), Segment(1.2, 0.02, 500)]
+    logs = [math.log(baseline) for baseline in (1e-9, 1e-3, 0.1, 0.5, 0.99)]
+    for log_baseline, together in zip(logs, dpsgd_brackets(run, logs), strict=True):
+        alone = dpsgd_bracket(run, log_baseline)
+        assert together.converged
+        assert together.log_lower <= alone.log_upper
+        assert alone.log_lower <= together.log_upper
+
+
+def test_a_certain_baseline_stays_certain():
+    assert dpsgd_bracket(Segment(1.0, 0.1, 10), 0.0).log_lower == 0
+
+
+@pytest.mark.parametrize("log_baseline", [0.1, -math.inf, math.nan])
+def test_impossible_baselines_are_refused(log_baseline):
+    with pytest.raises(InputError, match="log_baseline"):
+        dpsgd_bracket(Segment(1.0, 0.1, 10), log_baseline)
+
+
+def random_run(generator, most_steps):
+    """A setting whose loss has roughly the spread of an (ε, 1e-5) run, ε log-uniform in 0.1 … 1000."""
+    rate = 10 ** generator.uniform(-4, 0)
+    steps = int(10 ** generator.uniform(0, math.log10(most_steps)))
+    epsilon = 10 ** generator.uniform(-1, 3)
+    low, high = 0.02, 1e5
+    while high / low > 1.02:
+        noise = math.sqrt(low * high)
+        at = moments((Segment(noise, rate, steps),), 1.0)
+        low, high = (noise, high) if at.mean + 4.3 * at.deviation > epsilon else (low, noise)
+    return Segment(high, rate, steps)
+
+
+def check_random_setting(generator, most_steps):
+    run = random_run(generator, most_steps)
+    tiny = generator.random() < 0.3
+    log_baseline = LOG_TEN * generator.uniform(*((-300, -6) if tiny else (-6, math.log10(0.9))))
+    bracket = dpsgd_bracket(run, log_baseline)
+    assert_in_order(bracket, log_baseline)
+    found = estimate_success((run,), log_baseline)
+    if found.converged:
+        slack = 1e-7
+        assert bracket.log_lower - slack <= found.log_success <= bracket.log_upper + slack
+        assert (
+            bracket.log_complement_lower - slack
+            <= found.log_complement
+            <= bracket.log_complement_upper + slack
+        )
+    if log_baseline > math.log(1e-4) and run.sample_rate < 1:
+        power = math.log(
+            rounded_test(math.exp(log_baseline), run.noise_multiplier, run.sample_rate, run.steps)
+        )
+        assert power <= bracket.log_upper + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_settings_are_bracketed(seed):
+    check_random_setting(np.random.default_rng(seed), 10**4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_a_thousand_more_random_settings_are_bracketed(seed):
+    generator = np.random.default_rng(seed)
+    for _ in range(10):
+        check_random_setting(generator, 10**6)
