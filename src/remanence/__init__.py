@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remanence.attacks.scaler_mean import ScalerMean
     from remanence.auditing import AuditResult, audit
     from remanence.bounds.bound import Bound
+    from remanence.calibration import calibrate, noise_for_epsilon
     from remanence.errors import Criterion, Error, Reduction, mean_squared_error, mismatch, relative_error
     from remanence.evidence import Evidence
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from remanence.mechanisms.glm import GLM
     from remanence.mechanisms.looped import looped
     from remanence.mechanisms.mechanism import Mechanism
+    from remanence.mechanisms.noisy_sum import NoisySum
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, Uninformed
     from remanence.records import Records
@@ -44,6 +46,7 @@ _HOMES = {
     "attacks.scaler_mean": ["ScalerMean"],
     "auditing": ["AuditResult", "audit"],
     "bounds.bound": ["Bound"],
+    "calibration": ["calibrate", "noise_for_epsilon"],
     "errors": ["Criterion", "Error", "Reduction", "mean_squared_error", "mismatch", "relative_error"],
     "evidence": ["Evidence"],
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
@@ -53,6 +56,7 @@ _HOMES = {
     "mechanisms.glm": ["GLM"],
     "mechanisms.looped": ["looped"],
     "mechanisms.mechanism": ["Mechanism"],
+    "mechanisms.noisy_sum": ["NoisySum"],
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "Uninformed"],
     "records": ["Records"],

@@ -84,6 +84,22 @@ def diabetes_shortlist() -> Game:
     return Game(mechanism, FinitePrior(data[:20]), data[20:], criterion)
 
 
+def digits_noisy_sum() -> Game:
+    """The sum of 1,797 pictures of norm 1 with Gaussian noise: a shortlist of 100 against a proven ceiling."""
+    from remanence.bounds import gaussian
+    from remanence.errors import Criterion, mismatch
+    from remanence.game import Game
+    from remanence.mechanisms.noisy_sum import NoisySum
+    from remanence.priors import FinitePrior
+
+    data = _raw("digits", scale=16.0)
+    mechanism = NoisySum(noise_multiplier=2.0)
+    bound = gaussian(1 / 100, noise_multiplier=mechanism.noise_multiplier)
+    return Game(
+        mechanism, FinitePrior(data[:100]), data[100:], Criterion(mismatch, threshold=0.5), bounds=(bound,)
+    )
+
+
 TARGETS: dict[str, Callable[[], AnyGame]] = {
     function.__name__.replace("_", "-"): function
     for function in (
@@ -93,6 +109,7 @@ TARGETS: dict[str, Callable[[], AnyGame]] = {
         diabetes_ridge,
         wine_pipeline,
         diabetes_shortlist,
+        digits_noisy_sum,
     )
 }
 

@@ -15,6 +15,8 @@ from remanence.references import BALLE_2022, HAYES_2023
 
 _ADJACENT = "training with and without the target are neighbours"
 _SYMMETRIC = "the guarantee holds in both directions"
+_REFINEMENTS = 8
+_LARGEST_EPSILON = 1e4
 
 
 def pure_dp(baseline: Values = None, *, epsilon: float, log_baseline: Values = None) -> Bound:
@@ -120,14 +122,16 @@ def profile(
 
     ends = []
     for log in baselines.logs:
-        # κ·e^ε + δ(ε) is convex in e^ε: a coarse grid, then finer ones around the best point.
-        low, high = 0.0, -log + 1.0
-        best = (0.0, 0.0)
-        for _ in range(6):
-            grid = np.linspace(low, high, 17).tolist()
-            best = min((log_success(log, epsilon), epsilon) for epsilon in grid)
-            step = (high - low) / 16
-            low, high = max(0.0, best[1] - step), best[1] + step
+        # A coarse grid, extended while its end is best or nothing is found, then finer ones around the best point.
+        low, high = 0.0, 1.0 - log
+        best = min((log_success(log, epsilon), epsilon) for epsilon in np.linspace(low, high, 33).tolist())
+        while (best[0] == 0 or best[1] == high) and high < _LARGEST_EPSILON:
+            low, high = high, 2 * high
+            best = min(best, *((log_success(log, e), e) for e in np.linspace(low, high, 33).tolist()))
+        step = (high - low) / 32
+        for _ in range(_REFINEMENTS):
+            around = np.linspace(max(0.0, best[1] - step), best[1] + step, 9).tolist()
+            best, step = min(best, *((log_success(log, epsilon), epsilon) for epsilon in around)), step / 4
         ends.append(Ends(best[0]))
     return baselines.bound("privacy profile", ends, (_ADJACENT, _SYMMETRIC), HAYES_2023.at("Theorem 2"))
 

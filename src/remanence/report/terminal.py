@@ -35,6 +35,9 @@ def audit_view(result: AuditResult) -> RenderableType:
         f"(between {_thousandths(best.main.lower)} and {_thousandths(best.main.upper)}). "
         f"Guessing recovers {_thousandths(best.baseline.value)}; your limit is {_thousandths(limit)}."
     )
+    if result.bounds:
+        ceiling = min(bound.success for bound in result.bounds)
+        verdict.append(f" Proven: no attack exceeds {_thousandths(ceiling)}.")
     model = result.threat_model
     scope = f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
     criterion = model["criterion"]

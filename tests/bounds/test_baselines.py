@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from remanence.bounds import baselines
+
+LOG10 = math.log(10)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "share", "expected"),
+    [
+        (784, 0.6, -95.1),
+        (784, 0.9, -325.8),
+        (3072, 0.6, -367.6),
+        (784, 1.0, -472.015),
+        (3072, 1.0, -1849.529),
+    ],
+)
+def test_the_pixel_criterion_is_a_binomial_tail(dimension, share, expected):
+    found = baselines.pixels(dimension, share=share, chance=0.25) / LOG10
+    assert found == pytest.approx(expected, abs=0.05)
+
+
+def test_the_formula_as_printed_in_appendix_i_is_right_only_where_every_pixel_counts():
+    printed = 784 * 0.6 * math.log(0.25) / LOG10
+    assert printed == pytest.approx(-283.2, abs=0.1)
+    assert baselines.pixels(784, share=0.6, chance=0.25) / LOG10 - printed == pytest.approx(188.1, abs=0.2)
+    every = baselines.pixels(784, share=1.0, chance=0.25)
+    assert every == pytest.approx(784 * math.log(0.25), rel=1e-9)
+
+
+@pytest.mark.parametrize(("dimension", "share", "chance"), [(20, 0.55, 0.3), (100, 0.9, 0.5), (7, 0.4, 0.9)])
+def test_small_binomial_tails_agree_with_scipy(dimension, share, chance):
+    needed = math.ceil(dimension * share - 1e-9)
+    found = baselines.pixels(dimension, share=share, chance=chance)
+    assert math.exp(found) == pytest.approx(binom.sf(needed - 1, dimension, chance), rel=1e-9)
+    assert math.exp(found) >= binom.sf(needed - 1, dimension, chance) * (1 - 1e-13)
+
+
+@pytest.mark.parametrize(("dimension", "radius"), [(1, 0.5), (2, 1.5), (30, 3.0), (784, 2.0), (3072, 1.0)])
+def test_the_normal_prior_agrees_with_fifty_digits(dimension, radius):
+    mpmath.mp.dps = 50
+    exact = mpmath.log(
+        mpmath.gammainc(mpmath.mpf(dimension) / 2, 0, mpmath.mpf(radius) ** 2 / 2, regularized=True)
+    )
+    found = baselines.normal(dimension, radius=radius)
+    assert float((mpmath.mpf(found) - exact) / (1 + abs(exact))) == pytest.approx(0, abs=1e-11)
+    assert found >= exact
+
+
+def test_no_guess_beats_the_baseline_on_a_sphere_a_ball_or_a_cube():
+    # A million draws in three dimensions; guesses at several distances from the centre.
+    generator = np.random.default_rng(0)
+    directions = generator.normal(size=(1_000_000, 3))
+    on_sphere = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    in_ball = on_sphere * generator.uniform(size=(1_000_000, 1)) ** (1 / 3)
+    in_cube = generator.uniform(size=(1_000_000, 3))
+    radius = 0.4
+    shares = {"sphere": 0.0, "ball": 0.0, "cube": 0.0}
+    for distance in np.linspace(0, 1, 21):
+        centre = np.array([0, 0, distance])
+        shares["sphere"] = max(
+            shares["sphere"], (np.linalg.norm(on_sphere - centre, axis=1) <= radius).mean()
+        )
+        shares["ball"] = max(shares["ball"], (np.linalg.norm(in_ball - centre, axis=1) <= radius).mean())
+    shares["cube"] = (np.linalg.norm(in_cube - 0.5, axis=1) <= radius).mean()
+    claimed = {
+        "sphere": baselines.sphere(3, radius=radius),
+        "ball": baselines.ball(3, radius=radius),
+        "cube": baselines.cube(3, radius=radius, euclidean=True),
+    }
+    for name, share in shares.items():
+        # Five standard deviations of a million draws, and for the sphere the spacing of the guesses.
+        margin = 5 * math.sqrt(share / 1_000_000)
+        assert share <= math.exp(claimed[name]) + margin
+        assert share >= math.exp(claimed[name]) - margin - (0.001 if name == "sphere" else 0)
+
+
+def test_a_guess_inside_the_sphere_covers_more_than_one_on_it():
+    on_it = (1 - math.cos(2 * math.asin(0.3))) / 2  # a cap of chord 0.6 around a point of the sphere
+    assert math.exp(baselines.sphere(3, radius=0.6)) > on_it
+
+
+def test_tiny_caps_do_not_underflow():
+    assert -1200 < baselines.sphere(1000, radius=0.1) / LOG10 * 1 < -990
+
+
+@pytest.mark.parametrize("function", [baselines.ball, baselines.sphere])
+def test_a_radius_as_large_as_the_body_holds_everything(function):
+    assert function(5, radius=1.0) == 0
+    assert baselines.cube(5, radius=0.5) == 0
+
+
+def test_a_shortlist_counts_its_largest_weight():
+    assert math.exp(baselines.shortlist(50)) == pytest.approx(0.02)
+    assert math.exp(baselines.shortlist([0.2, 0.5, 0.3])) == pytest.approx(0.5)

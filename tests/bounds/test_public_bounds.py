@@ -1,0 +1,215 @@
+"""The bounds as people call them: definitions, mechanisms, companions, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import laplace as laplace_law
+from scipy.stats import norm
+
+from remanence import bounds
+from remanence.bounds import Segment
+from remanence.bounds.closed_forms import gaussian_log_delta
+from remanence.exceptions import InputError
+
+KAPPAS = [1e-9, 1e-3, 0.05, 0.3, 0.5, 0.9]
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.5, 1.0, 4.0])
+@pytest.mark.parametrize("baseline", KAPPAS)
+def test_the_laplace_bound_is_the_power_of_the_best_test(scale, baseline):
+    cut = laplace_law.isf(baseline, scale=scale)
+    bound = bounds.laplace(baseline, scale=scale)
+    exact = laplace_law.sf(cut - 1, scale=scale)
+    assert bound.lower <= exact * (1 + 1e-12)
+    assert bound.success >= exact * (1 - 1e-12)
+    assert bound.success == pytest.approx(exact, rel=1e-11)
+    assert (
+        math.exp(bound.log_complement) == pytest.approx(1 - exact, rel=1e-6) if bound.log_complement else True
+    )
+
+
+@pytest.mark.parametrize("baseline", KAPPAS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 8.0])
+def test_pure_dp_contains_the_laplace_mechanism_and_randomised_response(baseline, epsilon):
+    ceiling = bounds.pure_dp(baseline, epsilon=epsilon).success
+    assert ceiling >= baseline
+    if epsilon:
+        assert bounds.laplace(baseline, scale=1 / epsilon).success <= ceiling * (1 + 1e-12)
+    # Randomised response is ε-DP: keep the truth with e^ε / (1 + e^ε). Its best test at size κ is
+    # linear between (0, 0), (1 − p, p) and (1, 1).
+    keep = math.exp(epsilon) / (1 + math.exp(epsilon))
+    power = np.interp(baseline, [0, 1 - keep, 1], [0, keep, 1])
+    assert ceiling >= power * (1 - 1e-12)
+    assert ceiling == pytest.approx(power, rel=1e-9)
+
+
+@pytest.mark.parametrize("baseline", KAPPAS)
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_every_point_of_the_profile_bounds_the_gaussian_mechanism_and_the_best_point_meets_it(
+    baseline, noise, epsilon
+):
+    def delta_at(e: float) -> float:
+        return float(np.exp(gaussian_log_delta(e, shift=1 / noise)))
+
+    exact = bounds.gaussian(baseline, noise_multiplier=noise).success
+    one = bounds.approximate_dp(baseline, epsilon=epsilon, delta=delta_at(epsilon)).success
+    whole = bounds.profile(baseline, delta_at=delta_at).success
+    assert exact * (1 - 1e-12) <= whole <= one * (1 + 1e-12)
+    assert whole == pytest.approx(exact, rel=2e-3)
+
+
+def test_a_profile_may_be_an_accountants_object():
+    class LossDistribution:
+        def get_delta_for_epsilon(self, epsilon: float) -> float:
+            return float(np.exp(gaussian_log_delta(epsilon, shift=1.0)))
+
+    class Accountant:
+        def get_delta(self, target_epsilon: float) -> float:
+            return float(np.exp(gaussian_log_delta(target_epsilon, shift=1.0)))
+
+    values = [bounds.profile(0.1, delta_at=source).success for source in (LossDistribution(), Accountant())]
+    assert values[0] == values[1] == pytest.approx(0.38914, abs=1e-3)
+
+
+def test_renyi_bounds_the_gaussian_mechanism_at_every_order():
+    orders = np.linspace(1.1, 30, 50)
+    epsilons = orders / 2  # σ = 1
+    exact = bounds.gaussian(0.01, noise_multiplier=1.0).success
+    assert all(
+        bounds.renyi(0.01, order=a, epsilon=e).success >= exact for a, e in zip(orders, epsilons, strict=True)
+    )
+    best = bounds.renyi(0.01, order=orders, epsilon=epsilons).success
+    # Equation 2 of Hayes et al.: minimise over all orders, at α = √(2 L) with L = log(1/κ).
+    assert best == pytest.approx(bounds.dpsgd_renyi(0.01, noise_multiplier=1.0).success, rel=1e-2)
+
+
+def test_table_2_of_hayes_2023_is_met_to_the_digits_recomputed_before():
+    rows = {
+        10: [0.7375, 0.3213, 0.1881, 0.1303, 0.0989, 0.0795],
+        100: [0.3657, 0.0832, 0.0389, 0.0241, 0.0172, 0.0133],
+    }
+    for candidates, row in rows.items():
+        for noise, expected in zip([0.5, 1, 1.5, 2, 2.5, 3], row, strict=True):
+            bound = bounds.dpsgd(1 / candidates, noise_multiplier=noise)
+            assert bound.advantage == pytest.approx(expected, abs=6e-5)
+
+
+def test_fano_meets_the_papers_rows_only_for_orthogonal_gradients():
+    rows = {10: [0.976, 0.593, 0.380, 0.274, 0.213, 0.174], 100: [0.861, 0.346, 0.195, 0.131, 0.097, 0.076]}
+    for candidates, row in rows.items():
+        for noise, printed in zip([0.5, 1, 1.5, 2, 2.5, 3], row, strict=True):
+            run = Segment(noise)
+            spread = math.exp(-2 / (2 * noise**2))
+            orthogonal = -math.log(1 / candidates + (1 - 1 / candidates) * spread)
+            found = bounds.fano(candidates, mutual_information=orthogonal).advantage
+            assert found == pytest.approx(printed, abs=6e-4)
+            # The divergence from the run without the target is valid for every geometry, and tighter here.
+            general = bounds.fano(
+                candidates, mutual_information=bounds.mutual_information(run, candidates=candidates)
+            )
+            assert general.advantage < found
+            assert general.success >= bounds.gaussian(1 / candidates, noise_multiplier=noise).success
+
+
+def test_the_information_of_a_sampled_step_is_its_divergence():
+    noise, rate = 0.8, 0.3
+
+    def integrand(x: float) -> float:
+        with_target = (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, 1, noise)
+        return with_target * math.log(with_target / norm.pdf(x, 0, noise))
+
+    divergence, _ = quad(integrand, -12, 12)
+    assert bounds.mutual_information(Segment(noise, rate, 7), candidates=10**6) == pytest.approx(
+        7 * divergence, rel=1e-7
+    )
+
+
+@pytest.mark.parametrize("success", [0.5, 0.7, 0.99])
+def test_reconstruction_and_differential_privacy_are_one(success):
+    # Two records under Gaussian noise: the pair attack's success at weights 1 : e^ε gives δ(ε) back.
+    shift = 1.3
+    for epsilon in (0.0, 0.5, 2.0):
+        delta = float(np.exp(gaussian_log_delta(epsilon, shift=shift)))
+        cut = epsilon / shift + shift / 2  # choose z₁ where f₁ > e^ε f₀
+        weight = 1 / (1 + math.exp(epsilon))
+        best = weight * norm.sf(cut - shift) + (1 - weight) * norm.cdf(cut)
+        assert bounds.pair_success(epsilon, delta) == pytest.approx(best, rel=1e-12)
+        assert bounds.delta_from_pair(best, epsilon=epsilon) == pytest.approx(delta, abs=1e-12)
+    epsilon = bounds.epsilon_from_pair(success, delta=1e-3)
+    assert bounds.pair_success(epsilon, 1e-3) >= success - 1e-12
+
+
+def test_the_squared_error_bound_says_when_it_says_nothing():
+    assert bounds.squared_error(Segment(100.0)).vacuous
+    assert not bounds.squared_error(Segment(1.0)).vacuous
+    # Unbiased attack on one number in [0, 1] with noise σ: its error is σ², above the limit.
+    assert bounds.squared_error(Segment(1.0)).mean_squared_error < 1.0
+
+
+def test_several_baselines_give_arrays_that_agree_with_one_at_a_time():
+    kappas = [1e-6, 1e-2, 0.4]
+    many = bounds.dpsgd(kappas, noise_multiplier=0.9, sample_rate=0.05, steps=200)
+    assert many.success.shape == (3,)
+    for index, kappa in enumerate(kappas):
+        one = bounds.dpsgd(kappa, noise_multiplier=0.9, sample_rate=0.05, steps=200)
+        assert isinstance(one.success, float)
+        assert one.lower <= many.success[index] * (1 + 1e-12)
+        assert many.lower[index] <= one.success * (1 + 1e-12)
+    assert bounds.pure_dp(np.array(kappas), epsilon=1.0).advantage.shape == (3,)
+
+
+def test_logarithms_reach_where_shares_cannot():
+    log_kappa = -3072 * math.log(4)  # every pixel of a CIFAR picture
+    bound = bounds.gaussian(log_baseline=log_kappa, noise_multiplier=10.0, steps=100)
+    assert bound.log_success / math.log(10) == pytest.approx(-1809.6854, abs=1e-4)
+    assert bound.success > 0  # rounded up, never down to a zero that would be wrong
+
+
+def test_segments_compose():
+    whole = bounds.dpsgd(0.1, noise_multiplier=1.2, sample_rate=0.1, steps=100)
+    parts = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40), Segment(1.2, 0.1, 60)])
+    assert parts.success == whole.success
+    mixed = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40), Segment(5.0, 0.5, 60)])
+    less = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40)])
+    assert less.lower < mixed.success
+
+
+REFUSED = [
+    lambda: bounds.dpsgd(0.1, noise_multiplier=-1.0),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=math.nan),
+    lambda: bounds.dpsgd(0.1),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=1.0, sample_rate=0.0),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=1.0, sample_rate=1.5),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=1.0, steps=0),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=1.0, steps=2.5),  # pyright: ignore
+    lambda: bounds.dpsgd(0.1, noise_multiplier=1.0, steps=10**12),
+    lambda: bounds.dpsgd(1.0, noise_multiplier=1.0),
+    lambda: bounds.dpsgd(0.0, noise_multiplier=1.0),
+    lambda: bounds.dpsgd(math.nan, noise_multiplier=1.0),
+    lambda: bounds.dpsgd(noise_multiplier=1.0),
+    lambda: bounds.dpsgd(0.1, log_baseline=-1.0, noise_multiplier=1.0),
+    lambda: bounds.dpsgd(0.1, schedule=[]),
+    lambda: bounds.laplace(0.1, scale=0.0),
+    lambda: bounds.pure_dp(0.1, epsilon=-1.0),
+    lambda: bounds.approximate_dp(0.1, epsilon=1.0, delta=1.0),
+    lambda: bounds.renyi(0.1, order=1.0, epsilon=1.0),
+    lambda: bounds.profile(0.1, delta_at=3),
+    lambda: bounds.profile(0.1, delta_at=lambda epsilon: 7.0),
+    lambda: bounds.fano(1, mutual_information=0.1),
+    lambda: bounds.mutual_information(Segment(1.0, 0.5), candidates=10, distance=2.0),
+    lambda: bounds.squared_error(Segment(1.0, 0.5)),
+    lambda: bounds.epsilon_from_pair(1.0),
+]
+
+
+@pytest.mark.parametrize("attempt", REFUSED, ids=range(len(REFUSED)))
+def test_what_has_no_meaning_is_refused_with_needs_got_try(attempt):
+    with pytest.raises(InputError) as caught:
+        attempt()
+    assert caught.value.needs
+    assert caught.value.got

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from remanence import InputError, calibrate, noise_for_epsilon
+from remanence.bounds import Segment, delta_upper, dpsgd, epsilon_upper
+from remanence.bounds.bracket import dpsgd_bracket
+from remanence.calibration import MOST_STEPS
+from remanence.frontier import evenly, frontier, write
+
+# Smallest noise with γ(κ) ≤ target, recomputed before this project by another program.
+ANCHORS = [
+    (0.02, 1000, 0.1, 0.3, 1.0550685),
+    (0.01, 100, 0.1, 0.15, 0.7394170),
+    (0.001, 100_000, 0.1, 0.3, 0.7231901),
+    (0.001, 100_000, 1e-3, 0.01, 0.7264666),
+    (0.1, 100, 0.01, 0.05, 1.6561565),
+]
+
+
+@pytest.mark.parametrize(("rate", "steps", "baseline", "limit", "noise"), ANCHORS)
+def test_the_noise_is_the_smallest_that_is_certain_to_meet_the_limit(rate, steps, baseline, limit, noise):
+    found = calibrate(limit, baseline, sample_rate=rate, steps=steps)
+    assert found.solved_for == "noise_multiplier"
+    assert noise <= found.noise_multiplier <= noise * (1 + 2e-4)
+    assert found.bound.success <= limit
+    # A little less noise is certain to break it.
+    less = dpsgd_bracket(Segment(noise * (1 - 3e-4), rate, steps), math.log(baseline))
+    assert math.exp(less.log_lower) > limit * (1 - 1e-4)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(1.0, 20.0), (0.05, 1.0), (0.01, 0.7)])
+def test_the_steps_are_the_most_that_are_certain_to_meet_the_limit(rate, noise):
+    found = calibrate(0.2, 0.1, noise_multiplier=noise, sample_rate=rate)
+    assert found.bound.success <= 0.2
+    more = dpsgd(0.1, noise_multiplier=noise, sample_rate=rate, steps=math.ceil(found.steps * 1.01) + 1)
+    assert more.lower > 0.2 * (1 - 1e-4)
+
+
+def test_full_batch_steps_agree_with_the_formula():
+    # Φ⁻¹(0.2) − Φ⁻¹(0.1) = 0.43993; T = (0.43993 · 20)².
+    assert calibrate(0.2, 0.1, noise_multiplier=20.0, sample_rate=1.0).steps == 77
+
+
+def test_the_sampling_rate_is_the_largest_that_is_certain_to_meet_the_limit():
+    found = calibrate(0.2, 0.1, noise_multiplier=1.0, steps=500)
+    assert found.bound.success <= 0.2
+    more = dpsgd(0.1, noise_multiplier=1.0, sample_rate=found.sample_rate * 1.001, steps=500)
+    assert more.lower > 0.2 * (1 - 1e-4)
+    assert calibrate(0.9, 0.1, noise_multiplier=30.0, steps=2).sample_rate == 1.0
+
+
+def test_steps_end_where_the_search_does():
+    assert calibrate(0.5, 0.1, noise_multiplier=1e5, sample_rate=1e-4).steps == MOST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps", "noise"),
+    [
+        (4, 0.01, 100, 0.5905018),
+        (4, 0.99, 100, 10.7054141),
+        (4, 0.02, 1000, 0.9873857),
+        (10, 1.0, 100, 4.999),
+    ],
+)
+def test_noise_and_epsilon_go_both_ways(epsilon, rate, steps, noise):
+    found = noise_for_epsilon(epsilon, delta=1e-5, sample_rate=rate, steps=steps)
+    assert found == pytest.approx(noise, rel=2e-4)
+    run = Segment(found, rate, steps)
+    assert delta_upper(run, epsilon) <= 1e-5
+    assert epsilon_upper(run, 1e-5) <= epsilon * (1 + 1e-3)
+
+
+def test_figure_5_the_same_epsilon_is_a_different_risk_at_a_different_rate():
+    rates = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99]
+    expected = [0.186773, 0.223860, 0.282337, 0.319044, 0.340842, 0.352790, 0.357083, 0.359316, 0.360632]
+    points = frontier("sample_rate", rates)
+    assert [point.success_upper for point in points] == pytest.approx(expected, rel=3e-4)
+    for point, value in zip(points, expected, strict=True):
+        assert point.success_lower * (1 - 1e-5) <= value <= point.success_upper * (1 + 1e-4)
+
+
+def test_a_frontier_over_the_shortlist_keeps_the_noise():
+    points = frontier("candidates", [10, 100, 1000], steps=10)
+    assert len({point.noise_multiplier for point in points}) == 1
+    assert points[0].success_upper > points[1].success_upper > points[2].success_upper
+
+
+@pytest.mark.parametrize("name", ["line.csv", "line.json"])
+def test_a_frontier_is_written_by_the_ending_of_the_name(tmp_path, name):
+    points = frontier("epsilon", [1.0, 8.0], steps=10)
+    write(points, "epsilon", tmp_path / name)
+    text = (tmp_path / name).read_text()
+    if name.endswith("json"):
+        assert [point["epsilon"] for point in json.loads(text)["points"]] == [1.0, 8.0]
+    else:
+        assert text.splitlines()[0].startswith("sample_rate,epsilon,delta")
+        assert len(text.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: calibrate(0.3, 0.1),
+        lambda: calibrate(0.3, 0.1, noise_multiplier=1.0, sample_rate=0.1, steps=10),
+        lambda: calibrate(0.05, 0.1, sample_rate=0.1, steps=10),
+        lambda: calibrate(1.0, 0.1, sample_rate=0.1, steps=10),
+        lambda: calibrate(0.11, 0.1, noise_multiplier=0.1, sample_rate=1.0),
+        lambda: calibrate(0.3, 0.1, sample_rate=2.0, steps=10),
+        lambda: calibrate(0.3, 0.1, sample_rate=0.5, steps=10**12),
+        lambda: noise_for_epsilon(-1.0, delta=1e-5),
+        lambda: noise_for_epsilon(1.0, delta=0.0),
+        lambda: evenly(1.0, 0.5, 5),
+        lambda: evenly(0.1, 1, 1),
+    ],
+)
+def test_what_cannot_be_solved_is_refused_with_a_reason(attempt):
+    with pytest.raises(InputError) as caught:
+        attempt()
+    assert caught.value.needs
+    assert caught.value.hint

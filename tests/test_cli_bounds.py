@@ -1,0 +1,171 @@
+"""The commands that need no model: what they print and what they refuse."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from test_cli import run as run
+
+SETTINGS = ["--noise-multiplier", "1.1", "--sample-rate", "0.01", "--steps", "1000"]
+
+
+def test_a_bound_speaks_in_frequencies_and_states_what_it_assumes(run):
+    code, out, _ = run("bound", *SETTINGS, "--candidates", "100")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "narrowed a record down to 100 candidates guesses it without your model 10 times in 1000" in text
+    assert "and with your whole training run 25.4 times in 1000 at most" in text
+    assert "Poisson sampling" in text
+    assert "Hayes et al. 2023" in text
+
+
+def test_the_json_of_a_bound_has_the_promised_keys(run):
+    code, out, err = run("bound", *SETTINGS, "--candidates", "100", "--delta", "1e-5", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert err == ""
+    assert {
+        "success", "log10_success", "estimate", "baseline", "log10_baseline", "advantage", "epsilon", "delta",
+        "noise_multiplier", "method", "assumptions", "seconds",
+    } <= document.keys()  # fmt: skip
+    success = document["success"]
+    assert 0.01 < success["lower"] <= document["estimate"] <= success["upper"] < success["lower"] * (1 + 2e-4)
+    assert document["epsilon"] == pytest.approx(1.7, abs=0.5)
+
+
+def test_below_1e_300_only_logarithms_are_printed(run):
+    arguments = ["--noise-multiplier", "10", "--steps", "100", "--log10-baseline", "-1849.529", "--json"]
+    document = json.loads(run("bound", *arguments)[1])
+    assert document["success"] == {"lower": None, "upper": None}
+    assert document["baseline"] is None
+    assert document["log10_success"]["upper"] == pytest.approx(-1809.685, abs=1e-2)
+
+
+def test_epsilon_is_turned_into_noise(run):
+    arguments = [
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-5",
+        "--sample-rate",
+        "0.02",
+        "--steps",
+        "1000",
+        "--candidates",
+        "10",
+    ]
+    document = json.loads(run("bound", *arguments, "--json")[1])
+    assert document["noise_multiplier"] == pytest.approx(0.98739, abs=1e-4)
+    assert document["success"]["upper"] == pytest.approx(0.3274, abs=1e-4)
+
+
+def test_all_methods_are_compared_and_the_tightest_wins(run):
+    document = json.loads(
+        run("bound", *SETTINGS, "--candidates", "10", "--delta", "1e-5", "--method", "all", "--json")[1]
+    )
+    by_method = {entry["method"]: entry["success"]["upper"] for entry in document["compared"]}
+    assert by_method.keys() == {"certified", "renyi", "fano", "dp"}
+    assert document["success"]["upper"] == min(by_method.values()) == by_method["certified"]
+
+
+def test_a_budget_alone_bounds_any_mechanism(run):
+    document = json.loads(
+        run("bound", "--epsilon", "1", "--delta", "1e-5", "--candidates", "10", "--json")[1]
+    )
+    assert document["method"] == "dp"
+    assert document["success"]["upper"] == pytest.approx(0.27184, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [
+        ("noise_multiplier", ["--sample-rate", "0.02", "--steps", "1000"]),
+        ("steps", ["--sample-rate", "0.02", "--noise-multiplier", "1.1"]),
+        ("sample_rate", ["--steps", "1000", "--noise-multiplier", "1.1"]),
+    ],
+)
+def test_what_is_left_out_is_solved_for_and_certified(run, missing, arguments):
+    limits = ["--max-success", "0.3", "--candidates", "10", "--delta", "1e-5"]
+    code, out, _ = run("calibrate", *limits, *arguments, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["solved_for"] == missing
+    assert document["success"]["upper"] <= 0.3
+    assert document["epsilon"] > 0
+    assert "To keep every attack at or below 300 times in 1000" in run("calibrate", *limits, *arguments)[1]
+
+
+def test_a_frontier_is_printed_or_written(run, tmp_path):
+    code, out, _ = run("frontier", "--points", "3")
+    assert code == 0
+    assert len(out.splitlines()) == 4
+    code, out, err = run("frontier", "--points", "3", "--out", "f.csv", "--out", "f.json")
+    assert code == 0
+    assert out == ""
+    assert "wrote" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"f.csv", "f.json"}
+
+
+TEN = ["--candidates", "10", "--steps", "9", "--sample-rate", "1"]
+WRONG = [
+    (["bound", "--noise-multiplier", "-1", "--steps", "10", "--candidates", "10"], "noise_multiplier"),
+    (["bound", "--noise-multiplier", "nan", "--steps", "10", "--candidates", "10"], "noise_multiplier"),
+    (["bound", *SETTINGS[:2], "--steps", "10", "--sample-rate", "1.5", "--candidates", "10"], "sample_rate"),
+    (["bound", *SETTINGS[:2], "--steps", "10", "--sample-rate", "0", "--candidates", "10"], "sample_rate"),
+    (["bound", *SETTINGS[:2], "--steps", "0", "--candidates", "10"], "steps"),
+    (["bound", *SETTINGS[:2], "--steps", str(10**12), "--candidates", "10"], "steps"),
+    (["bound", *SETTINGS, "--baseline", "1"], "baseline"),
+    (["bound", *SETTINGS, "--baseline", "0"], "baseline"),
+    (["bound", *SETTINGS, "--log10-baseline", "2"], "baseline"),
+    (["bound", *SETTINGS, "--candidates", "1"], "shortlist"),
+    (["bound", *SETTINGS], "one of --candidates"),
+    (["bound", *SETTINGS, "--candidates", "10", "--baseline", "0.1"], "one of --candidates"),
+    (["bound", *SETTINGS, "--epsilon", "1", "--candidates", "10"], "either --noise-multiplier or --epsilon"),
+    (["bound", "--candidates", "10"], "either --noise-multiplier or --epsilon"),
+    (["bound", "--epsilon", "1", "--steps", "10", "--candidates", "10"], "--delta"),
+    (["bound", "--epsilon", "1", "--sample-rate", "0.1", "--candidates", "10"], "--steps"),
+    (["bound", "--noise-multiplier", "1", "--candidates", "10"], "--steps"),
+    (["bound", *SETTINGS, "--baseline", "0.3", "--method", "fano"], "--candidates N"),
+    (["bound", *SETTINGS, "--candidates", "10", "--method", "dp"], "--delta"),
+    (["calibrate", "--max-success", "0.3", "--candidates", "10"], "two of"),
+    (
+        ["calibrate", "--max-success", "0.05", *TEN],
+        "above the baseline",
+    ),
+    (
+        ["calibrate", "--max-success", "nan", *TEN],
+        "max_success",
+    ),
+    (["calibrate", "--max-success", "0.3", "--candidates", "10", *SETTINGS], "two of"),
+    (["frontier", "--from", "1", "--to", "0.5"], "an end above its start"),
+    (["frontier", "--points", "1"], "2 to 10,000"),
+    (["frontier", "--points", "2", "--out", "f.txt"], ".csv"),
+    (["frontier", "--points", "2", "--out", "nowhere/f.csv"], "a folder that exists"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[" ".join(arguments) for arguments, _ in WRONG])
+def test_a_mistake_is_answered_in_needs_got_try(run, tmp_path, arguments, message):
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert [line.split(":")[0].strip() for line in err.strip().splitlines()[1:]] == ["needs", "got", "try"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fraction_of_a_step_is_wrong_usage(run):
+    assert run("bound", "--noise-multiplier", "1", "--steps", "2.5", "--candidates", "10")[0] == 2
+
+
+def test_a_bound_loads_no_torch():
+    code = (
+        "import sys; sys.argv = ['remanence', 'bound', *sys.argv[1:]]\n"
+        "from remanence.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'sklearn', 'scipy.stats', 'scipy.optimize'} & sys.modules.keys(), 'loaded too much'\n"
+    )
+    command = [sys.executable, "-c", code, *SETTINGS, "--candidates", "10"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
