@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 from scipy.special import ndtri
 
@@ -22,7 +23,9 @@ from remanence.exceptions import InputError
 MOST_STEPS = 10**8
 _LEAST_RATE = 1e-9
 _NOISE_RANGE = (1e-3, 1e6)
-_PRECISION = 1e-7  # of the search; the certificate then decides
+_PRECISION = 1e-6  # of the search; the certificate then decides
+_WIDTH = 5e-5  # of a certificate, roughly
+_NUDGE = 1e-3  # over which a slope is measured
 
 
 @dataclass(frozen=True)
@@ -86,26 +89,38 @@ def calibrate(
             return found.log_success - log_limit
         return dpsgd_bracket(segment, log_kappa, rtol=1e-3).log_upper - log_limit
 
-    def holds(segment: Segment) -> bool:
-        return dpsgd_bracket(segment, log_kappa).log_upper <= log_limit
+    def certified(segment: Segment) -> float:
+        """The same for the certified ceiling."""
+        return dpsgd_bracket(segment, log_kappa).log_upper - log_limit
 
     if noise_multiplier is None:
         assert sample_rate is not None and steps is not None  # noqa: PT018
         shape = Segment(1.0, sample_rate, steps)
         distance = float(ndtri(max_success) - ndtri(math.exp(log_kappa))) if log_kappa > -700 else 1.0
         guess = 1 / math.sqrt(math.log1p((distance / (sample_rate * math.sqrt(steps))) ** 2))
-        segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, holds, guess)
+        segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, certified, guess)
     elif steps is None:
         assert sample_rate is not None
-        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, holds)
+        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)
     else:
-        segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, holds)
+        segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
     bound = dpsgd(log_baseline=log_kappa, schedule=[segment])
     return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
 
 
-def noise_for_epsilon(epsilon: float, *, delta: float, sample_rate: float = 1.0, steps: int = 1) -> float:
+def noise_for_epsilon(
+    epsilon: float,
+    *,
+    delta: float,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    guess: float | None = None,
+    certify: bool = True,
+) -> float:
     """The smallest noise multiplier for which DP-SGD is certainly (ε, δ)-differentially private.
+
+    A good `guess`, such as the answer for similar settings, saves time and changes nothing else.
+    Without `certify` the answer is the estimate itself, within about 1e-6 on either side.
 
     >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
     0.9874
@@ -118,52 +133,91 @@ def noise_for_epsilon(epsilon: float, *, delta: float, sample_rate: float = 1.0,
         estimate, converged = estimate_log_delta(normalise(segment), epsilon)
         return (estimate if converged else math.log(delta_upper(segment, epsilon))) - log_delta
 
-    def holds(segment: Segment) -> bool:
-        return delta_upper(segment, epsilon) <= delta
+    def certified(segment: Segment) -> float:
+        return math.log(delta_upper(segment, epsilon)) - log_delta
 
-    guess = max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
+    guess = guess or max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
+    end = certified if certify else None
     return _least_noise(
-        lambda noise: replace(shape, noise_multiplier=noise), excess, holds, guess
+        lambda noise: replace(shape, noise_multiplier=noise), excess, end, guess
     ).noise_multiplier
 
 
 def _least_noise(
     at: Callable[[float], Segment],
     excess: Callable[[Segment], float],
-    holds: Callable[[Segment], bool],
+    certified: Callable[[Segment], float] | None,
     guess: float,
 ) -> Segment:
     """Search in log σ, then step up until the certificate holds."""
-    from scipy.optimize import brentq
 
-    smallest, largest = _NOISE_RANGE
-    guess = min(max(guess, smallest), largest)
-    low = high = guess
-    step = 1.5
-    while low > smallest and excess(at(low)) <= 0:
-        low, high, step = max(low / step, smallest), low, step**1.5
-    while high < largest and (high == guess or excess(at(high)) > 0) and excess(at(high)) > 0:
-        low, high, step = high, min(high * step, largest), step**1.5
-    if excess(at(high)) > 0:
+    def run(log: float) -> Segment:
+        return at(math.exp(log))
+
+    @cache
+    def value(log: float) -> float:
+        return excess(run(log))
+
+    smallest, largest = (math.log(end) for end in _NOISE_RANGE)
+    low = high = min(max(math.log(guess), smallest), largest)
+    step = 0.2
+    while value(low) <= 0 and low > smallest:
+        low, high, step = max(low - step, smallest), low, 2 * step
+    while value(high) > 0 and high < largest:
+        low, high, step = high, min(high + step, largest), 2 * step
+    if value(high) > 0:
         raise InputError(
             "No noise in reach meets the limit.",
-            needs=f"a limit that a noise multiplier of at most {largest:g} can meet",
+            needs=f"a limit that a noise multiplier of at most {_NOISE_RANGE[1]:g} can meet",
             got="a limit too close to what a guess achieves",
             hint="a higher limit, fewer steps or a lower sampling rate",
         )
-    if excess(at(low)) <= 0:
-        return at(low)  # the smallest noise that is looked at is enough
-    root: Any = brentq(lambda log: excess(at(math.exp(log))), math.log(low), math.log(high), xtol=_PRECISION)
-    noise, margin = math.exp(root), _PRECISION
-    while not holds(at(noise * (1 + margin))):
-        margin *= 2
-    return at(noise * (1 + margin))
+    if value(low) <= 0:
+        return run(low)  # the smallest noise that is looked at is enough
+    root = _root(value, low, high)
+    return run(root if certified is None else _until_certain(run, value, certified, root, _NUDGE))
+
+
+def _root(value: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that falls or rises crosses zero, by false position."""
+    at_low, at_high = value(low), value(high)
+    middle, stayed = high, 0
+    while high - low > _PRECISION:
+        middle = low + (high - low) * at_low / (at_low - at_high)
+        here = value(middle)
+        if abs(here) < _PRECISION / 10:
+            break
+        if (here > 0) == (at_low > 0):
+            low, at_low = middle, here
+            at_high /= 2 if stayed == 1 else 1  # Illinois: an end that stays twice loses weight
+            stayed = 1
+        else:
+            high, at_high = middle, here
+            at_low /= 2 if stayed == -1 else 1
+            stayed = -1
+    return middle
+
+
+def _until_certain(
+    at: Callable[[float], Segment],
+    value: Callable[[float], float],
+    certified: Callable[[Segment], float],
+    root: float,
+    nudge: float,
+) -> float:
+    """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
+    slope = abs(value(root + nudge) - value(root)) / abs(nudge)
+    over = _WIDTH  # what a certificate is usually above the estimate
+    while over > 0:
+        root += math.copysign(max(1.2 * over / slope if slope else 0.0, _PRECISION), nudge)
+        over = certified(at(root))
+    return root
 
 
 def _most_steps(
-    shape: Segment, excess: Callable[[Segment], float], holds: Callable[[Segment], bool]
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
 ) -> Segment:
-    if not holds(shape):
+    if certified(shape) > 0:
         raise InputError(
             "Not even one step meets the limit.",
             needs="more noise, a lower sampling rate or a higher limit",
@@ -173,23 +227,21 @@ def _most_steps(
     low, high = 1, 2  # the limit holds at `low`
     while high < MOST_STEPS and excess(replace(shape, steps=high)) <= 0:
         low, high = high, min(2 * high, MOST_STEPS)
-    if high == MOST_STEPS and holds(replace(shape, steps=MOST_STEPS)):
+    if high == MOST_STEPS and certified(replace(shape, steps=MOST_STEPS)) <= 0:
         return replace(shape, steps=MOST_STEPS)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if excess(replace(shape, steps=middle)) <= 0 else (low, middle)
     back = 1
-    while not holds(replace(shape, steps=low)):
+    while certified(replace(shape, steps=low)) > 0:  # one step meets the limit, so this ends
         low, back = max(1, low - back), 2 * back
     return replace(shape, steps=low)
 
 
 def _largest_rate(
-    shape: Segment, excess: Callable[[Segment], float], holds: Callable[[Segment], bool]
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
 ) -> Segment:
-    from scipy.optimize import brentq
-
-    if holds(shape):
+    if certified(shape) <= 0:
         return shape
     low = 0.5
     while low > _LEAST_RATE and excess(replace(shape, sample_rate=low)) > 0:
@@ -202,14 +254,13 @@ def _largest_rate(
             hint="more noise, fewer steps or a higher limit",
         )
 
-    def at(log: float) -> float:
-        return excess(replace(shape, sample_rate=min(1.0, math.exp(log))))
+    def at(log: float) -> Segment:
+        return replace(shape, sample_rate=min(1.0, math.exp(log)))
 
-    high = min(1.0, 4 * low)
-    root: Any = math.log(high)
-    if at(root) > 0:
-        root = brentq(at, math.log(low), root, xtol=_PRECISION)
-    rate, margin = math.exp(root), _PRECISION
-    while not holds(replace(shape, sample_rate=rate * (1 - margin))):
-        margin *= 2
-    return replace(shape, sample_rate=rate * (1 - margin))
+    def value(log: float) -> float:
+        return excess(at(log))
+
+    root = math.log(min(1.0, 4 * low))
+    if value(root) > 0:
+        root = _root(value, math.log(low), root)
+    return at(_until_certain(at, value, certified, root, -_NUDGE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from remanence.bounds.bound import require
 from remanence.bounds.closed_forms import gaussian_log_delta, gaussian_success, shift_of, single_step_success
@@ -49,8 +50,12 @@ def dpsgd_bracket(
     >>> round(math.exp(bracket.log_upper), 4), bracket.method, bracket.converged
     (0.3274, 'lattice', True)
     """
-    segments = normalise(schedule)
     _check(log_baseline, rtol)
+    return _bracket(normalise(schedule), log_baseline, rtol)
+
+
+@lru_cache(maxsize=256)  # calibration and reports ask for the same bracket again
+def _bracket(segments: Schedule, log_baseline: float, rtol: float) -> Bracket:
     exact = _closed_form(segments, log_baseline)
     if exact is not None:
         return exact
