@@ -22,7 +22,7 @@ Axis = Literal["sample_rate", "epsilon", "candidates"]
 
 @dataclass(frozen=True)
 class Point:
-    """One setting and the certified bracket of γ there."""
+    """One setting, and the certified bracket of γ at its noise."""
 
     sample_rate: float
     epsilon: float

@@ -174,6 +174,7 @@ def test_segments_compose():
     whole = bounds.dpsgd(0.1, noise_multiplier=1.2, sample_rate=0.1, steps=100)
     parts = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40), Segment(1.2, 0.1, 60)])
     assert parts.success == whole.success
+    assert bounds.dpsgd(0.1, schedule=Segment(1.2, 0.1, 100)).success == whole.success
     mixed = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40), Segment(5.0, 0.5, 60)])
     less = bounds.dpsgd(0.1, schedule=[Segment(1.2, 0.1, 40)])
     assert less.lower < mixed.success
@@ -194,6 +195,7 @@ REFUSED = [
     lambda: bounds.dpsgd(noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, log_baseline=-1.0, noise_multiplier=1.0),
     lambda: bounds.dpsgd(0.1, schedule=[]),
+    lambda: bounds.dpsgd(0.1, noise_multiplier=2.0, schedule=[Segment(1.0)]),
     lambda: bounds.laplace(0.1, scale=0.0),
     lambda: bounds.pure_dp(0.1, epsilon=-1.0),
     lambda: bounds.approximate_dp(0.1, epsilon=1.0, delta=1.0),

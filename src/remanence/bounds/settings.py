@@ -9,7 +9,7 @@ from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
 from remanence.bounds.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.closed_forms import log_complement
 from remanence.bounds.cumulant import chernoff_success
-from remanence.bounds.schedule import Segment, normalise
+from remanence.bounds.schedule import Segment
 from remanence.references import HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = (
@@ -27,7 +27,7 @@ def dpsgd(
     noise_multiplier: float | None = None,
     sample_rate: float = 1.0,
     steps: int = 1,
-    schedule: Sequence[Segment] | None = None,
+    schedule: Segment | Sequence[Segment] | None = None,
     log_baseline: Values = None,
     rtol: float = 1e-4,
 ) -> Bound:
@@ -56,7 +56,7 @@ def dpsgd_renyi(
     noise_multiplier: float | None = None,
     sample_rate: float = 1.0,
     steps: int = 1,
-    schedule: Sequence[Segment] | None = None,
+    schedule: Segment | Sequence[Segment] | None = None,
     log_baseline: Values = None,
 ) -> Bound:
     """The ceiling for DP-SGD from Rényi divergences alone: cheap, and looser.
@@ -67,7 +67,7 @@ def dpsgd_renyi(
     >>> round(dpsgd_renyi(0.1, noise_multiplier=10.0, steps=100).success, 4)
     0.5186
     """
-    segments = normalise(read_schedule(noise_multiplier, sample_rate, steps, schedule))
+    segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
     baselines = read_baselines(baseline, log_baseline)
     ends = [Ends(chernoff_success(segments, log)) for log in baselines.logs]
     return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
@@ -115,20 +115,22 @@ def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = Non
 
 
 def read_schedule(
-    noise_multiplier: float | None, sample_rate: float, steps: int, schedule: Sequence[Segment] | None
+    noise_multiplier: float | None,
+    sample_rate: float,
+    steps: int,
+    schedule: Segment | Sequence[Segment] | None,
 ) -> tuple[Segment, ...]:
     """The settings of a run as segments, given either way."""
-    if schedule is not None:
-        return tuple(schedule)
-    value = math.nan if noise_multiplier is None else noise_multiplier
-    require(
-        value,
-        "noise_multiplier",
-        "a noise multiplier, or a schedule of segments",
-        True,
-        "noise_multiplier=1.1",
-    )
-    return (Segment(value, sample_rate, steps),)
+    if (noise_multiplier is None) == (schedule is None):
+        raise InputError(
+            "The bound needs the noise.",
+            needs="a noise_multiplier, or a schedule of segments",
+            got="neither" if schedule is None else "both",
+            hint="noise_multiplier=1.1",
+        )
+    if noise_multiplier is not None:
+        return (Segment(noise_multiplier, sample_rate, steps),)
+    return normalise(schedule or [])
 
 
 def _ends(bracket: Bracket) -> Ends:
