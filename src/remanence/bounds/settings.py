@@ -9,7 +9,8 @@ from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
 from remanence.bounds.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.closed_forms import log_complement
 from remanence.bounds.cumulant import chernoff_success
-from remanence.bounds.schedule import Segment
+from remanence.bounds.schedule import Segment, normalise
+from remanence.exceptions import InputError
 from remanence.references import HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = (
