@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from remanence import (
+    DPSGD,
     GLM,
     Criterion,
     Game,
     LeaveOneOut,
     Logistic,
+    Perceptron,
     Records,
     Weights,
     looped,
     mean_squared_error,
+    mismatch,
 )
 from remanence.priors import FinitePrior
 
@@ -44,6 +47,14 @@ def shortlist_game(distance: float = 1.0, candidates: int = 2) -> Game:
     return Game(
         looped(noisy_sum, releases=Weights), prior, known, Criterion(mean_squared_error, threshold=1e-9)
     )
+
+
+def dpsgd_game(**settings) -> Game:
+    """Five candidates and a small perceptron."""
+    data = synthetic(25, classes=3)
+    data = Records(data.features.float(), data.labels)
+    mechanism = DPSGD(Perceptron((4, 5, 3)), **{"noise_multiplier": 1.0, "steps": 6, **settings})
+    return Game(mechanism, FinitePrior(data[:5]), data[5:], Criterion(mismatch, 0.5))
 
 
 @pytest.fixture

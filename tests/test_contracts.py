@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from conftest import noisy_sum, shortlist_game, synthetic
+from conftest import dpsgd_game, noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
@@ -35,6 +35,7 @@ GAMES = {
         LeaveOneOut(GLM(Logistic(), scaler="mean", class_weights="balanced"), synthetic()),
         LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
     ],
+    "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "oblivious": [shortlist_game(candidates=4)],
 }

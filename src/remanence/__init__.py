@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from remanence.attacks.attack import Attack, Reconstruction
     from remanence.attacks.closed_form import ClosedForm
     from remanence.attacks.oblivious import Oblivious
+    from remanence.attacks.prior_aware import PriorAware
     from remanence.attacks.retrain import RetrainAndCompare
     from remanence.attacks.scaler_mean import ScalerMean
     from remanence.auditing import AuditResult, audit
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
     from remanence.game import Game, play
     from remanence.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.dpsgd import DPSGD
     from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
     from remanence.mechanisms.glm import GLM
     from remanence.mechanisms.looped import looped
     from remanence.mechanisms.mechanism import Mechanism
+    from remanence.mechanisms.networks import AnyModule, Perceptron
     from remanence.mechanisms.noisy_sum import NoisySum
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, Uninformed
     from remanence.records import Records
-    from remanence.releases import Gradient, Logits, Release, Weights
+    from remanence.releases import Gradient, Logits, Release, Transcript, Weights
     from remanence.statistics import SuccessRate
     from remanence.verdict import Policy, Verdict
 
@@ -42,6 +45,7 @@ _HOMES = {
     "attacks.attack": ["Attack", "Reconstruction"],
     "attacks.closed_form": ["ClosedForm"],
     "attacks.oblivious": ["Oblivious"],
+    "attacks.prior_aware": ["PriorAware"],
     "attacks.retrain": ["RetrainAndCompare"],
     "attacks.scaler_mean": ["ScalerMean"],
     "auditing": ["AuditResult", "audit"],
@@ -52,15 +56,17 @@ _HOMES = {
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
     "game": ["Game", "play"],
     "leave_one_out": ["LeaveOneOut"],
+    "mechanisms.dpsgd": ["DPSGD"],
     "mechanisms.families": ["Gaussian", "Logistic", "Multinomial", "Tweedie"],
     "mechanisms.glm": ["GLM"],
     "mechanisms.looped": ["looped"],
     "mechanisms.mechanism": ["Mechanism"],
+    "mechanisms.networks": ["AnyModule", "Perceptron"],
     "mechanisms.noisy_sum": ["NoisySum"],
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "Uninformed"],
     "records": ["Records"],
-    "releases": ["Gradient", "Logits", "Release", "Weights"],
+    "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],
     "statistics": ["SuccessRate"],
     "verdict": ["Policy", "Verdict"],
 }

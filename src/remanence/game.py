@@ -32,7 +32,7 @@ from remanence.priors import EmpiricalPrior, Prior, Uninformed
 from remanence.progress import track
 from remanence.records import Records
 from remanence.releases import Release
-from remanence.rounds import TRIALS_AT_ONCE, AnyGame, Rounds, stream
+from remanence.rounds import AnyGame, Rounds, stream
 from remanence.statistics import CONFIDENCE, SuccessRate
 
 
@@ -97,9 +97,10 @@ class Game:
         draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
         source = self.prior if self.targets is None else self.targets
         mains, strangers, guesses, gradients, factor = [], [], [], [], 1
-        starts = range(0, trials, TRIALS_AT_ONCE)
+        chunk = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
+        starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
-            count = min(TRIALS_AT_ONCE, trials - start)
+            count = min(chunk, trials - start)
             targets = source.sample(count, draws)
             release = self.mechanism.release(self.known_data, targets, trainings)
             guess = reconstruct(release)

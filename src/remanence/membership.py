@@ -18,7 +18,7 @@ from remanence.priors import Baseline
 from remanence.progress import track
 from remanence.records import Records
 from remanence.releases import Release
-from remanence.rounds import TRIALS_AT_ONCE, Rounds, stream
+from remanence.rounds import Rounds, stream
 
 
 @final
@@ -74,9 +74,10 @@ class Membership:
         coins = stream(seed, "coins", device)
         source = game.prior if game.targets is None else game.targets
         mains, strangers = [], []
-        starts = range(0, trials, TRIALS_AT_ONCE)
+        chunk = game.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
+        starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
-            count = min(TRIALS_AT_ONCE, trials - start)
+            count = min(chunk, trials - start)
             first, second = source.sample(count, draws), source.sample(count, draws)
             bit = torch.rand(count, generator=coins, device=coins.device) < 0.5
             trained = _either(bit, first, second)

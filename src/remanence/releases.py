@@ -51,6 +51,19 @@ class Weights(Release):
 
 @final
 @dataclass(frozen=True)
+class Transcript(Release):
+    """Every step of a training run: `parameters` and privatised `gradients`, `(trials, steps, numbers)` each.
+
+    `gradients` are sums before they are divided by the expected batch. `known` is the part of them
+    that the adversary can compute himself from the records that he knows and the batches that they
+    were in; which batches the target was in is not there.
+    """
+
+    sees: ClassVar[str] = "every privatised gradient"
+
+
+@final
+@dataclass(frozen=True)
 class Logits(Release):
     """Answers to fixed questions: the adversary only queries the model."""
 

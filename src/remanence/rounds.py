@@ -19,8 +19,6 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
 from remanence.releases import Release
 
-TRIALS_AT_ONCE = 1024  # bounds the memory of a game, whatever its number of trials
-
 
 @dataclass(frozen=True)
 class Rounds:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from remanence.exceptions import InputError
-from remanence.references import BALLE_2022, REMANENCE, Reference
+from remanence.references import BALLE_2022, HAYES_2023, REMANENCE, Reference
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
@@ -45,9 +45,17 @@ RETRAIN = AttackInfo(
     "retrain-and-compare",
     "Trains on every candidate and picks the one whose release is closest.",
     "a shortlist of candidates; all other training records",
-    "any release",
+    "weights, answers or one gradient",
     BALLE_2022.at("§II-D and §IV-A"),
     "remanence.attacks.retrain:RetrainAndCompare",
+)
+PRIOR_AWARE = AttackInfo(
+    "prior-aware",
+    "Picks the candidate whose gradients explain the privatised ones of a whole run best.",
+    "DP-SGD's transcript; a shortlist of candidates; all other training records",
+    "transcript",
+    HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
+    "remanence.attacks.prior_aware:PriorAware",
 )
 OBLIVIOUS = AttackInfo(
     "oblivious",
@@ -58,7 +66,7 @@ OBLIVIOUS = AttackInfo(
     "remanence.attacks.oblivious:Oblivious",
 )
 
-CATALOGUE = {info.name: info for info in (CLOSED_FORM, SCALER_MEAN, RETRAIN, OBLIVIOUS)}
+CATALOGUE = {info.name: info for info in (CLOSED_FORM, SCALER_MEAN, PRIOR_AWARE, RETRAIN, OBLIVIOUS)}
 
 
 def load_attack(name: str) -> Attack:

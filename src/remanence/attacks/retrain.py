@@ -16,7 +16,7 @@ from remanence.exceptions import IncompatibleGameError
 from remanence.priors import FinitePrior
 from remanence.progress import track
 from remanence.records import Records
-from remanence.releases import Release
+from remanence.releases import Release, Transcript
 
 
 @final
@@ -33,13 +33,15 @@ class RetrainAndCompare(Attack[Release]):
     info: ClassVar[AttackInfo] = RETRAIN
 
     def check(self, knowledge: Knowledge) -> None:
-        """A shortlist, and all other records."""
-        if not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
+        """A shortlist, all other records, and a release that two runs on the same data have in common."""
+        steps = knowledge.mechanism.releases is Transcript
+        if steps or not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
             raise IncompatibleGameError(
                 "RetrainAndCompare cannot attack this game.",
                 needs=RETRAIN.needs,
-                got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary}",
-                hint="a FinitePrior of the records that the target could be",
+                got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary} and sees "
+                f"{knowledge.mechanism.releases.sees}",
+                hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",
             )
 
     def prepare(
@@ -50,9 +52,11 @@ class RetrainAndCompare(Attack[Release]):
         prior = knowledge.prior
         assert isinstance(prior, FinitePrior)
         known, candidates = knowledge.known_data, prior.candidates[:, None]
+        chunk = knowledge.mechanism.trials_at_once(candidates)
 
         def train(some: Records) -> Tensor:
-            return knowledge.mechanism.release(known, some, generator).flat()
+            parts = [some[start : start + chunk] for start in range(0, len(some), chunk)]
+            return torch.cat([knowledge.mechanism.release(known, part, generator).flat() for part in parts])
 
         first = train(candidates)  # (candidates, numbers)
         if torch.equal(train(candidates[:1]), train(candidates[:1])):

@@ -40,6 +40,10 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
 
+    def trials_at_once(self, targets: Records) -> int:
+        """How many trials fit into memory together; `targets` is a sample of what will be trained on."""
+        return 1024
+
     def remaining_gradient(
         self,
         known_data: Records | None,

@@ -1,0 +1,200 @@
+"""Networks as DP-SGD needs them: clipped gradients of many models and many records at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy, elu, gelu, relu
+
+from remanence.records import Records
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu": elu,
+    "relu": relu,
+    "gelu": gelu,
+    "tanh": torch.tanh,
+}
+
+
+class Network(ABC):
+    """A classifier whose parameters are one vector per trial, `(trials, numbers)`.
+
+    Records have batch `(1, records)` where all trials share them, or `(trials, records)`. A gradient
+    is clipped by scaling it down to a euclidean norm of at most `max_norm`.
+    """
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """How many parameters there are."""
+
+    @abstractmethod
+    def initial(self, trials: int, generator: torch.Generator) -> Tensor:
+        """Freshly drawn parameters, on the generator's device."""
+
+    @abstractmethod
+    def clipped_sum(
+        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+    ) -> Tensor:
+        """The sum of the records' clipped gradients, `(trials, numbers)`; only of those in the mask."""
+
+    @abstractmethod
+    def projections(
+        self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
+    ) -> tuple[Tensor, Tensor]:
+        """Each clipped gradient's inner product with its trial's vector, and its norm, `(trials, records)` each."""
+
+
+@final
+@dataclass(frozen=True)
+class Perceptron(Network):
+    """A multilayer perceptron with cross-entropy loss.
+
+    The gradient of a record in a layer is the outer product δ ⊗ (a, 1), so that norms (Σ ‖δ‖²(‖a‖² + 1)),
+    clipped sums and inner products need no gradient of a single record to be written down. Tensors have
+    the records last, because a softmax over a short last dimension is several times slower.
+    """
+
+    sizes: tuple[int, ...]  # inputs, hidden layers, classes
+    activation: str = "elu"
+
+    @property
+    def numbers(self) -> int:
+        """Weights and biases of all layers."""
+        return sum((rows + 1) * columns for rows, columns in zip(self.sizes, self.sizes[1:], strict=False))
+
+    def initial(self, trials: int, generator: torch.Generator) -> Tensor:
+        """Weights from N(0, 1 / inputs) (LeCun), biases 0."""
+        parts = []
+        for rows, columns in zip(self.sizes, self.sizes[1:], strict=False):
+            shape = trials, columns * rows
+            parts.append(torch.randn(shape, generator=generator, device=generator.device) / rows**0.5)
+            parts.append(torch.zeros(trials, columns, device=generator.device))
+        return torch.cat(parts, 1)
+
+    def clipped_sum(
+        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+    ) -> Tensor:
+        """One matrix product per layer."""
+        inputs, deltas = self._backpropagate(parameters, records)
+        factors = _clipping(inputs, deltas, max_norm)[0]
+        if mask is not None:
+            factors = factors * mask
+        parts = []
+        for values, delta in zip(inputs, deltas, strict=True):
+            scaled = delta * factors.unsqueeze(1)  # (trials, outputs, records)
+            parts += [_product(scaled, values.mT).flatten(1), scaled.sum(2)]
+        return torch.cat(parts, 1)
+
+    def projections(
+        self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
+    ) -> tuple[Tensor, Tensor]:
+        """⟨δ ⊗ (a, 1), V⟩ = δ · V(a, 1), summed over the layers."""
+        inputs, deltas = self._backpropagate(parameters, records)
+        factors, norms = _clipping(inputs, deltas, max_norm)
+        inner = torch.zeros_like(norms)
+        for values, delta, (weight, bias) in zip(inputs, deltas, self._layers(vectors), strict=True):
+            inner += (delta * (_product(weight, values) + bias.unsqueeze(2))).sum(1)
+        return factors * inner, factors * norms
+
+    def _layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weight `(trials, outputs, inputs)` and bias `(trials, outputs)` of each layer."""
+        layers, start = [], 0
+        for rows, columns in zip(self.sizes, self.sizes[1:], strict=False):
+            weight = parameters[:, start : start + rows * columns].unflatten(1, (columns, rows))
+            start += rows * columns
+            layers.append((weight, parameters[:, start : start + columns]))
+            start += columns
+        return layers
+
+    def _backpropagate(self, parameters: Tensor, records: Records) -> tuple[list[Tensor], list[Tensor]]:
+        """What goes into each layer, and the loss's derivative in what comes out before the activation."""
+        activate = ACTIVATIONS[self.activation]
+        inputs, outputs = [], []
+        values = records.flat.to(parameters.dtype).mT  # (1 or trials, inputs, records)
+        with torch.enable_grad():
+            for weight, bias in self._layers(parameters.detach()):
+                inputs.append(values.detach())
+                before = _product(weight, values) + bias.unsqueeze(2)
+                outputs.append(before if outputs else before.requires_grad_())
+                values = activate(before)
+            logits = outputs[-1]  # (trials, classes, records)
+            labels = records.labels.long().expand(len(logits), -1)
+            deltas = torch.autograd.grad(cross_entropy(logits, labels, reduction="sum"), outputs)
+        return inputs, list(deltas)
+
+
+@final
+@dataclass(frozen=True)
+class AnyModule(Network):
+    """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. Slower, and general.
+
+    Layers that mix the records of a batch (batch normalisation) have no gradient per record.
+    """
+
+    module: nn.Module
+
+    @property
+    def numbers(self) -> int:
+        """All parameters that are trained."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def initial(self, trials: int, generator: torch.Generator) -> Tensor:
+        """The module's own parameters in every trial: a network that starts from a public checkpoint."""
+        flat = torch.cat([parameter.detach().flatten() for parameter in self.module.parameters()])
+        return flat.to(generator.device).expand(trials, -1).clone()
+
+    def clipped_sum(
+        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+    ) -> Tensor:
+        """Every record's gradient, clipped and summed."""
+        gradients = self._clipped(parameters, records, max_norm)
+        return (gradients if mask is None else gradients * mask.unsqueeze(-1)).sum(1)
+
+    def projections(
+        self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
+    ) -> tuple[Tensor, Tensor]:
+        """Inner products of written-down gradients."""
+        gradients = self._clipped(parameters, records, max_norm)
+        return torch.einsum("trn,tn->tr", gradients, vectors), gradients.norm(dim=-1)
+
+    def _clipped(self, parameters: Tensor, records: Records, max_norm: float) -> Tensor:
+        names = [name for name, _ in self.module.named_parameters()]
+        shapes = [parameter.shape for parameter in self.module.parameters()]
+        sizes = [parameter.numel() for parameter in self.module.parameters()]
+
+        def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
+            parts = [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+            named = dict(zip(names, parts, strict=True))
+            logits = functional_call(self.module, named, (features.unsqueeze(0),))
+            return cross_entropy(logits, label.unsqueeze(0))
+
+        trials = len(parameters)
+        features = records.features.to(parameters.dtype).expand(trials, *records.features.shape[1:])
+        labels = records.labels.long().expand(trials, -1)
+        over_records = vmap(grad(loss), in_dims=(None, 0, 0))
+        gradients = vmap(over_records)(parameters.detach(), features, labels)  # (trials, records, numbers)
+        norms = gradients.norm(dim=-1, keepdim=True)
+        return gradients * (max_norm / norms.clamp(min=max_norm))
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left · right for every trial; one large product where all trials share the right side."""
+    if len(right) == 1 and len(left) > 1:
+        return (left.flatten(0, 1) @ right[0]).unflatten(0, left.shape[:2])
+    return left @ right
+
+
+def _clipping(inputs: list[Tensor], deltas: list[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
+    """The factor that clips each record's gradient, and the gradient's norm before, `(trials, records)`."""
+    square = torch.zeros_like(deltas[0][:, 0])
+    for values, delta in zip(inputs, deltas, strict=True):
+        square = square + delta.square().sum(1) * (values.square().sum(1) + 1)
+    norms = square.sqrt()
+    return max_norm / norms.clamp(min=max_norm), norms
