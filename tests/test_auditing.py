@@ -23,6 +23,7 @@ from remanence import (
     RetrainAndCompare,
     Verdict,
     audit,
+    bounds,
 )
 from remanence.caveats import CAVEATS, TOO_FEW_TRIALS
 from remanence.exceptions import IncompatibleGameError, UnreadableAuditError
@@ -92,9 +93,22 @@ def test_numbers_that_json_lacks_become_null(glm_game, tmp_path):
         (lambda d: _edit(d, "schema_version", 99), "schema_version"),
         (lambda d: _edit(d, "verdict", "SAFE"), "verdict"),
         (lambda d: _edit(d, "seed", float("nan")), "NaN"),
+        (lambda d: _edit(d, "verdict", "PROTECTED"), "does not follow"),
+        (lambda d: _edit_successes(d, 10**6), "1000000 successes"),
         (lambda d: (d / ARRAYS).write_bytes(b"x" * 100), "not the file"),
     ],
-    ids=["no document", "no arrays", "not json", "empty", "version", "verdict", "nan", "arrays"],
+    ids=[
+        "no document",
+        "no arrays",
+        "not json",
+        "empty",
+        "version",
+        "verdict",
+        "nan",
+        "forged",
+        "counts",
+        "arrays",
+    ],
 )
 def test_what_does_not_validate_is_refused_with_the_reason(result, tmp_path, damage, reason):
     result.save(tmp_path)
@@ -103,17 +117,28 @@ def test_what_does_not_validate_is_refused_with_the_reason(result, tmp_path, dam
         AuditResult.load(tmp_path)
 
 
+def _edit_successes(folder: Path, count: int) -> None:
+    document = json.loads((folder / DOCUMENT).read_text())
+    document["evidence"][0]["main"]["successes"] = count
+    (folder / DOCUMENT).write_text(json.dumps(document))
+
+
 def _edit(folder: Path, key: str, value) -> None:
     document = json.loads((folder / DOCUMENT).read_text())
     (folder / DOCUMENT).write_text(json.dumps({**document, key: value}))
 
 
-def test_a_failed_write_leaves_the_old_result_and_no_scraps(result, tmp_path, monkeypatch):
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_failed_write_leaves_the_old_result_and_no_scraps(result, tmp_path, monkeypatch, written):
     result.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
+    calls = []
+
     def full(*_):
-        raise OSError(28, "No space left on device")
+        calls.append(1)
+        if len(calls) > written:
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="No space left"):
@@ -134,10 +159,10 @@ def test_nothing_that_is_written_contains_training_data(result, tmp_path, glm_ga
 
 def test_trying_more_attacks_widens_every_interval():
     game = shortlist_game(1.0, candidates=5)
-    one = audit(game, [RetrainAndCompare()], trials=100)
+    one = audit(game, [RetrainAndCompare()], trials=100, policy=Policy(0.3))
     from remanence import Oblivious
 
-    two = audit(game, [RetrainAndCompare(), Oblivious()], trials=100)
+    two = audit(game, [RetrainAndCompare(), Oblivious()], trials=100, policy=Policy(0.3))
     assert one.evidence[0].main.confidence == pytest.approx(0.95)
     assert two.evidence[0].main.confidence == pytest.approx(0.975)
     assert two.evidence[0].main.lower < one.evidence[0].main.lower
@@ -146,8 +171,8 @@ def test_trying_more_attacks_widens_every_interval():
 @pytest.mark.parametrize(
     ("success", "limit", "verdict"),
     [
-        (0.9, 0.1, Verdict.EXPOSED),
-        (0.01, 0.1, Verdict.CONTRADICTED),
+        (0.9, 0.21, Verdict.EXPOSED),
+        (0.01, 0.21, Verdict.CONTRADICTED),
         (0.9, 0.95, Verdict.PROTECTED),
         (1.0, 0.95, Verdict.UNPROVEN),
     ],
@@ -158,10 +183,31 @@ def test_bounds_of_the_game_enter_the_verdict(success, limit, verdict):
     assert found.to_json()["bounds"][0]["success"] == pytest.approx(success)
 
 
+def test_a_bound_for_another_baseline_is_refused():
+    from dataclasses import replace
+
+    game = bounded_game(0.01)
+    for bound in (
+        bounds.gaussian(1e-3, noise_multiplier=20.0),
+        bounds.gaussian([0.2, 0.3], noise_multiplier=20.0),
+    ):
+        with pytest.raises(InputError, match="baseline"):
+            audit(replace(game, bounds=(bound,)), trials=20, policy=Policy(0.3))
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.2])
+def test_a_limit_that_a_guess_breaks_is_refused(limit):
+    with pytest.raises(InputError, match="No release can meet this limit"):
+        audit(shortlist_game(1.0, candidates=5), trials=20, policy=Policy(limit))
+    with pytest.raises(InputError, match="membership"):
+        audit(Membership(shortlist_game(1.0, candidates=50)), trials=20, policy=Policy(limit))
+
+
 def test_too_few_trials_are_said_to_be_too_few():
     game = shortlist_game(1.0, candidates=5)
-    assert TOO_FEW_TRIALS in audit(game, trials=29, policy=Policy(0.1)).evidence[0].caveats
-    assert TOO_FEW_TRIALS not in audit(game, trials=30, policy=Policy(0.1)).evidence[0].caveats
+    # With k trials and no success the upper end is 1 − 0.025^(1/k): 0.2497 for 13, 0.2647 for 12.
+    assert TOO_FEW_TRIALS in audit(game, trials=12, policy=Policy(0.25)).evidence[0].caveats
+    assert TOO_FEW_TRIALS not in audit(game, trials=13, policy=Policy(0.25)).evidence[0].caveats
 
 
 def test_the_membership_game_is_audited_like_any_other():

@@ -59,8 +59,8 @@ def test_two_opposite_candidates_meet_the_bound_exactly(noise):
 
 
 def test_training_with_half_the_noise_it_claims_is_contradicted():
-    honest = audit(sum_game(opposite(), noise=2.0), trials=2000)
-    liar = audit(sum_game(opposite(), noise=1.0, claimed=2.0), trials=2000)
+    honest = audit(sum_game(opposite(), noise=2.0), trials=2000, policy=Policy(0.6))
+    liar = audit(sum_game(opposite(), noise=1.0, claimed=2.0), trials=2000, policy=Policy(0.6))
     assert honest.verdict is not Verdict.CONTRADICTED
     assert liar.verdict is Verdict.CONTRADICTED
     assert liar.verdict.exit_code == 1

@@ -17,6 +17,7 @@ from remanence import (
     IncompatibleGameError,
     InputError,
     Perceptron,
+    Policy,
     PriorAware,
     Records,
     RetrainAndCompare,
@@ -161,7 +162,7 @@ def opposite_game(noise: float, steps: int, claimed: float | None = None) -> Gam
         mechanism,
         FinitePrior(candidates),
         known,
-        Criterion(mismatch, 0.5, label_scale=1.0),
+        Criterion(mismatch, 0.1, label_scale=1.0),
         bounds=(ceiling,),
     )
 
@@ -176,8 +177,8 @@ def test_two_candidates_with_opposite_gradients_meet_the_bound_exactly(noise, st
 
 
 def test_noise_at_half_strength_is_contradicted():
-    honest = audit(opposite_game(4.0, 9), trials=1500)
-    liar = audit(opposite_game(2.0, 9, claimed=4.0), trials=1500)
+    honest = audit(opposite_game(4.0, 9), trials=1500, policy=Policy(0.6))
+    liar = audit(opposite_game(2.0, 9, claimed=4.0), trials=1500, policy=Policy(0.6))
     assert honest.verdict is not Verdict.CONTRADICTED
     assert liar.verdict is Verdict.CONTRADICTED
 

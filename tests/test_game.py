@@ -193,9 +193,7 @@ class TestMembership:
         evidence = play(
             Membership(deterministic_game()), RetrainAndCompare(), trials=400, confidence=1 - 1e-6
         )
-        # Two equal candidates, one time in twelve, leave a coin.
-        expected = 1 - 0.5 / 12
-        assert evidence.main.lower <= expected <= evidence.main.upper
+        assert evidence.main.rate == 1
 
     def test_a_stranger_pair_is_a_coin(self):
         evidence = play(
@@ -211,8 +209,42 @@ class TestMembership:
         assert evidence.main.lower <= 0.5 <= evidence.main.upper
         assert NO_BETTER_THAN_GUESSING in evidence.caveats
 
+    def test_a_label_tells_two_records_with_equal_features_apart_where_it_counts(self):
+        def labels(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            return {"labels": records.labels.double().sum()[None]}
+
+        twins = Records(torch.ones(2, 3), torch.tensor([0, 1]))
+        criterion = Criterion(mismatch, 0.5, label_scale=1.0)
+        game = Game(looped(labels), FinitePrior(twins), synthetic(5, features=3), criterion)
+        assert play(Membership(game), RetrainAndCompare(), trials=50).main.rate == 1
+
+    def test_a_shortlist_of_one_has_no_pair(self):
+        alone = Game(looped(total), FinitePrior(synthetic(1)), synthetic(5), Criterion(mismatch, 0.5))
+        with pytest.raises(InputError, match="two different candidates"):
+            play(Membership(alone), RetrainAndCompare(), trials=5)
+
 
 class TestLooped:
+    def test_a_function_that_returns_the_same_module_each_time_is_not_mixed_up(self):
+        module = torch.nn.Linear(4, 1, bias=False)
+
+        def train(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            with torch.no_grad():
+                module.weight.copy_(records.features.mean(0, keepdim=True))
+            return dict(module.state_dict())
+
+        game = Game(looped(train), FinitePrior(synthetic(8)), synthetic(9, seed=3), Criterion(mismatch, 0.5))
+        assert play(game, RetrainAndCompare(), trials=40).main.rate == 1
+
+    def test_a_release_may_hold_counters_and_integers(self):
+        def train(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            norm = torch.nn.BatchNorm1d(4)
+            norm(records.features.float())
+            return {**norm.state_dict(), "count": torch.tensor(len(records))}
+
+        game = Game(looped(train), FinitePrior(synthetic(8)), synthetic(9, seed=3), Criterion(mismatch, 0.5))
+        assert play(game, RetrainAndCompare(), trials=20).main.rate == 1
+
     def test_parallel_processes_give_the_same_releases_in_the_same_order(self):
         game = shortlist_game(1.0, candidates=3)
         targets = game.prior.sample(12, torch.Generator().manual_seed(0))

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from remanence import storage
@@ -93,11 +94,15 @@ class AuditResult:
             )
             for b in document["bounds"]
         ]
+        policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
+        tightest = min((bound.success for bound in bounds), default=None)
+        if verdict is not decide([entry.main for entry in evidence], tightest, policy):
+            raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
             target=document["target"],
             seed=document["seed"],
-            verdict=Verdict(document["verdict"]),
-            policy=Policy(**document["policy"]),
+            verdict=verdict,
+            policy=policy,
             threat_model=document["threat_model"],
             subject=document["subject"],
             evidence=tuple(evidence),
@@ -121,7 +126,11 @@ class AuditResult:
     @classmethod
     def load(cls, path: Path) -> AuditResult:
         """Read a stored result; refuses, with the reason, what does not validate."""
-        return cls.from_json(*storage.read(path))
+        document, arrays = storage.read(path)
+        try:
+            return cls.from_json(document, arrays)
+        except ValueError as error:
+            raise storage.unreadable(path, str(error)) from None
 
     def __str__(self) -> str:
         best = self.strongest
@@ -155,6 +164,7 @@ def audit(
         raise InputError(
             "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
         )
+    _check_limit(game, policy)
     started, clock = datetime.now(UTC), time.perf_counter()
     chosen = list(attacks) if attacks is not None else compatible_attacks(game)
     for attack in chosen:
@@ -179,6 +189,8 @@ def audit(
         seconds[attack.info.name] = time.perf_counter() - before
         caveats = (*check_trials(found.main, policy), *found.caveats)
         evidence.append(Evidence(**{**vars(found), "caveats": caveats}))
+    for bound in game.bounds:
+        _check_bound(bound, evidence)
     tightest = min((bound.success for bound in game.bounds), default=None)
     return AuditResult(
         target=target,
@@ -198,6 +210,37 @@ def audit(
             "packages": {package: version(package) for package in _PACKAGES},
         },
     )
+
+
+def _check_limit(game: AnyGame, policy: Policy) -> None:
+    """Refuse a limit that a guess breaks: every release would be EXPOSED, whatever it is."""
+    guess = game.guess()
+    if policy.max_success <= guess.lower:
+        raise InputError(
+            "No release can meet this limit.",
+            needs=f"a limit above what a guess achieves ({guess.lower:.4g}: {guess.note})",
+            got=f"max_success = {policy.max_success:g}",
+            hint="a higher limit (above 0.5 for a membership game), or a longer shortlist",
+        )
+
+
+def _check_bound(bound: Bound, evidence: Sequence[Evidence]) -> None:
+    """Refuse a bound that speaks about another game: the verdict would rest on it."""
+    if np.ndim(bound.log_success) > 0:
+        raise InputError(
+            "A game needs a bound at one baseline.",
+            needs="one number",
+            got=f"{np.size(bound.log_success)} of them",
+            hint="bounds.dpsgd(baseline, ...) with a single baseline",
+        )
+    largest = max(entry.baseline.value for entry in evidence)
+    if bound.log_baseline is not None and largest > bound.baseline * (1 + 1e-9):
+        raise InputError(
+            f"The bound {bound.name!r} was computed for another baseline.",
+            needs=f"a baseline of at least {largest:.6g}, which a guess in this game may achieve",
+            got=f"{float(bound.baseline):.6g}",
+            hint="compute it at prior.baseline(criterion).value; for sets of records, times the chances",
+        )
 
 
 def compatible_attacks(game: AnyGame) -> list[Attack]:

@@ -25,6 +25,7 @@ _LEAST_RATE = 1e-9
 _NOISE_RANGE = (1e-3, 1e6)
 _PRECISION = 1e-6  # of the search; the certificate then decides
 _WIDTH = 5e-5  # of a certificate, roughly
+_ATTEMPTS = 30
 _NUDGE = 1e-3  # over which a slope is measured
 
 
@@ -81,17 +82,18 @@ def calibrate(
             hint="a longer shortlist, or a higher limit",
         )
     log_limit = math.log(max_success)
+    width = min(1e-4, max(0.05 * (log_limit - log_kappa), 1e-9))  # a certificate must resolve the gap
 
     def excess(segment: Segment) -> float:
         """Above 0 where the estimate breaks the limit."""
         found = estimate_success(normalise(segment), log_kappa)
         if found.converged:
             return found.log_success - log_limit
-        return dpsgd_bracket(segment, log_kappa, rtol=1e-3).log_upper - log_limit
+        return dpsgd_bracket(segment, log_kappa, rtol=10 * width).log_upper - log_limit
 
     def certified(segment: Segment) -> float:
         """The same for the certified ceiling."""
-        return dpsgd_bracket(segment, log_kappa).log_upper - log_limit
+        return dpsgd_bracket(segment, log_kappa, rtol=width).log_upper - log_limit
 
     if noise_multiplier is None:
         assert sample_rate is not None and steps is not None  # noqa: PT018
@@ -104,7 +106,7 @@ def calibrate(
         segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)
     else:
         segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
-    bound = dpsgd(log_baseline=log_kappa, schedule=[segment])
+    bound = dpsgd(log_baseline=log_kappa, schedule=[segment], rtol=width)
     return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
 
 
@@ -208,10 +210,18 @@ def _until_certain(
     """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
     slope = abs(value(root + nudge) - value(root)) / abs(nudge)
     over = _WIDTH  # what a certificate is usually above the estimate
-    while over > 0:
-        root += math.copysign(max(1.2 * over / slope if slope else 0.0, _PRECISION), nudge)
+    for attempt in range(_ATTEMPTS):
+        step = 1.2 * over / slope if slope else 0.0
+        root += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
         over = certified(at(root))
-    return root
+        if over <= 0:
+            return root
+    raise InputError(
+        "The answer cannot be certified.",
+        needs="a limit that is not so close to what a guess achieves",
+        got="certificates that stay above the limit",
+        hint="a higher limit",
+    )
 
 
 def _most_steps(

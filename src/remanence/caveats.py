@@ -22,13 +22,13 @@ class Caveat:
 
 TOO_FEW_TRIALS = Caveat(
     "too-few-trials",
-    "there are fewer than 3 / max_success trials.",
+    "the interval of zero successes in this many trials would still reach above the limit.",
     "Even zero successes in this many trials cannot rule out the rate that the policy forbids.",
-    "Raise --trials to at least 3 / max_success (the rule of three).",
+    "Raise --trials: about 4 / max_success for one attack, a few more for several.",
 )
 NO_BETTER_THAN_CONTROL = Caveat(
     "no-better-than-control",
-    "the attack's lower limit is not above its success on records that were never trained on.",
+    "the attack's lower limit is not above its success against independently drawn records.",
     "The attack finds nothing that it would not also find without the target; its failure proves nothing.",
     "Try other attacks, or check that the game gives this one what it needs.",
 )
@@ -40,7 +40,7 @@ NO_BETTER_THAN_GUESSING = Caveat(
 )
 SATURATED_CONTROL = Caveat(
     "saturated-control",
-    "the control succeeds in more than half of the trials.",
+    "the control is certain to succeed in more than half of the trials.",
     "The threshold is so loose that records never trained on count as recovered.",
     "Choose a smaller threshold.",
 )
@@ -57,6 +57,13 @@ OPTIMISER_NOT_CONVERGED = Caveat(
     "training a little longer would expose them. A very large remaining gradient can also mean that "
     "the model was trained on other data.",
     "Do not rely on it: audit again with a tighter tolerance, and check that these are the training data.",
+)
+NO_TRACE = Caveat(
+    "no-trace",
+    "a record's residual is zero up to rounding.",
+    "The model explains the record exactly, so it pulls on no parameter and the optimality condition does not "
+    "contain it. Those records are out of this attack's reach, not protected.",
+    "Other attacks may reach them; a penalty, or more records than parameters, leaves residuals.",
 )
 ONE_RELEASE = Caveat(
     "one-release",
@@ -82,6 +89,7 @@ CAVEATS = {
         SATURATED_CONTROL,
         LOOSE_BASELINE,
         OPTIMISER_NOT_CONVERGED,
+        NO_TRACE,
         ONE_RELEASE,
         INACTIVE_FEATURES,
     )
@@ -94,7 +102,7 @@ def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> 
         yield NO_BETTER_THAN_CONTROL
     if main.lower <= baseline.value:
         yield NO_BETTER_THAN_GUESSING
-    if control.rate > 0.5:
+    if control.lower > 0.5:
         yield SATURATED_CONTROL
     if baseline.value > 2 * baseline.lower > 0:
         yield LOOSE_BASELINE
@@ -102,6 +110,6 @@ def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> 
 
 def check_trials(main: SuccessRate, policy: Policy) -> Iterator[Caveat]:
     """Whether the trials can speak about the policy at all."""
-    independent = main.trials if main.clusters is None else main.clusters
-    if independent < 3 / policy.max_success:
+    nothing = SuccessRate(0, main.trials, main.confidence, main.clusters)
+    if nothing.upper > policy.max_success:
         yield TOO_FEW_TRIALS

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +64,7 @@ def remanence(
     Nothing leaves this machine.
 
     Exit codes: 0 within the limit that you set, 1 EXPOSED or CONTRADICTED, 2 wrong usage or input,
-    3 UNPROVEN.
+    3 UNPROVEN, 70 a mistake in remanence itself.
     """
 
 
@@ -94,10 +96,11 @@ def audit(
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
-    game = load_game(target)
-    result = run_audit(
-        game, attacks, policy=policy, trials=trials, seed=seed, device=_device(device), target=target
-    )
+    with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
+        game = load_game(target)
+        result = run_audit(
+            game, attacks, policy=policy, trials=trials, seed=seed, device=_device(device), target=target
+        )
     path = result.save(folder)
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
@@ -183,9 +186,10 @@ def main() -> None:
     except RemanenceError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("Interrupted; nothing was written.", err=True)
-        sys.exit(130)
+    except Exception:  # noqa: BLE001
+        traceback.print_exc()
+        typer.echo("This is a mistake in remanence, not in what you gave it. Please report it.", err=True)
+        sys.exit(70)  # not 1, which says EXPOSED
 
 
 def _device(choice: Device) -> str:

@@ -125,9 +125,10 @@ def bound(
         return
     typer.echo(_sentence(best, candidates, whole_run=steps is not None))
     if noise_multiplier is not None and epsilon is not None:
-        typer.echo(
-            f"\nNoise multiplier {noise_multiplier:.6g} is ({epsilon:.4g}, {delta:g})-DP over {steps} steps."
-        )
+        from remanence.report.tables import upwards
+
+        budget = f"({upwards(epsilon)}, {delta:g})-DP"
+        typer.echo(f"\nNoise multiplier {noise_multiplier:.6g} is {budget} over {steps} steps.")
     if len(found) > 1:
         typer.echo("\nAt most, in 1000, by method:")
         for key, one in found.items():
@@ -158,6 +159,7 @@ def calibrate(
     """
     started = time.perf_counter()
     from remanence.calibration import calibrate as solve
+    from remanence.report.tables import downwards, upwards
 
     log_baseline = _log_baseline(candidates, baseline, log10_baseline)
     found = solve(
@@ -192,12 +194,13 @@ def calibrate(
     }
     value = getattr(found, found.solved_for)
     side = "at least" if found.solved_for == "noise_multiplier" else "at most"
-    shown = f"{value}" if found.solved_for == "steps" else f"{value:.7g}"
+    rounding = {"noise_multiplier": upwards, "sample_rate": downwards}
+    shown = f"{value}" if found.solved_for == "steps" else rounding[found.solved_for](value, 6)
     typer.echo(f"To keep every attack at or below {_times(math.log(max_success))} times in 1000, use")
     typer.echo(f"  {names[found.solved_for]} of {side} {shown}\n")
     typer.echo(_sentence(found.bound, candidates, whole_run=True))
     if epsilon is not None:
-        typer.echo(f"\nThat is ({epsilon:.4g}, {delta:g})-DP.")
+        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP.")
 
 
 def frontier(

@@ -37,13 +37,13 @@ class Error:
 
 mean_squared_error = Error(
     "mean squared error",
-    lambda targets, guesses: (targets.flat - guesses.flat).square().mean(-1),
+    lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).square().mean(-1),
     reach=lambda threshold: 4 * threshold,
 )
 
 euclidean_error = Error(
     "euclidean distance",
-    lambda targets, guesses: (targets.flat - guesses.flat).norm(dim=-1),
+    lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).norm(dim=-1),
     reach=lambda threshold: 2 * threshold,
 )
 
@@ -63,13 +63,14 @@ def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) ->
     >>> target = Records(torch.tensor([[3.0, 4.0]]), torch.tensor([0]))
     >>> guess = Records(torch.tensor([[3.0, 4.5]]), torch.tensor([0]))
     >>> relative_error()(target, guess)
-    tensor([0.1000])
+    tensor([0.1000], dtype=torch.float64)
     """
 
     def measure(targets: Records, guesses: Records) -> Tensor:
         middle, unit = (torch.as_tensor(v, device=targets.features.device) for v in (centre, scale))
-        distance = ((guesses.flat - targets.flat) / unit).norm(dim=-1)
-        return distance / ((targets.flat - middle) / unit).norm(dim=-1)
+        target = targets.flat.double()  # also where pixels are bytes, whose differences wrap around
+        distance = ((guesses.flat.double() - target) / unit).norm(dim=-1)
+        return (distance / ((target - middle) / unit).norm(dim=-1)).where(distance != 0, 0.0)
 
     plain = isinstance(centre, float) and isinstance(scale, float)
     name = "relative error" if plain else "relative error in standard units"
@@ -108,10 +109,10 @@ class Criterion:
     label_scale: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.threshold >= 0:
+        if not 0 <= self.threshold < float("inf"):
             raise InputError(
                 "The threshold of the criterion cannot be used.",
-                needs="a number of at least 0",
+                needs="a finite number of at least 0",
                 got=str(self.threshold),
                 hint="1e-2 is the default for continuous records",
             )
@@ -134,7 +135,8 @@ class Criterion:
             ranked = errors if self.label_scale is None else errors.where(agree, torch.inf)
             best = ranked.flatten(1).argmin(1, keepdim=True)
             return self._judge(errors.flatten(1).gather(1, best), agree.flatten(1).gather(1, best))
-        chosen = torch.stack([_assign(trial) for trial in errors]).to(errors.device)  # (trials, set)
+        cost = errors if self.label_scale is None else errors.where(agree, torch.inf)
+        chosen = torch.stack([_assign(trial) for trial in cost]).to(errors.device)  # (trials, set)
         missing = chosen < 0
         index = chosen.clamp(min=0).unsqueeze(-1)
         return self._judge(

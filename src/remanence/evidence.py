@@ -111,4 +111,6 @@ def _rate(rate: SuccessRate) -> Json:
 
 
 def _read_rate(entry: Json) -> SuccessRate:
+    if entry["successes"] > entry["trials"]:
+        raise ValueError(f"{entry['successes']} successes in {entry['trials']} trials")
     return SuccessRate(entry["successes"], entry["trials"], entry["confidence"], entry["clusters"])

@@ -23,17 +23,19 @@ from torch import Tensor
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
-from remanence.caveats import OPTIMISER_NOT_CONVERGED, check_rates
+from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, check_rates
 from remanence.errors import Comparison, Criterion
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import EmpiricalPrior, Prior, Uninformed
+from remanence.priors import Baseline, EmpiricalPrior, Prior, Uninformed
 from remanence.progress import track
 from remanence.records import Records
 from remanence.releases import Release
 from remanence.rounds import AnyGame, Rounds, stream
 from remanence.statistics import CONFIDENCE, SuccessRate
+
+_NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
 @final
@@ -71,6 +73,10 @@ class Game:
     def default_trials(self) -> int:
         """Enough to tell a rate of one in ten from one in a hundred."""
         return 200
+
+    def guess(self) -> Baseline:
+        """What one guess without the release achieves."""
+        return self.prior.baseline(self.criterion)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
@@ -112,7 +118,7 @@ class Game:
         return Rounds(
             main=_join(mains),
             control=_join(strangers),
-            baseline=self.prior.baseline(self.criterion).times(factor),
+            baseline=self.guess().times(factor),
             remaining_gradient=_cat(gradients),
             sensitivity=_cat([guess.sensitivity for guess in guesses]),
             diagnostics={
@@ -144,9 +150,10 @@ def play(
     predicted = unresolved = None
     if rounds.sensitivity is not None and rounds.remaining_gradient is not None:
         predicted = rounds.sensitivity * rounds.remaining_gradient
-        unresolved = ~(predicted <= game.criterion.threshold)
-        if unresolved.any():
-            caveats.append(OPTIMISER_NOT_CONVERGED)
+        traceless = ~(rounds.sensitivity < _NO_TRACE)
+        unresolved = ~(predicted <= game.criterion.threshold) & ~traceless
+        caveats += [NO_TRACE] if traceless.any() else []
+        caveats += [OPTIMISER_NOT_CONVERGED] if unresolved.any() else []
     record = torch.arange(len(rounds.main.succeeded)) if rounds.record is None else rounds.record
     arrays = {
         "record": record,
@@ -154,8 +161,8 @@ def play(
         "control_error": rounds.control.errors,
         "succeeded": rounds.main.succeeded,
         **({} if predicted is None else {"predicted_error": predicted}),
-        **rounds.diagnostics,
     }
+    arrays = {**rounds.diagnostics, **arrays}
     has_errors = not rounds.main.errors.isnan().all()
     return Evidence(
         attack=attack.info.name,

@@ -13,8 +13,9 @@ from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
 from remanence.bounds.bound import Bound
 from remanence.caveats import ONE_RELEASE, Caveat
 from remanence.errors import Criterion
+from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import Uninformed
+from remanence.priors import Baseline, Uninformed
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release
@@ -37,6 +38,15 @@ class LeaveOneOut:
     caveats: tuple[Caveat, ...] = ()
     bounds: tuple[Bound, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.data) < 2:
+            raise InputError(
+                "There is no record to leave out.",
+                needs="at least 2 records",
+                got=str(len(self.data)),
+                hint="more data",
+            )
+
     @property
     def knowledge(self) -> Knowledge:
         """What the adversary has when the first record is the target."""
@@ -46,6 +56,10 @@ class LeaveOneOut:
     def default_trials(self) -> int:
         """Every record."""
         return len(self.data)
+
+    def guess(self) -> Baseline:
+        """Nothing: there is nothing to guess from."""
+        return Uninformed().baseline(self.criterion)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
@@ -72,7 +86,7 @@ class LeaveOneOut:
         return Rounds(
             main=self.criterion.compare(self.data[chosen[:, None]], guess.records),
             control=self.criterion.compare(self.data[((chosen + shift) % count)[:, None]], guess.records),
-            baseline=Uninformed().baseline(self.criterion),
+            baseline=self.guess(),
             remaining_gradient=None if gradient is None else gradient.expand(len(chosen)),
             sensitivity=guess.sensitivity,
             diagnostics=guess.diagnostics,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import traceback
+from importlib.abc import Loader
 from pathlib import Path
+from types import ModuleType
 
 from remanence.exceptions import InputError, RemanenceError
 from remanence.rounds import AnyGame
@@ -34,15 +37,14 @@ def _call(path: Path, factory: str) -> AnyGame:
             got=str(path),
             hint="a path relative to the current folder, then a colon and the function's name",
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"remanence_factory_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(
             "The file cannot be loaded.", needs="a Python file ending in .py", got=str(path), hint="rename it"
         )
-    # Not entered into sys.modules: its functions then travel to worker processes by value.
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        _execute(spec.loader, module, path)
         function = getattr(module, factory, None)
         if not callable(function):
             raise InputError(
@@ -54,7 +56,7 @@ def _call(path: Path, factory: str) -> AnyGame:
         game = function()
     except RemanenceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             "The factory raised an error.",
             needs="a function that returns a game",
@@ -71,7 +73,18 @@ def _call(path: Path, factory: str) -> AnyGame:
     return game
 
 
-def _place(error: Exception, path: Path) -> str:
+def _execute(loader: Loader, module: ModuleType, path: Path) -> None:
+    """Run the file as an import would: known by its name, and with its neighbours within reach."""
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        loader.exec_module(module)
+    finally:
+        # Unknown again: its functions then travel to worker processes by value.
+        sys.modules.pop(module.__name__, None)
+
+
+def _place(error: BaseException, path: Path) -> str:
     """The line of the user's own file that the error passed through last."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]

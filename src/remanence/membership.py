@@ -12,13 +12,16 @@ from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
 from remanence.errors import Comparison, Criterion
+from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import Baseline
+from remanence.priors import Baseline, Prior
 from remanence.progress import track
-from remanence.records import Records
+from remanence.records import Records, concatenate
 from remanence.releases import Release
 from remanence.rounds import Rounds, stream
+
+_REDRAWS = 1000
 
 
 @final
@@ -57,6 +60,10 @@ class Membership:
         """As many as the game within."""
         return self.game.default_trials
 
+    def guess(self) -> Baseline:
+        """A coin."""
+        return Baseline(0.5, 0.5, "a coin")
+
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
         return self.game.fingerprints()
@@ -78,22 +85,45 @@ class Membership:
         starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
             count = min(chunk, trials - start)
-            first, second = source.sample(count, draws), source.sample(count, draws)
-            bit = torch.rand(count, generator=coins, device=coins.device) < 0.5
+            first, second = self._pairs(source, count, draws)
+            bit = (torch.rand(count, generator=coins, device=coins.device) < 0.5).to(first.labels.device)
             trained = _either(bit, first, second)
             guess = reconstruct(game.mechanism.release(game.known_data, trained, trainings)).records
-            other = source.sample(count, controls), source.sample(count, controls)
             mains.append(self._guess(first, second, guess, coins) == bit)
-            strangers.append(self._guess(*other, guess, coins) == bit)
+            strangers.append(self._guess(*self._pairs(source, count, controls), guess, coins) == bit)
         return Rounds(
             main=_outcomes(torch.cat(mains)),
             control=_outcomes(torch.cat(strangers)),
-            baseline=Baseline(0.5, 0.5, "a coin"),
+            baseline=self.guess(),
         )
 
+    def _pairs(self, source: Prior, count: int, draws: torch.Generator) -> tuple[Records, Records]:
+        """Two candidates per trial; the second is drawn again while it equals the first."""
+        first, second = source.sample(count, draws), source.sample(count, draws)
+        for _ in range(_REDRAWS):
+            same = self._same(first, second)
+            if not same.any():
+                return first, second
+            second = _either(~same, second, source.sample(count, draws))
+        raise InputError(
+            "The prior hardly ever draws two different candidates.",
+            needs="a shortlist with at least two records, none of which is nearly certain",
+            got=self.game.prior.describe(),
+            hint="more candidates, or more even weights",
+        )
+
+    def _same(self, first: Records, second: Records) -> Tensor:
+        features = (first.flat == second.flat).flatten(1).all(1)
+        return features & (first.labels == second.labels).all(1)
+
     def _guess(self, first: Records, second: Records, guess: Records, coins: torch.Generator) -> Tensor:
-        """True for the first candidate."""
-        pair = [self.criterion.error(one, guess).mean(1).nan_to_num(nan=torch.inf) for one in (first, second)]
+        """True for the first candidate; where labels count, a candidate with another label is ruled out."""
+        pair = []
+        for one in (first, second):
+            error = self.criterion.error(one, guess).nan_to_num(nan=torch.inf)
+            if self.criterion.label_scale is not None:
+                error = error.where(self.criterion.compare(one, guess).labels_agree, torch.inf)
+            pair.append(error.mean(1))
         coin = torch.rand(len(guess), generator=coins, device=coins.device) < 0.5
         return torch.where(pair[0] == pair[1], coin.to(pair[0].device), pair[0] < pair[1])
 
@@ -105,9 +135,7 @@ def _outcomes(succeeded: Tensor) -> Comparison:
 
 
 def _either(bit: Tensor, first: Records, second: Records) -> Records:
-    chosen = torch.where(bit, 0, 1).to(first.labels.device)
+    """The first where the bit is set, the second elsewhere."""
+    both = concatenate([first, second])
     rows = torch.arange(len(first), device=first.labels.device)
-    stacked = Records(
-        torch.stack([first.features, second.features]), torch.stack([first.labels, second.labels])
-    )
-    return stacked[chosen, rows]
+    return both[torch.where(bit, rows, rows + len(first))]

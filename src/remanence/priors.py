@@ -124,11 +124,11 @@ class FinitePrior(Prior):
         Guessing a candidate is one strategy (the lower value). A better guess may lie between
         candidates; all that it meets are within `reach` of each other, which gives the upper value.
         """
-        lower = _largest_mass(self.candidates, self.weights, criterion, criterion.threshold)
+        lower = _largest_mass(self.candidates, self.weights, criterion, criterion.threshold, 1)
         if criterion.error.reach is None:
             return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
         reach = criterion.error.reach(criterion.threshold)
-        upper = _largest_mass(self.candidates, self.weights, criterion, reach)
+        upper = _largest_mass(self.candidates, self.weights, criterion, reach, 2)
         how = "exact" if upper == lower else f"safe upper value; guessing a candidate alone gives {lower:.4g}"
         return Baseline(upper, lower, f"{how}, over {len(self.candidates)} weighted candidates")
 
@@ -155,6 +155,15 @@ class EmpiricalPrior(Prior):
     records: Records  # (records,)
     set_size: int = 1
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.set_size <= len(self.records):
+            raise InputError(
+                "A set cannot be drawn.",
+                needs=f"a set size from 1 to the {len(self.records)} records",
+                got=str(self.set_size),
+                hint="fewer records per set, or more records",
+            )
+
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets of records, each set without replacement: batch `(n, set_size)`."""
         count = len(self.records)
@@ -176,11 +185,10 @@ class EmpiricalPrior(Prior):
         """
         count = len(self.records)
         uniform = torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.records.features.device)
-        lower = _largest_mass(self.records, uniform, criterion, criterion.threshold)
         if criterion.error.reach is None:
-            return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
+            return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
         reach = criterion.error.reach(criterion.threshold)
-        best = round(_largest_mass(self.records, uniform, criterion, reach) * count)
+        best = round(_largest_mass(self.records, uniform, criterion, reach, 2) * count)
         _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
         note = (
             f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
@@ -196,8 +204,13 @@ class EmpiricalPrior(Prior):
         return EmpiricalPrior(self.records.to(device), self.set_size)
 
 
-def _largest_mass(records: Records, weights: Tensor, criterion: Criterion, radius: float) -> float:
-    """The largest weight of records within `radius` of one record, that record included."""
+def _largest_mass(
+    records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
+) -> float:
+    """The largest weight of records within `radius` of one record, that record included.
+
+    Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
+    """
     count = len(records)
     largest = 0.0
     rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
@@ -206,8 +219,7 @@ def _largest_mass(records: Records, weights: Tensor, criterion: Criterion, radiu
         errors = criterion.error(records[None, :], centres[:, None])  # (rows, count)
         within = errors <= radius
         if criterion.label_scale is not None:
-            # Labels within the tolerance of one guess are within twice that of each other.
-            slack = 2 * criterion.threshold * criterion.label_scale
+            slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
             labels = records.labels.double()
             within &= (labels[None, :] - centres.labels.double()[:, None]).abs() <= slack
         within |= errors.isnan()

@@ -33,7 +33,8 @@ class Release:
 
     def flat(self) -> Tensor:
         """Everything that is seen, as one vector per trial."""
-        return torch.cat([tensor.flatten(1) for tensor in self.tensors.values()], dim=1)  # (trials, numbers)
+        parts = [tensor.reshape(len(tensor), -1).double() for tensor in self.tensors.values()]
+        return torch.cat(parts, dim=1)  # (trials, numbers)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

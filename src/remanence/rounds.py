@@ -63,6 +63,10 @@ class AnyGame(Protocol):
         """How many trials to play if nobody says."""
         ...
 
+    def guess(self) -> Baseline:
+        """What one guess without the release achieves."""
+        ...
+
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
         ...

@@ -53,12 +53,11 @@ def seal(document: Json, arrays: Mapping[str, Tensor]) -> tuple[Json, bytes]:
 def write(document: Json, packed: bytes, folder: Path) -> Path:
     """Write a sealed document into a folder and return the path of its audit.json.
 
-    The arrays come first and audit.json last: where there is an audit.json, all of it is there.
+    Both are complete on disk before either replaces an older one; audit.json comes last.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / ARRAYS, packed)
-        _replace(folder / DOCUMENT, dumps(document).encode())
+        _replace({folder / ARRAYS: packed, folder / DOCUMENT: dumps(document).encode()})
     except OSError as error:
         raise InputError(
             "The results could not be written.",
@@ -77,14 +76,14 @@ def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
         jsonschema.Draft202012Validator(schema()).validate(document)
         packed = (path.parent / ARRAYS).read_bytes()
         if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
-            raise _unreadable(path, f"{ARRAYS} is not the file that this result was written with")
+            raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
         return document, load_tensors(packed)
     except OSError as error:
-        raise _unreadable(path, f"{error.filename}: {error.strerror}") from None
+        raise unreadable(path, f"{error.filename}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise _unreadable(path, f"not JSON: {error}") from None
+        raise unreadable(path, f"not JSON: {error}") from None
     except jsonschema.ValidationError as error:
-        raise _unreadable(path, f"at {error.json_path}: {error.message[:200]}") from None
+        raise unreadable(path, f"at {error.json_path}: {error.message[:200]}") from None
 
 
 def dumps(document: Json) -> str:
@@ -102,7 +101,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _unreadable(path: Path, reason: str) -> UnreadableAuditError:
+def unreadable(path: Path, reason: str) -> UnreadableAuditError:
+    """The error for a result that cannot be trusted."""
     return UnreadableAuditError(
         "The stored result cannot be read.",
         needs=f"an {DOCUMENT} written by remanence, with {ARRAYS} beside it",
@@ -111,15 +111,18 @@ def _unreadable(path: Path, reason: str) -> UnreadableAuditError:
     )
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, then rename: a reader sees the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _replace(contents: Mapping[Path, bytes]) -> None:
+    """Write all beside their targets, flush to disk, then rename: nothing is replaced unless all is written."""
+    written: dict[Path, str] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        for path, content in contents.items():
+            handle, written[path] = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in written.items():
+            Path(temporary).replace(path)
+    finally:
+        for temporary in written.values():
+            Path(temporary).unlink(missing_ok=True)

@@ -101,7 +101,7 @@ def digits_noisy_sum() -> Game:
 
 
 def digits_dpsgd() -> Game:
-    """Full-batch DP-SGD at (10, 1e-5) on 500 pictures; a shortlist of 10 against the whole transcript."""
+    """Full-batch DP-SGD at (10, 1e-5) on 500 pictures; a shortlist of 32 against the whole transcript."""
     return _digits_dpsgd(noise_multiplier=5.0, sample_rate=1.0, learning_rate=5.0)
 
 
@@ -123,9 +123,9 @@ def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate:
     data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
     settings = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": 100}
     mechanism = DPSGD(Perceptron((64, 10, 10)), max_grad_norm=0.1, learning_rate=learning_rate, **settings)
-    bound = dpsgd(1 / 10, **settings)
+    bound = dpsgd(1 / 32, **settings)
     return Game(
-        mechanism, FinitePrior(data[:10]), data[10:510], Criterion(mismatch, threshold=0.5), bounds=(bound,)
+        mechanism, FinitePrior(data[:32]), data[32:532], Criterion(mismatch, threshold=0.5), bounds=(bound,)
     )
 
 

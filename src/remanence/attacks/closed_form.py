@@ -36,6 +36,7 @@ class ClosedForm(Attack[Weights]):
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )
+        mechanism.check_weights(knowledge.known_data)
         weighted = knowledge.known_data.weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
             raise IncompatibleGameError(

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.attacks.attack import Reconstruction
-from remanence.attacks.without_intercept import solve_without_intercept
-from remanence.mechanisms.glm import GLM, balanced_weights, class_counts, in_standard_units
+from remanence.attacks.without_intercept import Neighbourhood, solve_without_intercept
+from remanence.mechanisms.glm import GLM, balanced_weights, class_counts, in_standard_units, slopes_alone
 from remanence.records import Records
 from remanence.releases import Release
 
@@ -34,8 +34,16 @@ class KnownRecords:
 
     mean: Tensor  # (., features)
     scale: Tensor  # (., features)
+    total: Tensor  # (., features)
+    records: int
     counts: Tensor | None  # (., classes)
     class_means: Tensor | None  # (., classes, features)
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        """What tells a record from its mirror image."""
+        assert self.class_means is not None
+        return Neighbourhood(self.class_means, self.scale, self.total, self.records)
 
     @classmethod
     def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
@@ -58,8 +66,9 @@ class KnownRecords:
         mean = total / count
         variance = (squares / count - mean.square()).clamp(min=0)
         scale = variance.sqrt().where(variance > 1e-24 * centre.square(), 1.0)
+        whole = total + count * centre
         if not mechanism.family.classes:
-            return cls(mean + centre, scale, None, None)
+            return cls(mean + centre, scale, whole, count, None, None)
         labels = data.labels.long()
         counts = class_counts(labels, mechanism.family.classes)[None]
         sums = flat.new_zeros(counts.shape[-1], flat.shape[-1]).index_add(0, labels, flat)[None]
@@ -67,7 +76,7 @@ class KnownRecords:
             own = one_hot(labels, counts.shape[-1])
             counts = counts - own
             sums = sums - own.unsqueeze(-1) * flat.unsqueeze(1)
-        return cls(mean + centre, scale, counts, sums / counts.clamp(min=1).unsqueeze(-1))
+        return cls(mean + centre, scale, whole, count, counts, sums / counts.clamp(min=1).unsqueeze(-1))
 
 
 def gradient_of_others(mechanism: GLM, data: Records, release: Release) -> GradientOfKnown:
@@ -108,10 +117,11 @@ def solve(
     for label in range(mechanism.family.classes):
         counts = known.counts.clone()
         counts[..., label] += 1
-        weights = balanced_weights(counts)
+        impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
+        weights = balanced_weights(counts.clamp(min=1))
         attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features, label)
         # A solution that contradicts the label it was solved for is no solution.
-        wrong = attempt.reconstruction.records.labels[:, 0] != label
+        wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
         attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
     best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)
     return _choose([attempt.reconstruction for attempt in attempts], best)
@@ -135,7 +145,7 @@ def _solve_at(
     left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
     features_given, strength, distance = features is not None, torch.empty(0), None
     if features is not None:
-        residual = _residual_along(features, left_over, known, mechanism)
+        residual = _residual_along(features, left_over, known, mechanism, release)
     elif mechanism.fit_intercept:
         # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
         # right singular vector; the leading left one says how to add them up.
@@ -145,9 +155,9 @@ def _solve_at(
         features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
         residual = -left_over[..., 0]
     else:
-        assert known.class_means is not None
+        slopes = slopes_alone(left_over, release)  # −w r (x − mean)
         features, residual, distance = solve_without_intercept(
-            mechanism, release, left_over[..., 1:], known.class_means, known.scale, class_weights, only_label
+            mechanism, release, slopes, known.neighbourhood, class_weights, only_label
         )
         strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
@@ -179,14 +189,17 @@ def _solve_at(
     )
 
 
-def _residual_along(features: Tensor, left_over: Tensor, known: KnownRecords, mechanism: GLM) -> Tensor:
+def _residual_along(
+    features: Tensor, left_over: Tensor, known: KnownRecords, mechanism: GLM, release: Release
+) -> Tensor:
     """The residual by least squares in standard units, given x."""
     if mechanism.fit_intercept:
         left_over = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
         standard = (features - known.mean) / known.scale
         along = torch.cat([torch.ones_like(features[:, :1]), standard], dim=1)
     else:
-        left_over, along = left_over[..., 1:] / known.scale.unsqueeze(1), features / known.scale
+        left_over = slopes_alone(left_over, release) / known.scale.unsqueeze(1)
+        along = (features - release.tensors.get("mean", torch.zeros_like(features))) / known.scale
     return -torch.einsum("tko,to->tk", left_over, along) / along.square().sum(1, keepdim=True)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import RETRAIN, AttackInfo
-from remanence.exceptions import IncompatibleGameError
+from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.priors import FinitePrior
 from remanence.progress import track
 from remanence.records import Records
@@ -29,8 +29,17 @@ class RetrainAndCompare(Attack[Release]):
     released number were normal around its mean, with the spread seen over the repeats.
     """
 
-    repeats: int = 32
+    repeats: int = 32  # at least 2, to see a spread
     info: ClassVar[AttackInfo] = RETRAIN
+
+    def __post_init__(self) -> None:
+        if self.repeats < 2:
+            raise InputError(
+                "Too few repeats to see how random training is.",
+                needs="at least 2",
+                got=str(self.repeats),
+                hint="32",
+            )
 
     def check(self, knowledge: Knowledge) -> None:
         """A shortlist, all other records, and a release that two runs on the same data have in common."""

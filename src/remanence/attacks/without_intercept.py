@@ -4,13 +4,15 @@ Without an intercept the left-over gradient −w r ⊗ x is known only as a prod
 scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
 one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
 known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
-equation can have two solutions. Among those, the one closest to the known records of its class is
-taken.
+equation can have two solutions. Among those, one that completes the known records to a total of zero
+is certain (data are often centred before training); otherwise the one closest to the known records
+of its class is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -24,14 +26,31 @@ _GRID = 256
 _BISECTIONS = 60
 _ROOTS = 3  # the equation has one or two in all cases seen
 _ACCEPTED_MISFIT = 1e-3
+_CENTRED = 1e-6  # per record, in standard units
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The known records as a place that the missing one must fit into, `(1 or trials, ...)`."""
+
+    class_means: Tensor  # (., classes, features)
+    scale: Tensor  # (., features)
+    total: Tensor  # (., features)
+    records: int
+
+    def distance(self, features: Tensor, labels: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they make the data centred, `(trials,)`."""
+        means = self.class_means.expand(len(labels), -1, -1)
+        own = means[torch.arange(len(labels), device=labels.device), labels]
+        completes = ((self.total + features) / self.scale).norm(dim=1) < _CENTRED * (self.records + 1)
+        return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
 def solve_without_intercept(
     mechanism: GLM,
     release: Release,
     left_over: Tensor,
-    class_means: Tensor,
-    scale: Tensor,
+    known: Neighbourhood,
     class_weights: Tensor | None,
     only_label: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,6 +60,7 @@ def solve_without_intercept(
     `only_label` rules out the other labels.
     """
     trials, outputs, _ = left_over.shape
+    shift = release.tensors.get("mean", left_over.new_zeros(1, left_over.shape[-1]))
     left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
     direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
     if outputs > 1:
@@ -61,7 +81,7 @@ def solve_without_intercept(
         if class_weights is not None:
             weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
 
-        residual = partial(_residual, mechanism, release, direction, labels, weight)
+        residual = partial(_residual, mechanism, release, direction, shift, labels, weight)
         gap = partial(_gap, residual, mixing)
         magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
         grid = magnitudes * (sign * weight).unsqueeze(1)
@@ -76,19 +96,25 @@ def solve_without_intercept(
             tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
             found, wanted = residual(tau)[..., 0], -tau * mixing
             misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
-            means = class_means.expand(trials, -1, -1)[torch.arange(trials, device=labels.device), labels]
-            distance = ((direction / tau - means) / scale).norm(dim=1)
+            distance = known.distance(direction / tau + shift, labels)
             usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
             best_distance = distance.where(usable, best_distance)
             best_tau = tau[:, 0].where(usable, best_tau)
-    return direction / best_tau.unsqueeze(1), -best_tau.unsqueeze(1) * mixing, best_distance
+    return direction / best_tau.unsqueeze(1) + shift, -best_tau.unsqueeze(1) * mixing, best_distance
 
 
 def _residual(
-    mechanism: GLM, release: Release, direction: Tensor, labels: Tensor, weight: Tensor, tau: Tensor
+    mechanism: GLM,
+    release: Release,
+    direction: Tensor,
+    shift: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    tau: Tensor,
 ) -> Tensor:
-    """What the records direction / τ with these labels leave in the gradient, `(trials, outputs, points)`."""
-    guesses = Records(direction.unsqueeze(1) / tau.unsqueeze(-1), labels[:, None].expand_as(tau))
+    """What the records direction / τ + shift with these labels leave in the gradient, `(trials, outputs, points)`."""
+    features = direction.unsqueeze(1) / tau.unsqueeze(-1) + shift.unsqueeze(1)
+    guesses = Records(features, labels[:, None].expand_as(tau))
     own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
     return own * weight[:, None, None]
 

@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from scipy.special import log_ndtr
+
 from remanence.bounds.bound import require
-from remanence.bounds.closed_forms import gaussian_log_delta, gaussian_success, shift_of, single_step_success
+from remanence.bounds.closed_forms import (
+    gaussian_log_delta,
+    gaussian_success,
+    log_complement,
+    shift_of,
+    single_step_success,
+)
 from remanence.bounds.contour import estimate_success
 from remanence.bounds.hockey_stick import epsilon_upper_both_ways, log_delta_upper_both_ways
 from remanence.bounds.lattice import Ends, lattice_bracket, lattice_brackets
@@ -17,6 +26,9 @@ from remanence.bounds.schedule import Schedule, Segment, normalise, total_steps
 _CLOSED_FORM_SLACK = (
     1e-13  # relative, in γ and in log γ: many times what scipy's log_ndtr was measured to be off
 )
+
+
+_ATOMIC_NOISE = 0.15
 
 
 @dataclass(frozen=True)
@@ -59,9 +71,13 @@ def _bracket(segments: Schedule, log_baseline: float, rtol: float) -> Bracket:
     exact = _closed_form(segments, log_baseline)
     if exact is not None:
         return exact
+    atomic = _atomic(segments, log_baseline, rtol)
+    if atomic is not None and atomic.converged:
+        return atomic
     ends, pair, narrow = lattice_bracket(segments, log_baseline, rtol=rtol)
     method = "lattice" if pair.order in (0.0, 1.0) else "tilted lattice"
-    return _assemble(segments, log_baseline, ends, method, narrow=narrow)
+    found = _assemble(segments, log_baseline, ends, method, narrow=narrow)
+    return found if found.converged or atomic is None else _tighter(found, atomic, rtol)
 
 
 def dpsgd_brackets(
@@ -78,6 +94,8 @@ def dpsgd_brackets(
         _check(log_baseline, rtol)
     exact = [_closed_form(segments, log_baseline) for log_baseline in log_baselines]
     open_ones = [index for index, found in enumerate(exact) if found is None]
+    if min(segment.noise_multiplier for segment in segments) < _ATOMIC_NOISE:
+        return [_bracket(segments, float(log_baseline), rtol) for log_baseline in log_baselines]
     found = lattice_brackets(segments, [log_baselines[index] for index in open_ones], rtol=rtol)
     results = dict(zip(open_ones, found, strict=True))
     return [
@@ -114,6 +132,55 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
         complement_upper,
         "closed form",
         converged=True,
+    )
+
+
+def _tighter(one: Bracket, other: Bracket, rtol: float) -> Bracket:
+    """What two valid brackets prove together."""
+    lower, upper = max(one.log_lower, other.log_lower), min(one.log_upper, other.log_upper)
+    return Bracket(
+        min(lower, upper),
+        upper,
+        min(max(one.log_estimate, lower), upper),
+        max(one.log_complement_lower, other.log_complement_lower),
+        min(one.log_complement_upper, other.log_complement_upper),
+        one.method,
+        converged=upper - lower <= rtol,
+    )
+
+
+def _atomic(segments: Schedule, log_baseline: float, rtol: float) -> Bracket | None:
+    """So little noise that the only secret is whether the target was ever sampled.
+
+    It was not with probability a = Π (1 − q)^T, and then the transcript is as without it: γ ≤ a·κ + 1 − a.
+    The test that looks for any step above one half meets this up to T·Φ(−1/2σ) false alarms and
+    Φ(−1/2σ) misses. None where the noise is too large for this to say much.
+    """
+    if min(segment.noise_multiplier for segment in segments) >= _ATOMIC_NOISE:
+        return None
+    absent = math.fsum(s.steps * s.log_absence for s in segments)
+    noise = max(segment.noise_multiplier for segment in segments)
+    slip = float(log_ndtr(-0.5 / noise))
+    false_alarms = math.log(total_steps(segments)) + slip
+    present = float(log_complement(min(absent, -1e-300))) if absent < 0 else -math.inf
+    complement = absent + float(log_complement(log_baseline))  # 1 − γ ≥ a·(1 − κ)
+    upper = float(log_complement(complement))
+    lower = log_baseline
+    if false_alarms < log_baseline:
+        rest = log_baseline + float(log_complement(false_alarms - log_baseline))
+        lower = float(np.logaddexp(absent + rest, present + float(log_complement(slip))))
+    slack = 1e-12 * (1 + abs(log_baseline) + abs(min(absent, 0.0)))
+    lower, upper = min(max(lower - slack, log_baseline), 0.0), min(upper + slack, 0.0)
+    lower = min(lower, upper)
+    estimate = max(log_baseline, min(upper, 0.0))
+    return Bracket(
+        lower,
+        upper,
+        estimate,
+        complement - slack,
+        0.0,
+        "whether it was sampled",
+        converged=upper - lower <= rtol,
     )
 
 

@@ -262,4 +262,5 @@ def estimate_log_delta(schedule: Schedule, epsilon: float) -> tuple[float, bool]
         return 0.0, False
     share = -math.expm1(ratio)
     trusted = (error + error_without + 4e-16 * total_steps(schedule)) / share < _TRUSTED
-    return float(with_target + math.log(share)), bool(trusted)
+    log_delta = float(with_target + math.log(share))
+    return log_delta, bool(trusted and log_delta <= 0)

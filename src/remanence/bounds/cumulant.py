@@ -211,7 +211,8 @@ def order_for_mean(schedule: Schedule, mean: float, *, start: float) -> tuple[fl
         reach = 2 / at.deviation if at.deviation > 0 else math.inf
         move = min(max(gap / max(at.variance, 1e-300), -reach), reach)
         order = order + move
-        if not low < order < high:
+        creeping = math.isfinite(high - low) and abs(move) < 0.1 * (high - low)
+        if not low < order < high or creeping:
             order = (low + high) / 2
         if not affordable(schedule, order):
             return low if gap > 0 else high, at

@@ -109,8 +109,9 @@ def profile(
 
     def delta(epsilon: float) -> float:
         value = float(function(epsilon))  # pyright: ignore[reportArgumentType]
-        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", 0 <= value <= 1, "check the accountant")
-        return value
+        near = -1e-9 <= value <= 1 + 1e-9  # accountants round
+        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", near, "check the accountant")
+        return min(max(value, 0.0), 1.0)
 
     found: dict[float, float] = {}
 

@@ -11,6 +11,7 @@ from remanence.bounds.bound import require
 from remanence.exceptions import InputError
 
 MOST_STEPS = 10**9
+LEAST_NOISE = 1e-6  # below it, squares leave the range of a float
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Segment:
 
     def __post_init__(self) -> None:
         noise, rate, steps = self.noise_multiplier, self.sample_rate, self.steps
-        require(noise, "noise_multiplier", "a positive, finite number", 0 < noise < math.inf, "1.1")
+        enough = f"a finite number of at least {LEAST_NOISE:g}"
+        require(noise, "noise_multiplier", enough, LEAST_NOISE <= noise < math.inf, "1.1")
         require(rate, "sample_rate", "a share above 0 and at most 1", 0 < rate <= 1, "batch size / records")
         whole = isinstance(steps, Integral) and not isinstance(steps, bool)
         needs = f"a whole number from 1 to {MOST_STEPS:,}"

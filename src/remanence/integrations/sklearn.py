@@ -56,10 +56,12 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     weights = None if sample_weight is None else _numbers(sample_weight, "sample weights")
     described = _describe(model, matrix, np.asarray(labels), weights)
     numbers = matrix.shape[1] + model.fit_intercept
-    if described.mechanism.penalty == 0 and described.mechanism.l1_penalty == 0 and numbers > len(matrix):
+    unpenalised = described.mechanism.penalty == 0 and described.mechanism.l1_penalty == 0
+    exact = isinstance(described.mechanism.family, Gaussian) and numbers == len(matrix)
+    if unpenalised and (exact or numbers > len(matrix)):
         raise InputError(
             "The model fits every record exactly, which leaves nothing to solve for.",
-            needs="a penalty above 0, or at least as many records as parameters",
+            needs="a penalty above 0, or more records than parameters",
             got=f"{len(matrix)} records, {numbers} parameters and no penalty",
             hint="Ridge with a small alpha has a unique optimum, and can be audited",
         )

@@ -108,15 +108,16 @@ class GLM(Mechanism[Weights]):
         for part in parts:
             weights = self.training_weights(part, self._class_weights_of(parts))
             gradient = gradient + self.record_gradients(part, release, weights=weights).sum(1)
-        standard = in_standard_units(gradient, *standard_units(parts[0]))
+        units = standard_units(parts[0])
+        standard = in_standard_units(gradient, *units)
         if not self.fit_intercept:
-            standard = gradient[..., 1:] / standard_units(parts[0])[1]  # nothing holds the level at zero
+            standard = slopes_alone(gradient, release) / units[1]  # nothing holds the level at zero
         return standard.flatten(1).norm(dim=1)
 
     def predictor(self, records: Records, release: Release) -> Tensor:
         """The linear predictors of records, `(trials, outputs, records)`."""
         coefficient, intercept = raw_parameters(release)
-        return coefficient @ records.flat.mT + intercept.unsqueeze(-1)
+        return coefficient @ records.flat.double().mT + intercept.unsqueeze(-1)
 
     def record_gradients(
         self, records: Records, release: Release, *, weights: Tensor | None = None
@@ -176,6 +177,31 @@ class GLM(Mechanism[Weights]):
         counts = [class_counts(part.labels, self.family.classes) for part in parts]
         return balanced_weights(sum(counts[1:], counts[0]))
 
+    def check_weights(self, records: Records) -> None:
+        """Refuse weights that make each other ambiguous, or that mean nothing."""
+        weights = self.class_weights
+        if weights == "balanced" and records.weights is not None:
+            raise InputError(
+                "Balanced class weights and record weights cannot be told apart.",
+                needs="one of the two: scikit-learn balances by the sum of the weights, the missing one included",
+                got="class_weight='balanced' and sample weights",
+                hint="class weights as a dict",
+            )
+        if isinstance(weights, tuple) and len(weights) != self.family.classes:
+            raise InputError(
+                "The class weights do not fit the classes.",
+                needs=f"{self.family.classes} weights",
+                got=f"{len(weights)} of them",
+                hint="one weight per class, in their order",
+            )
+        if records.weights is not None and not (records.weights > 0).all():
+            raise InputError(
+                "A record without a positive weight leaves no trace.",
+                needs="weights above 0",
+                got=f"a smallest weight of {float(records.weights.min()):g}",
+                hint="leave those records out",
+            )
+
     def _check(self, known_data: Records | None, targets: Records) -> None:
         """Refuse what has no unique optimum, before any time is spent."""
         count = targets.batch_shape[1] + (0 if known_data is None else len(known_data))
@@ -194,6 +220,7 @@ class GLM(Mechanism[Weights]):
                 got=f"{count} records, {numbers} parameters and no penalty",
                 hint="a small penalty, for example 1e-3",
             )
+        self.check_weights(targets)
         for name, records in (("known data", known_data), ("targets", targets)):
             if records is not None and not records.flat.isfinite().all():
                 raise InputError(
@@ -256,6 +283,17 @@ def raw_parameters(release: Release) -> tuple[Tensor, Tensor]:
         return coefficient, intercept
     coefficient = coefficient / release["scale"].unsqueeze(1)
     return coefficient, intercept - (coefficient * release["mean"].unsqueeze(1)).sum(-1)
+
+
+def slopes_alone(gradient: Tensor, release: Release) -> Tensor:
+    """The coefficients' part of a gradient in raw units for a model without an intercept.
+
+    Such a model is stationary in Σ r (x − mean), the mean being the scaler's; Σ r itself is free.
+    """
+    slopes = gradient[..., 1:]
+    if "mean" not in release.tensors:
+        return slopes
+    return slopes - release["mean"].unsqueeze(1) * gradient[..., :1]
 
 
 def standard_units(records: Records) -> tuple[Tensor, Tensor]:

@@ -79,4 +79,5 @@ def _train_one(train: Train, records: Records, seed: int, alone: bool) -> dict[s
             got=type(tensors).__name__,
             hint="return dict(model.state_dict())",
         )
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+    # Copies: a function that trains one module again and again returns the same tensors each time.
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,6 +1,9 @@
-"""Tables that need no tensors."""
+"""Tables and numbers that need no tensors."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 from rich.table import Table
 
@@ -15,3 +18,48 @@ def attacks_table() -> Table:
     for info in CATALOGUE.values():
         table.add_row(info.name, info.summary, info.needs, info.sees, info.reference.short)
     return table
+
+
+def thousandths(share: float, *, up: bool = False) -> str:
+    """A share as a number in 1000, with decimals where rounding would hide it; rounded up for a ceiling.
+
+    >>> thousandths(0.389), thousandths(0.0004), thousandths(0.9999), thousandths(1.0), thousandths(0.02501, up=True)
+    ('389', '0.4', '999.9', '1000', '25.1')
+    """
+    value = 1000 * share
+    if value in (0, 1000):
+        return f"{value:.0f}"
+    edge = min(value, 1000 - value)
+    digits = (
+        0 if edge >= (100 if up else 1) else 1 if edge >= 0.05 else min(12, 1 - math.floor(math.log10(edge)))
+    )
+    scaled = value * 10**digits
+    return f"{(math.ceil(scaled - 1e-9) if up else round(scaled)) / 10**digits:.{digits}f}"
+
+
+def upwards(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never below itself.
+
+    >>> upwards(1.51537), upwards(8.0), upwards(0.00012341)
+    ('1.516', '8', '0.0001235')
+    """
+    return _outwards(value, digits, math.ceil)
+
+
+def downwards(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never above itself.
+
+    >>> downwards(0.123456)
+    '0.1234'
+    """
+    return _outwards(value, digits, math.floor)
+
+
+def _outwards(value: float, digits: int, rounded: Callable[[float], int]) -> str:
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    scaled = value * 10.0**places
+    nearest = round(scaled)
+    whole = nearest if abs(scaled - nearest) < 1e-9 * abs(scaled) else rounded(scaled)
+    return f"{whole / 10.0**places:.{digits}g}"

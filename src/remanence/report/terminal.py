@@ -12,6 +12,7 @@ from rich.text import Text
 from remanence.auditing import AuditResult
 from remanence.caveats import OPTIMISER_NOT_CONVERGED, Caveat
 from remanence.evidence import Evidence
+from remanence.report.tables import thousandths
 from remanence.statistics import SuccessRate
 from remanence.verdict import Verdict
 
@@ -31,13 +32,13 @@ def audit_view(result: AuditResult) -> RenderableType:
     )
     verdict.append(f"{result.verdict.meaning}\n")
     verdict.append(
-        f"The strongest attack, {best.attack}, recovered {_thousandths(best.main.rate)} records in 1000 "
-        f"(between {_thousandths(best.main.lower)} and {_thousandths(best.main.upper)}). "
-        f"Guessing recovers {_thousandths(best.baseline.value)}; your limit is {_thousandths(limit)}."
+        f"The strongest attack, {best.attack}, recovered {thousandths(best.main.rate)} records in 1000 "
+        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
+        f"Guessing recovers {thousandths(best.baseline.value)}; your limit is {thousandths(limit)}."
     )
     if result.bounds:
         ceiling = min(bound.success for bound in result.bounds)
-        verdict.append(f" Proven: no attack exceeds {_thousandths(ceiling)}.")
+        verdict.append(f" Proven: no attack exceeds {thousandths(ceiling, up=True)}.")
     model = result.threat_model
     scope = f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
     criterion = model["criterion"]
@@ -73,9 +74,9 @@ def summary_table(results: Sequence[AuditResult]) -> Table:
             Text(str(result.verdict), _COLOURS[result.verdict]),
             best.attack,
             _interval(best.main),
-            _thousandths(best.baseline.value),
-            _thousandths(result.policy.max_success),
-            "none" if ceiling is None else _thousandths(ceiling),
+            thousandths(best.baseline.value),
+            thousandths(result.policy.max_success),
+            "none" if ceiling is None else thousandths(ceiling, up=True),
             f"{result.environment['seconds']['total']:.1f}",
         )
     return table
@@ -91,8 +92,8 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
             entry.attack,
             _interval(entry.main),
             _interval(entry.control),
-            _thousandths(entry.baseline.value),
-            "" if entry.label_rate is None else _thousandths(entry.label_rate.rate),
+            thousandths(entry.baseline.value),
+            "" if entry.label_rate is None else thousandths(entry.label_rate.rate),
             _number(entry.median_error),
             _number(entry.median_predicted_error),
         )
@@ -114,19 +115,7 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
 
 
 def _interval(rate: SuccessRate) -> str:
-    return f"{_thousandths(rate.rate)} ({_thousandths(rate.lower)} to {_thousandths(rate.upper)})"
-
-
-def _thousandths(share: float) -> str:
-    """A share as a number in 1000, with a decimal where rounding would hide it.
-
-    >>> _thousandths(0.389), _thousandths(0.0004), _thousandths(0.9999), _thousandths(1.0)
-    ('389', '0.4', '999.9', '1000')
-    """
-    value = share * 1000
-    plain = f"{value:.0f}"
-    hidden = (plain == "0" and value > 0) or (plain == "1000" and value < 1000)
-    return f"{value:.1f}" if hidden else plain
+    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
 
 
 def _number(value: float | None) -> str:
