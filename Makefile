@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check format bench lock clean
+.PHONY: demo test test-all check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -27,6 +27,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@
 
 clean:

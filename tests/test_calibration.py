@@ -53,6 +53,32 @@ def test_the_sampling_rate_is_the_largest_that_is_certain_to_meet_the_limit():
     assert calibrate(0.9, 0.1, noise_multiplier=30.0, steps=2).sample_rate == 1.0
 
 
+def test_a_limit_just_above_the_baseline_is_solved_with_certificates_that_resolve_it():
+    found = calibrate(0.1000003, 0.1, sample_rate=0.01, steps=10)
+    assert 1e4 < found.noise_multiplier < 1e5
+    assert found.bound.success <= 0.1000003
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "epsilon", "noise"), [(0.003162, 1066, 0.767, 0.8753), (0.001216, 31, 5.015, 0.3861)]
+)
+def test_rare_batches_do_not_lead_the_search_astray(rate, steps, epsilon, noise):
+    assert noise_for_epsilon(epsilon, delta=1e-5, sample_rate=rate, steps=steps) == pytest.approx(
+        noise, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "baseline"),
+    [(1e-6, 0.5, 10, 0.5), (0.03, 0.01, 100, 0.1), (0.1, 0.2, 20, 0.01)],
+)
+def test_hardly_any_noise_leaves_only_the_sampling_as_a_secret(noise, rate, steps, baseline):
+    bound = dpsgd(baseline, noise_multiplier=noise, sample_rate=rate, steps=steps)
+    absent = (1 - rate) ** steps
+    assert bound.success == pytest.approx(absent * baseline + 1 - absent, rel=1e-4)
+    assert bound.lower <= absent * baseline + 1 - absent <= bound.success
+
+
 def test_steps_end_where_the_search_does():
     assert calibrate(0.5, 0.1, noise_multiplier=1e5, sample_rate=1e-4).steps == MOST_STEPS
 

@@ -115,6 +115,31 @@ def test_a_factory_file_is_audited(run, tmp_path):
     assert (tmp_path / "remanence-runs/mine-game" / DOCUMENT).exists()
 
 
+def test_a_factory_may_print_import_its_neighbours_and_define_dataclasses(run, tmp_path):
+    (tmp_path / "neighbour.py").write_text("ALPHA = 2.0\n")
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom neighbour import ALPHA\n"
+        + HEADER
+        + "@dataclass(frozen=True)\nclass Settings:\n    alpha: float = ALPHA\n"
+        + "def game():\n    print('hello')\n    return leave_one_out(Ridge(Settings().alpha).fit(x, y), x, y)\n"
+    )
+    code, out, err = run("audit", "mine.py:game", "--json")
+    assert code == 1
+    assert json.loads(out)["threat_model"]["mechanism"]["penalty"] == 2.0
+    assert "hello" in err
+
+
+def test_a_mistake_of_our_own_does_not_look_like_a_verdict(run, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr("remanence.auditing.audit", broken)
+    code, out, err = run("audit", "diabetes-ridge")
+    assert code == 70
+    assert out == ""
+    assert "oops" in err
+
+
 def test_help_lists_every_command_and_the_exit_codes():
     text = CliRunner().invoke(app, ["--help"]).output
     for command in ("audit", "attacks", "targets", "demo", "show"):
@@ -138,6 +163,7 @@ FACTORIES = {
     "text": "def game():\n    return leave_one_out(Ridge().fit(x, y), np.full((30, 3), 'red'), y)\n",
     "nothing": "def game():\n    return None\n",
     "broken": "def game(:\n",
+    "leaves": "import sys\ndef game():\n    sys.exit(0)\n",
     "unfitted": "def game():\n    return leave_one_out(Ridge(), x, y)\n",
 }
 WRONG = [
@@ -155,6 +181,8 @@ WRONG = [
     (["audit", "nothing.py:game"], "NoneType"),
     (["audit", "broken.py:game"], "SyntaxError"),
     (["audit", "unfitted.py:game"], "is not fitted"),
+    (["audit", "leaves.py:game"], "SystemExit"),
+    (["audit", "diabetes-shortlist", "--max-success", "0.04"], "a limit above what a guess achieves"),
     (["audit", "raises.py:other"], "has no function named 'other'"),
     (["audit", "no-such-target"], "remanence targets"),
     (["audit", "diabetes-ridge", "--attack", "magic"], "remanence attacks"),

@@ -31,6 +31,23 @@ def test_matching_finds_the_assignment_of_least_total_error():
     assert found.errors[0].tolist() == pytest.approx([0.0, 0.0025, 0.0])
 
 
+def test_matching_heeds_labels_where_they_count():
+    criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED, label_scale=1.0)
+    found = criterion.compare(records([[1.0, 1.0]], [[0, 1]]), records([[1.0, 1.0]], [[1, 0]]))
+    assert found.succeeded.all()
+
+
+def test_bytes_do_not_wrap_around():
+    target = Records(torch.tensor([[1, 200, 3]], dtype=torch.uint8), torch.zeros(1))
+    guess = Records(torch.tensor([[0, 201, 3]], dtype=torch.uint8), torch.zeros(1))
+    assert float(relative_error()(target, guess)) == pytest.approx(2**0.5 / (1 + 200**2 + 9) ** 0.5)
+
+
+def test_an_exact_guess_of_a_record_of_zeros_is_exact():
+    zero = records([[0.0]])
+    assert Criterion().compare(zero, zero).succeeded.all()
+
+
 def test_matching_leaves_records_without_a_guess_unrecovered():
     criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED)
     found = criterion.compare(records([[0.0, 1.0, 2.0]]), records([[1.0]]))

@@ -127,6 +127,14 @@ def test_the_remaining_gradient_is_that_of_the_summed_loss():
     )
 
 
+def test_single_precision_data_are_trained_and_attacked_in_double():
+    from remanence import ClosedForm, LeaveOneOut, play
+
+    data = synthetic()
+    single = Records(data.features.float(), data.labels)
+    assert play(LeaveOneOut(GLM(Logistic()), single), ClosedForm()).main.rate == 1
+
+
 def bad_labels(values):
     data = synthetic(8)
     return Records(data.features, torch.tensor(values))

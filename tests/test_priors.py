@@ -62,6 +62,13 @@ def test_labels_that_count_split_candidates_with_equal_features():
     assert FinitePrior(same).baseline(Criterion(mismatch, 0.01, label_scale=1.0)).value == 0.5
 
 
+def test_a_label_between_two_classes_counts_for_both():
+    ten = Records(torch.ones(10, 1, dtype=torch.float64), torch.arange(10))
+    baseline = FinitePrior(ten).baseline(Criterion(mismatch, 0.5, label_scale=1.0))
+    assert baseline.lower == pytest.approx(0.1)
+    assert baseline.value + 1e-12 >= 0.2  # guessing the label 0.5 meets two
+
+
 def test_an_error_without_a_stated_reach_gives_the_trivial_baseline():
     anonymous = Error("anonymous", lambda a, b: (a.flat - b.flat).abs().sum(-1))
     assert FinitePrior(points(0, 5)).baseline(Criterion(anonymous, 0.1)).value == 1

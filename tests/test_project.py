@@ -114,6 +114,29 @@ def test_every_python_block_of_the_docs_runs(block, tmp_path, monkeypatch):
     exec(compile(block, "block", "exec"), {"__name__": "block"})  # noqa: S102
 
 
+def console_blocks():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for block in re.findall(r"```\n(\$ remanence .*?)```", page.read_text(), re.DOTALL):
+            for part in block.split("$ remanence ")[1:]:
+                command, _, output = part.partition("\n")
+                yield pytest.param(command.split(), output, id=f"{page.name}: {command}")
+
+
+@pytest.mark.parametrize(("arguments", "expected"), list(console_blocks()))
+def test_every_console_block_of_the_docs_prints_what_it_shows(
+    arguments, expected, tmp_path, monkeypatch, capsys
+):
+    from remanence.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    printed = " ".join(capsys.readouterr().out.split())
+    for part in expected.split("\n...\n"):
+        assert " ".join(part.split()) in printed
+
+
 def test_the_schema_travels_in_the_wheel(tmp_path):
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/remanence"]

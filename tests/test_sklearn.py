@@ -2,15 +2,16 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn import linear_model as linear
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 from sklearn.svm import LinearSVC
 
 from conftest import synthetic
 from remanence import ClosedForm, InputError, ScalerMean, play
-from remanence.caveats import INACTIVE_FEATURES, OPTIMISER_NOT_CONVERGED
+from remanence.caveats import INACTIVE_FEATURES, NO_TRACE, OPTIMISER_NOT_CONVERGED
 from remanence.integrations.sklearn import leave_one_out
 
 TIGHT = {"tol": 1e-13, "max_iter": 200_000}
@@ -127,6 +128,52 @@ def test_features_that_an_l1_penalty_switched_off_are_left_out_and_said_to_be():
     assert INACTIVE_FEATURES in evidence.caveats
 
 
+SCALERS = [StandardScaler(), MinMaxScaler(), MaxAbsScaler(), RobustScaler()]
+
+
+@pytest.mark.parametrize("scaler", SCALERS, ids=repr)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_scaler_in_front_of_a_model_without_an_intercept_hides_nothing(scaler, classes):
+    features, labels = table(classes, 120)
+    model = make_pipeline(scaler, logistic(fit_intercept=False, solver="newton-cholesky")).fit(
+        features + 3, labels
+    )
+    evidence = play(leave_one_out(model, features + 3, labels), ClosedForm())
+    assert evidence.remaining_gradient < 1e-6
+    # With two classes a record and its mirror image can be taken for each other, unless the mean is known.
+    expected = 0.9 if classes == 3 or isinstance(scaler, StandardScaler) else 0.2
+    assert evidence.main.rate > expected
+
+
+def test_data_that_were_centred_tell_a_record_from_its_mirror_image():
+    features, labels = table(2, 120)
+    features = StandardScaler().fit_transform(features)
+    game = leave_one_out(
+        logistic(fit_intercept=False, solver="newton-cholesky").fit(features, labels), features, labels
+    )
+    guess = ClosedForm().expose(game.mechanism, game.data, game.release).records.features[:, 0].numpy()
+    right = np.linalg.norm(guess - features, axis=1) < 1e-6
+    mirrored = np.linalg.norm(guess + features, axis=1) < 1e-6
+    assert right.mean() > 0.9
+    assert not mirrored.any()
+
+
+@pytest.mark.parametrize("rare", [1, 2])
+def test_the_only_record_of_a_class_comes_back_under_balanced_weights(rare):
+    features, labels = table(2, 80)
+    labels = np.where(np.arange(80) < rare, 2, labels)
+    model = logistic(solver="newton-cholesky", class_weight="balanced").fit(features, labels)
+    assert play(leave_one_out(model, features, labels), ClosedForm()).main.rate == 1
+
+
+def test_a_record_that_the_model_explains_exactly_is_out_of_reach_and_said_to_be():
+    features, _ = table()
+    game = leave_one_out(linear.Ridge().fit(features, np.ones(60)), features, np.ones(60))
+    caveats = play(game, ClosedForm()).caveats
+    assert NO_TRACE in caveats
+    assert OPTIMISER_NOT_CONVERGED not in caveats
+
+
 def test_labels_may_be_strings():
     features, labels = table()
     names = np.array(["benign", "malignant"])[labels]
@@ -165,6 +212,11 @@ REFUSED = [
         "link",
     ),
     (lambda: leave_one_out(fitted(linear.Lasso(alpha=99)), X, Y), "too little"),
+    (lambda: leave_one_out(linear.LinearRegression().fit(X[:5], Y[:5]), X[:5], Y[:5]), "more records than"),
+    (lambda: leave_one_out(fitted(logistic(class_weight="balanced")), X, Y, np.ones(60)), "as a dict"),
+    (lambda: leave_one_out(fitted(logistic()), X, Y, np.arange(60.0)), "above 0"),
+    (lambda: leave_one_out(linear.Ridge().fit(X, np.stack([Y, Y], 1)), X, Y), "one output"),
+    (lambda: leave_one_out(fitted(logistic()), csr_matrix(X), Y), "dense"),
 ]
 
 

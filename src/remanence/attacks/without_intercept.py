@@ -4,9 +4,9 @@ Without an intercept the left-over gradient −w r ⊗ x is known only as a prod
 scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
 one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
 known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
-equation can have two solutions. Among those, one that completes the known records to a total of zero
-is certain (data are often centred before training); otherwise the one closest to the known records
-of its class is taken.
+equation can have two solutions. Among those, one that completes the known records to the scaler's mean
+is certain, or to a mean of zero without a scaler (data are often centred before training); otherwise
+the one closest to the known records of its class is taken.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Neighbourhood:
     total: Tensor  # (., features)
     records: int
 
-    def distance(self, features: Tensor, labels: Tensor) -> Tensor:
-        """How far records are from their class; −1 where they make the data centred, `(trials,)`."""
+    def distance(self, features: Tensor, labels: Tensor, shift: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they complete the data to the mean `shift`, `(trials,)`."""
         means = self.class_means.expand(len(labels), -1, -1)
         own = means[torch.arange(len(labels), device=labels.device), labels]
-        completes = ((self.total + features) / self.scale).norm(dim=1) < _CENTRED * (self.records + 1)
+        count = self.records + 1
+        completes = ((self.total + features - count * shift) / self.scale).norm(dim=1) < _CENTRED * count
         return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
@@ -96,7 +97,7 @@ def solve_without_intercept(
             tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
             found, wanted = residual(tau)[..., 0], -tau * mixing
             misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
-            distance = known.distance(direction / tau + shift, labels)
+            distance = known.distance(direction / tau + shift, labels, shift)
             usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
             best_distance = distance.where(usable, best_distance)
             best_tau = tau[:, 0].where(usable, best_tau)

@@ -67,6 +67,13 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
         )
     mechanism, caveats = described.mechanism, ()
     coefficient = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    if len(coefficient) != mechanism.family.outputs:
+        raise InputError(
+            "The model has several outputs.",
+            needs="a model with one output, or one class label",
+            got=f"coefficients of shape {coefficient.shape}",
+            hint="audit one output at a time",
+        )
     tensors = {
         "coefficient": coefficient[None],
         "intercept": np.broadcast_to(np.atleast_1d(model.intercept_), (1, len(coefficient))),
@@ -85,6 +92,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     tensor = torch.from_numpy
     data = Records(tensor(matrix), tensor(described.labels), None if weights is None else tensor(weights))
     mechanism.family.check(data.labels)
+    mechanism.check_weights(data)
     release = Weights({name: tensor(np.array(value, dtype=np.float64)) for name, value in tensors.items()})
     label_scale = 1.0 if mechanism.family.classes else float(data.labels.std())
     if weights is not None and not mechanism.family.classes:
@@ -278,6 +286,13 @@ def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
+    if hasattr(values, "toarray"):
+        raise InputError(
+            f"The {name} are a sparse matrix.",
+            needs="a dense array",
+            got=type(values).__name__,
+            hint="X.toarray(), if it fits into memory",
+        )
     try:
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values).astype(np.float64)
     except (TypeError, ValueError) as error:
