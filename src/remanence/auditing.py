@@ -160,10 +160,6 @@ def audit(
     at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict.
     """
     policy = policy or Policy()
-    if not 0 <= seed < 2**63:
-        raise InputError(
-            "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
-        )
     _check_limit(game, policy)
     started, clock = datetime.now(UTC), time.perf_counter()
     chosen = list(attacks) if attacks is not None else compatible_attacks(game)

@@ -224,9 +224,11 @@ def frontier(
     The noise is recalibrated to (ε, δ) at every point. The same ε is a different risk at a different
     sampling rate.
     """
-    from remanence.frontier import evenly, write
+    from remanence.frontier import check_name, evenly, write
     from remanence.frontier import frontier as trace
 
+    for path in out or []:
+        check_name(path)
     ranges = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDIDATES: (2, 1e6)}
     low, high = ranges[over]
     values = evenly(low if start is None else start, high if end is None else end, points)

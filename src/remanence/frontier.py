@@ -97,17 +97,22 @@ def evenly(low: float, high: float, count: int) -> list[float]:
     return [float(low), *(round(value, 12) for value in inner), float(high)]
 
 
-def write(points: Sequence[Point], over: Axis, path: Path) -> None:
-    """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
-    writers = {".csv": _csv, ".json": _json, ".svg": _picture, ".png": _picture}
-    if path.suffix not in writers:
+def check_name(path: Path) -> None:
+    """Refuse a kind of file that cannot be written, before any time is spent."""
+    if path.suffix not in (".csv", ".json", ".svg", ".png"):
         raise InputError(
             "The kind of file is not known.",
-            needs=f"a name ending in {', '.join(writers)}",
+            needs="a name ending in .csv, .json, .svg or .png",
             got=path.name,
             hint="--out frontier.csv",
         )
-    content = writers[path.suffix](points, over, path.suffix)
+
+
+def write(points: Sequence[Point], over: Axis, path: Path) -> None:
+    """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
+    check_name(path)
+    writers = {".csv": _csv, ".json": _json}
+    content = writers.get(path.suffix, _picture)(points, over, path.suffix)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -115,7 +120,7 @@ def write(points: Sequence[Point], over: Axis, path: Path) -> None:
             "The file cannot be written.",
             needs="a folder that exists",
             got=f"{path}: {error.strerror}",
-            hint=".",
+            hint="a folder that exists",
         ) from None
 
 

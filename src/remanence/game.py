@@ -144,6 +144,10 @@ def play(
     trials = game.default_trials if trials is None else trials
     if trials < 1:
         raise InputError("Nothing to play.", needs="at least 1 trial", got=str(trials), hint="--trials 200")
+    if not 0 <= seed < 2**63:
+        raise InputError(
+            "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
+        )
     rounds = game.to(device).rounds(attack, trials=trials, seed=seed, device=device)
     main, control = (_rate(side.succeeded, confidence) for side in (rounds.main, rounds.control))
     caveats = [*check_rates(main, control, rounds.baseline), *rounds.caveats]

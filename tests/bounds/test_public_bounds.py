@@ -140,6 +140,7 @@ def test_reconstruction_and_differential_privacy_are_one(success):
         best = weight * norm.sf(cut - shift) + (1 - weight) * norm.cdf(cut)
         assert bounds.pair_success(epsilon, delta) == pytest.approx(best, rel=1e-12)
         assert bounds.delta_from_pair(best, epsilon=epsilon) == pytest.approx(delta, abs=1e-12)
+    assert bounds.delta_from_pair(0.9, epsilon=800.0) == 0
     epsilon = bounds.epsilon_from_pair(success, delta=1e-3)
     assert bounds.pair_success(epsilon, 1e-3) >= success - 1e-12
 

@@ -34,7 +34,7 @@ def delta_from_pair(success: float, *, epsilon: float) -> float:
     """
     _check(epsilon, 0.0)
     require(success, "success", "a share", 0 <= success <= 1, "the lower end of the attack's interval")
-    return max(0.0, success * (1 + math.exp(epsilon)) - math.exp(epsilon))
+    return max(0.0, success - (1 - success) * math.exp(min(epsilon, 700.0)))
 
 
 def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:

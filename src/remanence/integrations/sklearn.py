@@ -223,7 +223,7 @@ def _tweedie(model: Any, labels: np.ndarray, total: float) -> _Description:
             "This combination of power and link is not supported.",
             needs="a log link, or power 0 with the identity link",
             got=f"power = {power:g} with the identity link",
-            hint="link='log'",
+            hint="power 0, or a power of at least 1 with link='log'",
         )
     mechanism = GLM(
         Gaussian() if identity else Tweedie(power),
