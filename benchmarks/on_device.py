@@ -61,9 +61,8 @@ def main() -> None:
             play(game, attack, trials=50, device=device)  # loads kernels
             started = time.perf_counter()
             found = play(game, attack, trials=trials, device=device)
-            print(
-                f"{name:42} {device:5} {time.perf_counter() - started:7.2f} s  main {found.main}, control {found.control}"
-            )
+            seconds = time.perf_counter() - started
+            print(f"{name:42} {device:5} {seconds:7.2f} s  main {found.main}, control {found.control}")
 
 
 if __name__ == "__main__":

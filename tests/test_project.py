@@ -111,7 +111,9 @@ def code_blocks():
 @pytest.mark.parametrize("block", list(code_blocks()))
 def test_every_python_block_of_the_docs_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "block", "exec"), {"__name__": "block"})  # noqa: S102
+    namespace = {"__name__": "block"}
+    exec(compile(block, "block", "exec"), namespace)  # noqa: S102
+    assert len(namespace) > 2, "a block that does nothing shows nothing"
 
 
 def console_blocks():
