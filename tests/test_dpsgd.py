@@ -244,3 +244,8 @@ def test_final_weights_alone_are_not_a_transcript():
 def test_settings_that_mean_nothing_are_refused(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         dpsgd_game(**settings)
+
+
+def test_a_layer_that_mixes_records_is_refused_by_name():
+    with pytest.raises(InputError, match="'1'"):
+        AnyModule(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, elu, gelu, relu
 
+from remanence.exceptions import InputError
 from remanence.records import Records
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -135,10 +136,20 @@ class Perceptron(Network):
 class AnyModule(Network):
     """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. Slower, and general.
 
-    Layers that mix the records of a batch (batch normalisation) have no gradient per record.
+    Batch normalisation, which mixes the records of a batch, is refused: it leaves no gradient per record.
     """
 
     module: nn.Module
+
+    def __post_init__(self) -> None:
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                raise InputError(
+                    f"The layer {name!r} mixes the records of a batch.",
+                    needs="layers under which every record has a gradient of its own",
+                    got=type(layer).__name__,
+                    hint="GroupNorm or LayerNorm instead",
+                )
 
     @property
     def numbers(self) -> int:
