@@ -249,3 +249,32 @@ def test_settings_that_mean_nothing_are_refused(settings):
 def test_a_layer_that_mixes_records_is_refused_by_name():
     with pytest.raises(InputError, match="'1'"):
         AnyModule(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+
+
+def rerecorded(features: int = 4, labels: int = 0, factor: float = 1.0) -> Game:
+    """A game whose data do not fit its network."""
+    game, records = dpsgd_game(), synthetic(12, features=features, classes=3)
+    moved = Records(records.features.float() * factor, records.labels + labels)
+    return Game(game.mechanism, FinitePrior(moved[:4]), moved[4:], game.criterion)
+
+
+WRONG = [
+    (lambda: Perceptron((4, 3), "swish"), "elu, relu"),
+    (lambda: Perceptron((4,)), "at least two sizes"),
+    (lambda: play(rerecorded(features=5), PriorAware(), trials=2), "cannot read the records"),
+    (lambda: play(rerecorded(labels=7), PriorAware(), trials=2), "labels from 0 to 2"),
+    (lambda: rerecorded(factor=float("nan")), "finite numbers"),
+]
+
+
+@pytest.mark.parametrize(("attempt", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_data_that_do_not_fit_the_network_are_refused_in_a_sentence(attempt, message):
+    with pytest.raises(InputError, match=message):
+        attempt()
+
+
+def test_logits_are_those_of_the_module():
+    network = Perceptron((4, 6, 3))
+    flat = network.initial(2, torch.Generator().manual_seed(0)).double()
+    by_module = AnyModule(module_of(network)).classify(flat, data()[None])
+    assert torch.allclose(network.classify(flat, data()[None]), by_module)

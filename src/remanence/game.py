@@ -64,6 +64,18 @@ class Game:
                 hint="Game(..., targets=EmpiricalPrior(held_out_records))",
             )
 
+        for name, records in self._records().items():
+            records.require_finite(name)
+
+    def _records(self) -> dict[str, Records]:
+        """All the data that the game holds."""
+        found = {} if self.known_data is None else {"known_data": self.known_data}
+        for name, source in (("prior", self.prior), ("targets", self.targets)):
+            records = getattr(source, "candidates", getattr(source, "records", None))
+            if isinstance(records, Records):
+                found[name] = records
+        return found
+
     @property
     def knowledge(self) -> Knowledge:
         """All that the adversary has before the release."""
@@ -80,12 +92,7 @@ class Game:
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
-        prints = {} if self.known_data is None else {"known_data": self.known_data.sha256()}
-        for name, source in (("prior", self.prior), ("targets", self.targets)):
-            records = getattr(source, "candidates", getattr(source, "records", None))
-            if isinstance(records, Records):
-                prints[name] = records.sha256()
-        return prints
+        return {name: records.sha256() for name, records in self._records().items()}
 
     def to(self, device: torch.device | str) -> Game:
         """The same game on another device."""

@@ -47,6 +47,8 @@ class LeaveOneOut:
                 hint="more data",
             )
 
+        self.data.require_finite("data")
+
     @property
     def knowledge(self) -> Knowledge:
         """What the adversary has when the first record is the target."""

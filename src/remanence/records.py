@@ -78,6 +78,16 @@ class Records:
         """All records but one."""
         return concatenate([self[:index], self[index + 1 :]])
 
+    def require_finite(self, name: str) -> None:
+        """Refuse features that are not numbers: every result computed from them would be meaningless."""
+        if self.features.is_floating_point() and not self.features.isfinite().all():
+            raise InputError(
+                f"The {name} cannot be used.",
+                needs="finite numbers",
+                got="NaN or infinite features",
+                hint="drop or impute those records first",
+            )
+
     def sha256(self) -> str:
         """A fingerprint of the contents, so that a result can name its data without showing it."""
         digest = hashlib.sha256()

@@ -80,6 +80,9 @@ class DPSGD(Mechanism[Release]):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Release:
         """Train once per trial on the known data and that trial's targets."""
+        self.network.check(targets)
+        if known_data is not None:
+            self.network.check(known_data[None])
         trials, set_size = targets.batch_shape
         device = targets.features.device
         known_count = 0 if known_data is None else len(known_data)

@@ -222,13 +222,8 @@ class GLM(Mechanism[Weights]):
             )
         self.check_weights(targets)
         for name, records in (("known data", known_data), ("targets", targets)):
-            if records is not None and not records.flat.isfinite().all():
-                raise InputError(
-                    f"The {name} cannot be trained on.",
-                    needs="finite numbers",
-                    got="NaN or infinite features",
-                    hint="drop or impute those records first",
-                )
+            if records is not None:
+                records.require_finite(name)
         labels = (
             [targets.labels.flatten()]
             if known_data is None

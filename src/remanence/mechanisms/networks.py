@@ -36,6 +36,32 @@ class Network(ABC):
         """How many parameters there are."""
 
     @abstractmethod
+    def classify(self, parameters: Tensor, records: Records) -> Tensor:
+        """The logits of records that all trials share, `(trials, records, classes)`."""
+
+    def check(self, records: Records) -> None:
+        """Refuse records that the network cannot read, or labels that it has no class for."""
+        one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
+        parameters = self.initial(1, torch.Generator()).to(records.features.device)
+        try:
+            classes = self.classify(parameters, one[None]).shape[-1]
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                "The network cannot read the records.",
+                needs="records of the shape that its first layer takes",
+                got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
+                hint="the first size of a Perceptron is the number of features",
+            ) from None
+        low, high = int(records.labels.min()), int(records.labels.max())
+        if low < 0 or high >= classes:
+            raise InputError(
+                "A label has no class in the network.",
+                needs=f"labels from 0 to {classes - 1}",
+                got=f"labels from {low} to {high}",
+                hint="encode the classes as 0, 1, ...",
+            )
+
+    @abstractmethod
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
         """Freshly drawn parameters, on the generator's device."""
 
@@ -64,6 +90,15 @@ class Perceptron(Network):
 
     sizes: tuple[int, ...]  # inputs, hidden layers, classes
     activation: str = "elu"
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS or len(self.sizes) < 2:
+            raise InputError(
+                "There is no such perceptron.",
+                needs=f"at least two sizes, and an activation among {', '.join(ACTIVATIONS)}",
+                got=f"sizes {self.sizes}, activation {self.activation!r}",
+                hint="Perceptron((784, 10, 10), 'elu')",
+            )
 
     @property
     def numbers(self) -> int:
@@ -103,6 +138,14 @@ class Perceptron(Network):
         for values, delta, (weight, bias) in zip(inputs, deltas, self._layers(vectors), strict=True):
             inner += (delta * (_product(weight, values) + bias.unsqueeze(2))).sum(1)
         return factors * inner, factors * norms
+
+    def classify(self, parameters: Tensor, records: Records) -> Tensor:
+        """Layer by layer."""
+        values = records.flat.to(parameters.dtype).mT
+        for index, (weight, bias) in enumerate(self._layers(parameters)):
+            values = ACTIVATIONS[self.activation](values) if index else values
+            values = _product(weight, values) + bias.unsqueeze(2)
+        return values.mT
 
     def _layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Weight `(trials, outputs, inputs)` and bias `(trials, outputs)` of each layer."""
@@ -175,16 +218,21 @@ class AnyModule(Network):
         gradients = self._clipped(parameters, records, max_norm)
         return torch.einsum("trn,tn->tr", gradients, vectors), gradients.norm(dim=-1)
 
-    def _clipped(self, parameters: Tensor, records: Records, max_norm: float) -> Tensor:
-        names = [name for name, _ in self.module.named_parameters()]
-        shapes = [parameter.shape for parameter in self.module.parameters()]
-        sizes = [parameter.numel() for parameter in self.module.parameters()]
+    def classify(self, parameters: Tensor, records: Records) -> Tensor:
+        """One trial at a time."""
+        features = records.features[0].to(parameters.dtype)
+        return torch.stack([self._logits(flat, features) for flat in parameters])
 
+    def _logits(self, flat: Tensor, features: Tensor) -> Tensor:
+        """The module's answers with its parameters taken from a vector."""
+        named = dict(self.module.named_parameters())
+        parts = flat.split([parameter.numel() for parameter in named.values()])
+        values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
+        return functional_call(self.module, dict(zip(named, values, strict=True)), (features,))
+
+    def _clipped(self, parameters: Tensor, records: Records, max_norm: float) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
-            parts = [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-            named = dict(zip(names, parts, strict=True))
-            logits = functional_call(self.module, named, (features.unsqueeze(0),))
-            return cross_entropy(logits, label.unsqueeze(0))
+            return cross_entropy(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0))
 
         trials = len(parameters)
         features = records.features.to(parameters.dtype).expand(trials, *records.features.shape[1:])
