@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "remanence"
 
 # Earlier layers never import later ones; modules of one layer may import each other where listed together.
 LAYERS = [
-    {"exceptions", "references", "statistics", "progress"},
+    {"exceptions", "references", "statistics", "progress", "files"},
     {"records"},
     {"errors", "releases"},
     {"priors"},
@@ -32,9 +32,11 @@ LAYERS = [
     {"auditing"},
     {"report", "integrations", "testing"},
     {"targets"},
+    {"reproductions"},
     {"loading"},
     {"cli_bounds"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Scale(StrEnum):
+    """How much of a paper to run again."""
+
+    SMALL = "small"
+    PAPER = "paper"
 
 
 class Device(StrEnum):
@@ -88,8 +96,8 @@ def audit(
     """Attack a model and hold the result against your limit."""
     from remanence.attacks.catalogue import load_attack
     from remanence.auditing import audit as run_audit
+    from remanence.files import check_writable
     from remanence.loading import load_game
-    from remanence.storage import check_writable
     from remanence.verdict import Policy
 
     policy = Policy(max_success)
@@ -144,8 +152,8 @@ def targets() -> None:
 def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs")) -> None:
     """Audit every built-in target and print a verdict for each."""
     from remanence.auditing import audit as run_audit
+    from remanence.files import check_writable
     from remanence.report.terminal import summary_table
-    from remanence.storage import check_writable
     from remanence.targets import TARGETS
 
     check_writable(out)
@@ -163,6 +171,53 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A figure or table, or a stored NAME.json to draw again. Without it they are listed.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[
+        Scale, typer.Option(help="small: minutes, on embedded data. paper: the paper's own, on a GPU.")
+    ] = Scale.SMALL,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the data of the paper's scale.", show_default=False)
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials per point.", show_default="the scale's")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs/reproductions"),
+) -> None:
+    """Run a paper's figure or table again, beside the values that the paper prints.
+
+    Writes NAME.json, a page NAME.md and, with the extra `plot`, NAME.svg.
+    """
+    from remanence.files import check_writable
+    from remanence.reproductions import registry, views
+    from remanence.reproductions.reproduction import Settings
+
+    if name is None:
+        _console().print(views.listing(registry.REPRODUCTIONS.values()))
+        return
+    check_writable(out)
+    if name.endswith(".json"):
+        document = views.load(Path(name))
+    else:
+        entry = registry.find(name)
+        settings = Settings(scale.value, data, seed=seed, trials=trials)
+        document = registry.run(entry, replace(settings, device=_device(device)))
+    _console().print(views.terminal(document))
+    for path in views.save(document, out):
+        typer.echo(path)
+    if not views.can_draw():
+        typer.echo("No picture: matplotlib is not installed (pip install 'remanence[plot]').", err=True)
 
 
 cli_bounds.register(app)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -17,29 +15,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from remanence.exceptions import InputError, UnreadableAuditError
+from remanence.exceptions import UnreadableAuditError
+from remanence.files import write_files
 
 DOCUMENT = "audit.json"
 ARRAYS = "audit.arrays.safetensors"
 
 Json = dict[str, Any]
-
-
-def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before any time is spent on an audit; leave nothing there."""
-    nearest = folder
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    try:
-        with tempfile.TemporaryFile(dir=nearest):
-            pass  # permissions alone do not tell: root ignores them, and some file systems ignore root
-    except OSError:
-        raise InputError(
-            "The results cannot be written.",
-            needs="a folder that can be created and written to",
-            got=f"{folder} ({nearest} is not a writable folder)",
-            hint="--out with another folder",
-        ) from None
 
 
 def seal(document: Json, arrays: Mapping[str, Tensor]) -> tuple[Json, bytes]:
@@ -55,16 +37,7 @@ def write(document: Json, packed: bytes, folder: Path) -> Path:
 
     Both are complete on disk before either replaces an older one; audit.json comes last.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace({folder / ARRAYS: packed, folder / DOCUMENT: dumps(document).encode()})
-    except OSError as error:
-        raise InputError(
-            "The results could not be written.",
-            needs="a folder that can be created and written to, and room in it",
-            got=f"{folder}: {error.strerror}",
-            hint="--out with another folder",
-        ) from None
+    write_files(folder, {ARRAYS: packed, DOCUMENT: dumps(document).encode()})
     return folder / DOCUMENT
 
 
@@ -109,20 +82,3 @@ def unreadable(path: Path, reason: str) -> UnreadableAuditError:
         got=f"{path}: {reason}",
         hint="run the audit again",
     )
-
-
-def _replace(contents: Mapping[Path, bytes]) -> None:
-    """Write all beside their targets, flush to disk, then rename: nothing is replaced unless all is written."""
-    written: dict[Path, str] = {}
-    try:
-        for path, content in contents.items():
-            handle, written[path] = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, temporary in written.items():
-            Path(temporary).replace(path)
-    finally:
-        for temporary in written.values():
-            Path(temporary).unlink(missing_ok=True)

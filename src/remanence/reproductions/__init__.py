@@ -1,0 +1,1 @@
+"""The papers' figures and tables, run again: one function each, from settings to rows beside the paper's values."""
