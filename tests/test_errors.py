@@ -48,6 +48,14 @@ def test_an_exact_guess_of_a_record_of_zeros_is_exact():
     assert Criterion().compare(zero, zero).succeeded.all()
 
 
+def test_a_guess_about_a_class_is_held_against_the_closest_record_of_that_class_alone():
+    criterion = Criterion(mean_squared_error, 2.0, Reduction.CLASS)
+    targets = records([[0.0, 1.0, 5.0]], [[0, 1, 1]])
+    found = criterion.compare(targets, records([[1.0, 4.0, 0.0]], [[0, 1, 2]]))
+    assert found.errors.tolist() == [[1.0, 1.0, torch.inf]]  # nobody of class 2 was trained on
+    assert found.succeeded.tolist() == [[True, True, False]]
+
+
 def test_matching_leaves_records_without_a_guess_unrecovered():
     criterion = Criterion(mean_squared_error, 0.01, Reduction.MATCHED)
     found = criterion.compare(records([[0.0, 1.0, 2.0]]), records([[1.0]]))
@@ -55,7 +63,7 @@ def test_matching_leaves_records_without_a_guess_unrecovered():
     assert found.errors[0, 0] == torch.inf
 
 
-@pytest.mark.parametrize("reduction", list(Reduction))
+@pytest.mark.parametrize("reduction", [Reduction.EACH, Reduction.BEST, Reduction.MATCHED])
 def test_a_wrong_label_spoils_a_recovered_record_only_where_labels_count(reduction):
     target, guess = records([[1.0]], [[1]]), records([[1.0]], [[0]])
     assert Criterion(mean_squared_error, 0.01, reduction).compare(target, guess).succeeded.all()

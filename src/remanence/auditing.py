@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +51,11 @@ class AuditResult:
     def strongest(self) -> Evidence:
         """The attack that is certain to achieve the most."""
         return max(self.evidence, key=lambda evidence: (evidence.main.lower, evidence.main.rate))
+
+    @property
+    def gallery(self) -> Mapping[str, torch.Tensor] | None:
+        """Targets, reconstructions, controls and `succeeded` of the strongest attack, where they were kept."""
+        return self.strongest.gallery
 
     def to_json(self) -> Json:
         """The document that `audit.schema.json` describes."""
@@ -119,18 +124,28 @@ class AuditResult:
         }
         return storage.seal(self.to_json(), arrays)
 
-    def save(self, folder: Path) -> Path:
-        """Write audit.json and the arrays beside it, whole or not at all."""
-        return storage.write(*self.sealed(), folder)
+    def save(self, folder: Path, *, gallery: bool = False) -> Path:
+        """Write audit.json and the arrays beside it, whole or not at all.
+
+        With `gallery`, some targets and reconstructions go into a file of their own that only its owner
+        can read. They are training data.
+        """
+        return storage.write(*self.sealed(), folder, gallery=self.gallery if gallery else None)
 
     @classmethod
     def load(cls, path: Path) -> AuditResult:
         """Read a stored result; refuses, with the reason, what does not validate."""
         document, arrays = storage.read(path)
         try:
-            return cls.from_json(document, arrays)
+            result = cls.from_json(document, arrays)
         except ValueError as error:
             raise storage.unreadable(path, str(error)) from None
+        shown = storage.read_gallery(path)
+        best = result.strongest
+        return replace(
+            result,
+            evidence=tuple(replace(e, gallery=shown) if e is best else e for e in result.evidence),
+        )
 
     def __str__(self) -> str:
         best = self.strongest

@@ -16,6 +16,8 @@ from torch import Tensor
 from remanence.exceptions import InputError
 from remanence.records import Records
 
+_PAIR_NUMBERS = 2**27
+
 
 @dataclass(frozen=True)
 class Error:
@@ -84,6 +86,7 @@ class Reduction(StrEnum):
     EACH = "each"  # the i-th guess is about the i-th record; every record counts
     BEST = "best"  # one success per trial, if any guess meets any record
     MATCHED = "matched"  # guesses are assigned to records at the least total error; every record counts
+    CLASS = "class"  # a guess is held against the closest record of its own label; every guess counts
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,10 @@ class Criterion:
             return self._judge(self.error(targets, guesses), self._agree(targets, guesses))
         pairs = targets[:, :, None], guesses[:, None, :]
         errors = self.error(*pairs).nan_to_num(nan=torch.inf)  # (trials, set, guesses)
+        if self.reduction is Reduction.CLASS:
+            agree = pairs[0].labels == pairs[1].labels
+            best = errors.where(agree, torch.inf).min(1)  # over the records, (trials, guesses)
+            return self._judge(best.values, agree.any(1))
         agree = self._agree(*pairs)
         if self.reduction is Reduction.BEST:
             ranked = errors if self.label_scale is None else errors.where(agree, torch.inf)
@@ -146,7 +153,12 @@ class Criterion:
 
     def chance_factor(self, records: int, guesses: int) -> int:
         """By how much several guesses or records can multiply what one guess achieves (union bound)."""
-        factors = {Reduction.EACH: 1, Reduction.BEST: records * guesses, Reduction.MATCHED: guesses}
+        factors = {
+            Reduction.EACH: 1,
+            Reduction.BEST: records * guesses,
+            Reduction.MATCHED: guesses,
+            Reduction.CLASS: 1,  # a StratifiedPrior, which knows how many records share a label, allows for it
+        }
         return factors[self.reduction]
 
     def _agree(self, targets: Records, guesses: Records) -> Tensor:
@@ -168,3 +180,28 @@ def _assign(errors: Tensor) -> Tensor:
     chosen = torch.full((errors.shape[0],), -1, dtype=torch.int64)
     chosen[torch.from_numpy(rows)] = torch.from_numpy(columns)
     return chosen
+
+
+def nearest_neighbour_errors(
+    targets: Records, pool: Records, error: Error = mean_squared_error, rank: int = 1
+) -> Tensor:
+    """The error of each target's `rank`-th closest record in the pool, `(targets,)`.
+
+    Their mean is the nearest-neighbour oracle of Balle et al. 2022 and the threshold τ of Maciazek and
+    Allison 2025: a reconstruction below it is closer than anything that the adversary held already.
+
+    >>> pool = Records(torch.tensor([[0.0], [10.0]]), torch.zeros(2))
+    >>> nearest_neighbour_errors(Records(torch.tensor([[1.0], [7.0]]), torch.zeros(2)), pool)
+    tensor([1., 9.], dtype=torch.float64)
+    """
+    rows = max(1, _PAIR_NUMBERS // (len(pool) * pool.flat.shape[-1]))
+    nearest = []
+    for start in range(0, len(targets), rows):
+        if error is mean_squared_error:  # one matrix product instead of all differences
+            left, right = targets[start : start + rows].flat.double(), pool.flat.double()
+            squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
+            errors = squares.clamp(min=0) / left.shape[1]
+        else:
+            errors = error(targets[start : start + rows][:, None], pool[None])
+        nearest.append(errors.kthvalue(rank, dim=1).values)
+    return torch.cat(nearest)

@@ -23,7 +23,7 @@ class Evidence:
 
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
-    trial, never features or labels.
+    trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
     """
 
     attack: str
@@ -38,6 +38,7 @@ class Evidence:
     remaining_gradient: float | None = None
     unresolved: tuple[int, ...] = ()
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
 
     @property
     def reference(self) -> str:

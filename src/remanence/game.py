@@ -24,17 +24,18 @@ from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
 from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, check_rates
-from remanence.errors import Comparison, Criterion
+from remanence.errors import Comparison, Criterion, Reduction
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import Baseline, EmpiricalPrior, Prior, Uninformed
+from remanence.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
 from remanence.progress import track
 from remanence.records import Records
 from remanence.releases import Release
-from remanence.rounds import AnyGame, Rounds, stream
+from remanence.rounds import AnyGame, Gallery, Rounds, stream
 from remanence.statistics import CONFIDENCE, SuccessRate
 
+_SHOWN = 30  # reconstructions in a gallery
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
@@ -56,7 +57,7 @@ class Game:
     bounds: tuple[Bound, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.targets is None and isinstance(self.prior, Uninformed | EmpiricalPrior):
+        if self.targets is None and isinstance(self.prior, Uninformed | EmpiricalPrior | StratifiedPrior):
             raise InputError(
                 "The game does not say where its targets come from.",
                 needs="targets that the adversary does not hold",
@@ -110,6 +111,7 @@ class Game:
         draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
         source = self.prior if self.targets is None else self.targets
         mains, strangers, guesses, gradients, factor = [], [], [], [], 1
+        gallery = None
         chunk = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
         starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
@@ -118,7 +120,9 @@ class Game:
             release = self.mechanism.release(self.known_data, targets, trainings)
             guess = reconstruct(release)
             mains.append(self.criterion.compare(targets, guess.records))
-            strangers.append(self.criterion.compare(source.sample(count, controls), guess.records))
+            others = source.sample(count, controls)
+            strangers.append(self.criterion.compare(others, guess.records))
+            gallery = gallery or self._gallery(targets, others, guess.records)
             gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))
             guesses.append(replace(guess, records=guess.records[:0]))  # reconstructions are not kept
             factor = self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1])
@@ -127,12 +131,31 @@ class Game:
             control=_join(strangers),
             baseline=self.guess().times(factor),
             remaining_gradient=_cat(gradients),
+            gallery=gallery,
             sensitivity=_cat([guess.sensitivity for guess in guesses]),
             diagnostics={
                 name: torch.cat([guess.diagnostics[name] for guess in guesses])
                 for name in guesses[0].diagnostics
             },
         )
+
+    def _gallery(self, targets: Records, others: Records, guesses: Records) -> Gallery:
+        """The first guesses, each beside the record that comes closest to it."""
+        trials = -(-_SHOWN // guesses.batch_shape[1])
+        targets, others, guesses = targets[:trials], others[:trials], guesses[:trials]
+
+        def closest(records: Records) -> tuple[Tensor, Tensor]:
+            errors = self.criterion.error(records[:, None, :], guesses[:, :, None])  # (trials, guesses, set)
+            if self.criterion.reduction is Reduction.CLASS:
+                agree = records.labels[:, None, :] == guesses.labels[:, :, None]
+                errors = errors.where(agree, torch.inf)
+            best = errors.nan_to_num(nan=torch.inf).min(2)
+            rows = torch.arange(len(records), device=best.indices.device)[:, None]
+            return records[rows, best.indices].features.flatten(0, 1), best.values.flatten()
+
+        (near, errors), (strangers, _) = closest(targets), closest(others)
+        shown = near, guesses.features.flatten(0, 1), strangers, errors <= self.criterion.threshold
+        return Gallery(*(values[:_SHOWN].clone() for values in shown))
 
 
 def play(
@@ -190,6 +213,7 @@ def play(
         else float(rounds.remaining_gradient.max()),
         unresolved=() if unresolved is None else tuple(record[unresolved.cpu()].tolist()),
         arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
+        gallery=None if rounds.gallery is None else rounds.gallery.tensors(),
     )
 
 

@@ -13,12 +13,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.errors import Criterion
+from remanence.errors import Criterion, Reduction
 from remanence.exceptions import InputError
 from remanence.records import Records
 from remanence.statistics import CONFIDENCE, clopper_pearson
 
 _PAIRS_AT_ONCE = 2_000_000
+_BASELINE_RECORDS = 1000
 
 
 @dataclass(frozen=True)
@@ -204,15 +205,123 @@ class EmpiricalPrior(Prior):
         return EmpiricalPrior(self.records.to(device), self.set_size)
 
 
+@final
+@dataclass(frozen=True)
+class StratifiedPrior(Prior):
+    """Sets with a given number of records of each class, drawn from a pool: what a weak adversary knows.
+
+    `counts` is the number per class, one for all classes or one for each; the classes are those of the
+    pool, in order. The i-th records of all sets have the same class.
+
+    >>> pool = Records(torch.arange(6.0)[:, None], torch.tensor([0, 1, 0, 1, 0, 1]))
+    >>> StratifiedPrior(pool, 2).sample(1, torch.Generator().manual_seed(0)).labels
+    tensor([[0, 0, 1, 1]])
+    """
+
+    records: Records  # (records,)
+    counts: int | tuple[int, ...] = 1
+    _layout: tuple[Tensor, list[int], list[int], tuple[int, ...]] = field(
+        init=False, repr=False, compare=False
+    )  # the records by class; each class's first place, its size, and how many a set takes
+
+    def __post_init__(self) -> None:
+        classes, sizes = torch.unique(self.records.labels, return_counts=True)
+        counts = (self.counts,) * len(classes) if isinstance(self.counts, int) else self.counts
+        if len(counts) != len(classes) or any(
+            not 0 <= n <= m for n, m in zip(counts, sizes.tolist(), strict=True)
+        ):
+            raise InputError(
+                "A set cannot be drawn.",
+                needs=f"a number per class, at most those of the pool ({', '.join(map(str, sizes.tolist()))})",
+                got=str(self.counts),
+                hint="fewer records per class, or a larger pool",
+            )
+        by_class = self.records.labels.argsort(stable=True)
+        starts = (sizes.cumsum(0) - sizes).tolist()
+        object.__setattr__(self, "_layout", (by_class, starts, sizes.tolist(), counts))
+
+    @property
+    def set_size(self) -> int:
+        """How many records a set has."""
+        return sum(self._layout[3])
+
+    def sample(self, n: int, generator: torch.Generator) -> Records:
+        """Draw n independent sets, each without replacement (Floyd's algorithm): batch `(n, set_size)`."""
+        by_class, starts, sizes, counts = self._layout
+        columns = []
+        for start, size, count in zip(starts, sizes, counts, strict=True):
+            chosen: list[Tensor] = []
+            for last in range(size - count, size):
+                drawn = torch.randint(last + 1, (n,), generator=generator, device=generator.device)
+                taken = torch.zeros(n, dtype=torch.bool, device=generator.device)
+                for earlier in chosen:
+                    taken |= earlier == drawn
+                chosen.append(drawn.masked_fill(taken, last))
+            columns += [start + index for index in chosen]
+        return self.records[by_class[torch.stack(columns, 1).to(by_class.device)]]
+
+    def baseline(self, criterion: Criterion) -> Baseline:
+        """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
+
+        κ_c is bounded as for an `EmpiricalPrior`, from at most a thousand records of the class, and all
+        classes hold together. From below: the best of those records as a guess, chosen on one half and
+        counted on the other.
+        """
+        if criterion.reduction is not Reduction.CLASS:
+            return EmpiricalPrior(self.records[:_BASELINE_RECORDS]).baseline(criterion)
+        by_class, starts, sizes, counts = self._layout
+        classes = [
+            (a, min(b, _BASELINE_RECORDS), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n
+        ]
+        tail = (1 - CONFIDENCE) / len(classes)
+        uppers, lowers = [], []
+        for start, size, count in classes:
+            own = self.records[by_class[start : start + size]]
+            uniform = torch.full((size,), 1.0 / size, dtype=torch.float64, device=own.features.device)
+            upper = 1.0
+            if criterion.error.reach is not None:
+                reach = criterion.error.reach(criterion.threshold)
+                best = round(_largest_mass(own, uniform, criterion, reach, 2) * size)
+                upper = clopper_pearson(best, size, tail)[1]
+            lower = 0.0
+            if size >= 4:
+                half = size // 2
+                within = _masses(own[:half], uniform[:half], criterion, criterion.threshold, 1)
+                guess = own[within.argmax()[None]]
+                hits = int((criterion.error(own[half:], guess) <= criterion.threshold).sum())
+                lower = clopper_pearson(hits, size - half, tail)[0]
+            uppers.append(1 - (1 - upper) ** count)
+            lowers.append(1 - (1 - lower) ** count)
+        note = f"mean over {len(classes)} classes, at {CONFIDENCE:.0%} confidence from samples of each"
+        return Baseline(sum(uppers) / len(classes), sum(lowers) / len(classes), note)
+
+    def describe(self) -> str:
+        """One line for a report."""
+        counts = self._layout[3]
+        each = f"{counts[0]} of each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} of them"
+        return f"{len(self.records)} samples from {len(counts)} classes; sets have {each}"
+
+    def to(self, device: torch.device | str) -> StratifiedPrior:
+        """The same samples on another device."""
+        return StratifiedPrior(self.records.to(device), self.counts)
+
+
 def _largest_mass(
     records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
 ) -> float:
-    """The largest weight of records within `radius` of one record, that record included.
+    """The largest weight of records within `radius` of one record, that record included."""
+    return min(1.0, float(_masses(records, weights, criterion, radius, label_radius).max()))
+
+
+def _masses(
+    records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
+) -> Tensor:
+    """The weight of the records within `radius` of each record, `(records,)`.
 
     Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
     """
     count = len(records)
-    largest = 0.0
+    masses = []
     rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
     for start in range(0, count, rows):
         centres = records[start : start + rows]
@@ -223,5 +332,5 @@ def _largest_mass(
             labels = records.labels.double()
             within &= (labels[None, :] - centres.labels.double()[:, None]).abs() <= slack
         within |= errors.isnan()
-        largest = max(largest, float((within * weights).sum(1).max()))
-    return min(1.0, largest)
+        masses.append((within * weights).sum(1))
+    return torch.cat(masses)

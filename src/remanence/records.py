@@ -14,12 +14,13 @@ from remanence.exceptions import InputError
 
 @dataclass(frozen=True)
 class Records:
-    """A batch of records: features, a label and, where training used them, weights.
+    """A batch of records: features, a label and, where training used them, weights and embeddings.
 
     The batch may have several dimensions. Known data is `(records,)`; targets and
     reconstructions are `(trials, set)`: one record for an informed adversary, N for a weak
     one, m canaries in one run, the batch behind a gradient. A label that an attack does not
-    claim to know is NaN, and NaN matches nothing.
+    claim to know is NaN, and NaN matches nothing. An `embedding` is what a frozen backbone makes of
+    the features, computed once: training reads it in their place.
 
     >>> targets = Records(torch.zeros(5, 1, 8, 8), torch.zeros(5, 1))
     >>> targets.batch_shape, targets.example_shape
@@ -29,6 +30,7 @@ class Records:
     features: Tensor  # (*batch, *example)
     labels: Tensor  # (*batch)
     weights: Tensor | None = None  # (*batch)
+    embedding: Tensor | None = None  # (*batch, numbers)
 
     def __post_init__(self) -> None:
         leading = self.features.shape[: self.labels.ndim]
@@ -45,6 +47,13 @@ class Records:
                 needs=f"one weight per record, {tuple(self.labels.shape)}",
                 got=f"weights of shape {tuple(self.weights.shape)}",
                 hint="leave the weights out if training used none",
+            )
+        if self.embedding is not None and self.embedding.shape[:-1] != self.labels.shape:
+            raise InputError(
+                "Embeddings do not fit the records.",
+                needs=f"one vector per record, {tuple(self.labels.shape)} and the vector's length",
+                got=f"embeddings of shape {tuple(self.embedding.shape)}",
+                hint="remanence.mechanisms.heads.embed(records, backbone)",
             )
 
     @property
@@ -66,13 +75,13 @@ class Records:
         return self.labels.shape[0]
 
     def __getitem__(self, index: int | slice | Tensor | tuple[slice | Tensor | None, ...] | None) -> Records:
-        weights = None if self.weights is None else self.weights[index]
-        return Records(self.features[index], self.labels[index], weights)
+        weights, embedding = (None if t is None else t[index] for t in (self.weights, self.embedding))
+        return Records(self.features[index], self.labels[index], weights, embedding)
 
     def to(self, device: torch.device | str) -> Records:
         """The same records on another device."""
-        weights = None if self.weights is None else self.weights.to(device)
-        return Records(self.features.to(device), self.labels.to(device), weights)
+        weights, embedding = (None if t is None else t.to(device) for t in (self.weights, self.embedding))
+        return Records(self.features.to(device), self.labels.to(device), weights, embedding)
 
     def without(self, index: int) -> Records:
         """All records but one."""
@@ -91,7 +100,7 @@ class Records:
     def sha256(self) -> str:
         """A fingerprint of the contents, so that a result can name its data without showing it."""
         digest = hashlib.sha256()
-        for tensor in (self.features, self.labels, self.weights):
+        for tensor in (self.features, self.labels, self.weights, self.embedding):
             if tensor is not None:
                 array = tensor.detach().cpu().contiguous().numpy()
                 digest.update(f"{array.dtype}{array.shape}".encode())

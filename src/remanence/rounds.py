@@ -21,6 +21,20 @@ from remanence.releases import Release
 
 
 @dataclass(frozen=True)
+class Gallery:
+    """A few reconstructions beside their closest targets and strangers. This is data: kept on request only."""
+
+    targets: Tensor  # (shown, *example)
+    reconstructions: Tensor
+    controls: Tensor
+    succeeded: Tensor  # (shown,)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are stored."""
+        return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
+
+
+@dataclass(frozen=True)
 class Rounds:
     """The outcome of playing, trial by trial."""
 
@@ -32,6 +46,7 @@ class Rounds:
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
     record: Tensor | None = None  # (trials,), which record of the training set was the target
     caveats: tuple[Caveat, ...] = ()
+    gallery: Gallery | None = None
 
 
 @runtime_checkable

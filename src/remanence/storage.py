@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -20,6 +21,7 @@ from remanence.files import write_files
 
 DOCUMENT = "audit.json"
 ARRAYS = "audit.arrays.safetensors"
+GALLERY = "gallery.safetensors"
 
 Json = dict[str, Any]
 
@@ -32,13 +34,33 @@ def seal(document: Json, arrays: Mapping[str, Tensor]) -> tuple[Json, bytes]:
     return sealed, packed
 
 
-def write(document: Json, packed: bytes, folder: Path) -> Path:
+def write(
+    document: Json, packed: bytes, folder: Path, *, gallery: Mapping[str, Tensor] | None = None
+) -> Path:
     """Write a sealed document into a folder and return the path of its audit.json.
 
-    Both are complete on disk before either replaces an older one; audit.json comes last.
+    All files are complete on disk before one replaces an older one; audit.json comes last. A gallery of
+    an earlier run does not survive.
     """
-    write_files(folder, {ARRAYS: packed, DOCUMENT: dumps(document).encode()})
+    shown = {} if gallery is None else {GALLERY: save_tensors(dict(gallery))}
+    write_files(folder, {**shown, ARRAYS: packed, DOCUMENT: dumps(document).encode()})
+    if gallery is None:
+        (folder / GALLERY).unlink(missing_ok=True)
     return folder / DOCUMENT
+
+
+def read_gallery(path: Path) -> dict[str, Tensor] | None:
+    """The reconstructions stored beside a document, where they were asked for."""
+    file = (path if path.is_dir() else path.parent) / GALLERY
+    if not file.exists():
+        return None
+    try:
+        tensors = load_tensors(file.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise unreadable(file, str(error)) from None
+    if set(tensors) != {"targets", "reconstructions", "controls", "succeeded"}:
+        raise unreadable(file, f"tensors {', '.join(sorted(tensors))}")
+    return tensors
 
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
