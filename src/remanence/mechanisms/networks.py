@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy, elu, gelu, relu
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, elu, gelu, relu
 
 from remanence.exceptions import InputError
 from remanence.records import Records
@@ -23,17 +23,26 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+INITIALISATIONS = "lecun", "he", "glorot", "pytorch"
+
+
 class Network(ABC):
     """A classifier whose parameters are one vector per trial, `(trials, numbers)`.
 
     Records have batch `(1, records)` where all trials share them, or `(trials, records)`. A gradient
-    is clipped by scaling it down to a euclidean norm of at most `max_norm`.
+    is clipped by scaling it down to a euclidean norm of at most `max_norm`; None leaves it as it is.
+    Results can be differentiated in the records' features, where these ask for a gradient.
     """
 
     @property
     @abstractmethod
     def numbers(self) -> int:
         """How many parameters there are."""
+
+    @property
+    @abstractmethod
+    def numbers_per_record(self) -> int:
+        """How many numbers a gradient holds for each record and trial while it is computed."""
 
     @abstractmethod
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
@@ -44,7 +53,7 @@ class Network(ABC):
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
         parameters = self.initial(1, torch.Generator()).to(records.features.device)
         try:
-            classes = self.classify(parameters, one[None]).shape[-1]
+            classes = max(2, self.classify(parameters, one[None]).shape[-1])
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 "The network cannot read the records.",
@@ -67,9 +76,9 @@ class Network(ABC):
 
     @abstractmethod
     def clipped_sum(
-        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+        self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
     ) -> Tensor:
-        """The sum of the records' clipped gradients, `(trials, numbers)`; only of those in the mask."""
+        """The sum of the records' clipped gradients, `(trials, numbers)`; each times its entry in the mask."""
 
     @abstractmethod
     def projections(
@@ -81,22 +90,25 @@ class Network(ABC):
 @final
 @dataclass(frozen=True)
 class Perceptron(Network):
-    """A multilayer perceptron with cross-entropy loss.
+    """A multilayer perceptron with cross-entropy loss; biases start at 0, except with PyTorch's defaults.
 
     The gradient of a record in a layer is the outer product δ ⊗ (a, 1), so that norms (Σ ‖δ‖²(‖a‖² + 1)),
     clipped sums and inner products need no gradient of a single record to be written down. Tensors have
     the records last, because a softmax over a short last dimension is several times slower.
     """
 
-    sizes: tuple[int, ...]  # inputs, hidden layers, classes
+    sizes: tuple[int, ...]  # inputs, hidden layers, classes; a last size of 1 is a logistic unit
     activation: str = "elu"
+    initialisation: str | float = "lecun"  # one of INITIALISATIONS, or the weights' standard deviation
 
     def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS or len(self.sizes) < 2:
+        named = self.initialisation in INITIALISATIONS or isinstance(self.initialisation, float)
+        if self.activation not in ACTIVATIONS or len(self.sizes) < 2 or not named:
             raise InputError(
                 "There is no such perceptron.",
-                needs=f"at least two sizes, and an activation among {', '.join(ACTIVATIONS)}",
-                got=f"sizes {self.sizes}, activation {self.activation!r}",
+                needs=f"at least two sizes, an activation among {', '.join(ACTIVATIONS)}, "
+                f"and an initialisation among {', '.join(INITIALISATIONS)} or a number",
+                got=f"sizes {self.sizes}, activation {self.activation!r}, initialisation {self.initialisation!r}",
                 hint="Perceptron((784, 10, 10), 'elu')",
             )
 
@@ -105,26 +117,29 @@ class Perceptron(Network):
         """Weights and biases of all layers."""
         return sum((rows + 1) * columns for rows, columns in zip(self.sizes, self.sizes[1:], strict=False))
 
+    @property
+    def numbers_per_record(self) -> int:
+        """What comes out of each layer."""
+        return sum(self.sizes[1:])
+
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
-        """Weights from N(0, 1 / inputs) (LeCun), biases 0."""
+        """Layer by layer."""
         parts = []
         for rows, columns in zip(self.sizes, self.sizes[1:], strict=False):
-            shape = trials, columns * rows
-            parts.append(torch.randn(shape, generator=generator, device=generator.device) / rows**0.5)
-            parts.append(torch.zeros(trials, columns, device=generator.device))
-        return torch.cat(parts, 1)
+            parts += initial_layer(self.initialisation, trials, rows, columns, generator)
+        return torch.cat([part.flatten(1) for part in parts], 1)
 
     def clipped_sum(
-        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+        self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
     ) -> Tensor:
         """One matrix product per layer."""
         inputs, deltas = self._backpropagate(parameters, records)
-        factors = _clipping(inputs, deltas, max_norm)[0]
+        factors = None if max_norm is None else _clipping(inputs, deltas, max_norm)[0]
         if mask is not None:
-            factors = factors * mask
+            factors = mask if factors is None else factors * mask
         parts = []
         for values, delta in zip(inputs, deltas, strict=True):
-            scaled = delta * factors.unsqueeze(1)  # (trials, outputs, records)
+            scaled = delta if factors is None else delta * factors.unsqueeze(1)  # (trials, outputs, records)
             parts += [_product(scaled, values.mT).flatten(1), scaled.sum(2)]
         return torch.cat(parts, 1)
 
@@ -135,19 +150,19 @@ class Perceptron(Network):
         inputs, deltas = self._backpropagate(parameters, records)
         factors, norms = _clipping(inputs, deltas, max_norm)
         inner = torch.zeros_like(norms)
-        for values, delta, (weight, bias) in zip(inputs, deltas, self._layers(vectors), strict=True):
+        for values, delta, (weight, bias) in zip(inputs, deltas, self.layers(vectors), strict=True):
             inner += (delta * (_product(weight, values) + bias.unsqueeze(2))).sum(1)
         return factors * inner, factors * norms
 
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
         """Layer by layer."""
         values = records.flat.to(parameters.dtype).mT
-        for index, (weight, bias) in enumerate(self._layers(parameters)):
+        for index, (weight, bias) in enumerate(self.layers(parameters)):
             values = ACTIVATIONS[self.activation](values) if index else values
             values = _product(weight, values) + bias.unsqueeze(2)
         return values.mT
 
-    def _layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Weight `(trials, outputs, inputs)` and bias `(trials, outputs)` of each layer."""
         layers, start = [], 0
         for rows, columns in zip(self.sizes, self.sizes[1:], strict=False):
@@ -162,15 +177,16 @@ class Perceptron(Network):
         activate = ACTIVATIONS[self.activation]
         inputs, outputs = [], []
         values = records.flat.to(parameters.dtype).mT  # (1 or trials, inputs, records)
+        twice = values.requires_grad
         with torch.enable_grad():
-            for weight, bias in self._layers(parameters.detach()):
-                inputs.append(values.detach())
+            for weight, bias in self.layers(parameters.detach()):
+                inputs.append(values if twice else values.detach())
                 before = _product(weight, values) + bias.unsqueeze(2)
                 outputs.append(before if outputs else before.requires_grad_())
                 values = activate(before)
             logits = outputs[-1]  # (trials, classes, records)
             labels = records.labels.long().expand(len(logits), -1)
-            deltas = torch.autograd.grad(cross_entropy(logits, labels, reduction="sum"), outputs)
+            deltas = torch.autograd.grad(_loss(logits, labels), outputs, create_graph=twice)
         return inputs, list(deltas)
 
 
@@ -199,13 +215,18 @@ class AnyModule(Network):
         """All parameters that are trained."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
+    @property
+    def numbers_per_record(self) -> int:
+        """A whole gradient."""
+        return self.numbers
+
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
         """The module's own parameters in every trial: a network that starts from a public checkpoint."""
         flat = torch.cat([parameter.detach().flatten() for parameter in self.module.parameters()])
         return flat.to(generator.device).expand(trials, -1).clone()
 
     def clipped_sum(
-        self, parameters: Tensor, records: Records, *, max_norm: float, mask: Tensor | None = None
+        self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
     ) -> Tensor:
         """Every record's gradient, clipped and summed."""
         gradients = self._clipped(parameters, records, max_norm)
@@ -230,7 +251,7 @@ class AnyModule(Network):
         values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
         return functional_call(self.module, dict(zip(named, values, strict=True)), (features,))
 
-    def _clipped(self, parameters: Tensor, records: Records, max_norm: float) -> Tensor:
+    def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
             return cross_entropy(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0))
 
@@ -239,8 +260,33 @@ class AnyModule(Network):
         labels = records.labels.long().expand(trials, -1)
         over_records = vmap(grad(loss), in_dims=(None, 0, 0))
         gradients = vmap(over_records)(parameters.detach(), features, labels)  # (trials, records, numbers)
+        if max_norm is None:
+            return gradients
         norms = gradients.norm(dim=-1, keepdim=True)
         return gradients * (max_norm / norms.clamp(min=max_norm))
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The summed cross-entropy of logits `(trials, classes, records)`."""
+    if logits.shape[1] == 1:
+        return binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits.dtype), reduction="sum")
+    return cross_entropy(logits, labels, reduction="sum")
+
+
+def initial_layer(
+    initialisation: str | float, trials: int, inputs: int, outputs: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Freshly drawn weights `(trials, outputs, inputs)` and biases `(trials, outputs)` of one layer."""
+    shape, device = (trials, outputs, inputs), generator.device
+    if initialisation == "pytorch":
+        limit = inputs**-0.5
+        draws = torch.rand(trials, outputs, inputs + 1, generator=generator, device=device)
+        both = (2 * draws - 1) * limit
+        return both[..., :-1], both[..., -1]
+    deviation = {"lecun": inputs**-0.5, "he": (2 / inputs) ** 0.5, "glorot": (2 / (inputs + outputs)) ** 0.5}
+    scale = deviation[initialisation] if isinstance(initialisation, str) else initialisation
+    weight = torch.randn(shape, generator=generator, device=device) * scale
+    return weight, torch.zeros(shape[:2], device=device)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

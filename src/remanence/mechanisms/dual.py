@@ -1,0 +1,169 @@
+"""Linear heads in the span of their records: exact, and independent of how long the embeddings are.
+
+Write x̃ = (x, 1) for an embedding with the bias's 1, and W̃ = (W, b). Every gradient of a linear head is Σ r_i x̃_iᵀ
+with a residual r_i = p_i − y_i per record, so that SGD with momentum, weight decay and mini-batches keeps
+
+    W̃_t = a_t W̃_0 + Σ_i A_{t,i} x̃_iᵀ,        logits_t = a_t X̃W̃_0ᵀ + (X̃X̃ᵀ) A_t.
+
+Steps touch the N × N Gram matrix and the N × C coefficients only. Noise of DP-SGD has one part in the span of
+the records, which training feels, and one orthogonal to it, which it does not: the first is drawn in every
+step as coefficients L⁻ᵀε (X̃X̃ᵀ = LLᵀ), the second once at the end with the variance that has added up.
+
+Tensors have the heads last: a softmax over ten classes in the last dimension is the slowest part otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from remanence.mechanisms.networks import initial_layer
+from remanence.releases import Weights
+
+if TYPE_CHECKING:
+    from remanence.mechanisms.heads import TransferHead
+
+_UNROLLED = 16  # up to this many records, N fused products beat a batched matrix product on a CPU
+
+
+def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Weights:
+    """Train linear heads on embeddings `(trials, records, numbers)`."""
+    trials, _, numbers = inputs.shape
+    weight, bias = initial_layer(head.initialisation, trials, numbers, head.outputs, generator)
+    weight, bias = weight.to(inputs.device), bias.to(inputs.device)
+    gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()  # (records, records, trials)
+    start = (
+        (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()
+    )  # (classes, records, trials)
+    targets = _one_hot(labels.mT, head.outputs)  # (classes, records, trials)
+    if head.noise_multiplier is None:
+        share, coefficients = _descend(head, gram, start, targets, generator)
+    else:
+        share, coefficients = _descend_privately(head, gram, start, targets, generator)
+    mixing = coefficients.permute(2, 0, 1)  # (trials, classes, records)
+    weight = torch.baddbmm(weight, mixing, inputs, beta=share)
+    bias = share * bias + mixing.sum(2)
+    if head.noise_multiplier:
+        weight, bias = _add_remainder(head, weight, bias, inputs, gram, generator)
+    return Weights({"weight": weight, "bias": bias})
+
+
+def _descend(
+    head: TransferHead, gram: Tensor, start: Tensor, targets: Tensor, generator: torch.Generator
+) -> tuple[float, Tensor]:
+    """The initial weights' share and the records' coefficients after training."""
+    count = gram.shape[0]
+    size = count if head.batch_size is None else min(head.batch_size, count)
+    weights = None
+    if head.class_weights is not None:
+        factors = torch.tensor(head.class_weights, device=start.device)
+        classes = targets[0].long() if head.outputs == 1 else targets.argmax(0)
+        weights = factors[classes] / size
+    share, coefficients = 1.0, torch.zeros_like(start)
+    drift, velocity = 0.0, torch.zeros_like(start)
+    for _ in range(head.epochs):
+        for present in _batches(count, size, start.shape[2], generator, start.device):
+            residual = _residual(share * start + _mix(gram, coefficients), targets)
+            residual = residual / size if weights is None else residual * weights
+            residual = residual if present is None else residual * present
+            drift = head.momentum * drift + head.weight_decay * share
+            velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
+            share, coefficients = (
+                share - head.learning_rate * drift,
+                coefficients - head.learning_rate * velocity,
+            )
+    return share, coefficients
+
+
+def _descend_privately(
+    head: TransferHead, gram: Tensor, start: Tensor, targets: Tensor, generator: torch.Generator
+) -> tuple[float, Tensor]:
+    """The same with clipped gradients, Poisson batches and the part of the noise that lies in the span."""
+    count = gram.shape[0]
+    norms = gram.diagonal().mT.sqrt()  # of the embeddings with their 1, (records, trials)
+    factor = torch.linalg.solve_triangular(  # L⁻¹ of every head, so that its transpose maps ε to coefficients
+        _cholesky(gram), torch.eye(count, dtype=torch.float64, device=gram.device), upper=False
+    )
+    spread = factor.permute(2, 1, 0).to(start.dtype).contiguous()  # L⁻ᵀ, (records, records, trials)
+    deviation = _noise(head, count)
+    share, coefficients = 1.0, torch.zeros_like(start)
+    drift, velocity = 0.0, torch.zeros_like(start)
+    for _ in range(head.steps):
+        residual = _residual(share * start + _mix(gram, coefficients), targets)
+        size = residual.norm(dim=0) * norms
+        residual = residual * (head.max_grad_norm / size.clamp(min=head.max_grad_norm))
+        if head.sample_rate < 1:
+            drawn = torch.rand(residual.shape[1:], generator=generator, device=generator.device)
+            residual = residual * (drawn < head.sample_rate).to(residual)
+        residual = residual / (head.sample_rate * count)
+        if deviation:
+            noise = torch.randn(residual.shape, generator=generator, device=generator.device).to(residual)
+            residual = residual + deviation * _mix(spread, noise)
+        drift = head.momentum * drift + head.weight_decay * share
+        velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
+        share, coefficients = share - head.learning_rate * drift, coefficients - head.learning_rate * velocity
+    return share, coefficients
+
+
+def _add_remainder(
+    head: TransferHead, weight: Tensor, bias: Tensor, inputs: Tensor, gram: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """All the noise orthogonal to the records, in one draw: a sum of independent normal variables."""
+    response, velocity, square = 0.0, 0.0, 0.0
+    for step in range(head.steps):  # how one unit of noise, s steps before the end, has grown by then
+        velocity = head.momentum * velocity + head.weight_decay * response + (step == 0)
+        response -= head.learning_rate * velocity
+        square += response**2
+    deviation = _noise(head, inputs.shape[1]) * square**0.5
+    trials, outputs, numbers = weight.shape
+    noise = torch.randn(trials, outputs, numbers + 1, generator=generator, device=generator.device).to(weight)
+    augmented = torch.cat([inputs, torch.ones_like(inputs[..., :1])], 2)
+    inner = (noise @ augmented.mT).double()  # (trials, outputs, records)
+    mixing = torch.cholesky_solve(inner.mT, _cholesky(gram)).mT.to(weight)
+    noise = deviation * (noise - mixing @ augmented)
+    return weight + noise[..., :-1], bias + noise[..., -1]
+
+
+def _noise(head: TransferHead, count: int) -> float:
+    return (head.noise_multiplier or 0.0) * head.max_grad_norm / (head.sample_rate * count)
+
+
+def _cholesky(gram: Tensor) -> Tensor:
+    """L of every head, `(trials, records, records)` in double; equal records get a rounding's worth of room."""
+    gram = gram.permute(2, 0, 1).double()
+    jitter = 1e-7 * gram.diagonal(dim1=1, dim2=2).mean(1)
+    return torch.linalg.cholesky(gram + torch.diag_embed(jitter[:, None].expand(-1, gram.shape[1])))
+
+
+def _batches(count: int, size: int, trials: int, generator: torch.Generator, device: torch.device):
+    """Which records each step of an epoch sees, `(records, trials)`; None for all."""
+    if size == count:
+        yield None
+        return
+    order = torch.rand(count, trials, generator=generator, device=generator.device).argsort(0).argsort(0)
+    for start in range(0, count - count % size, size):
+        yield ((order >= start) & (order < start + size)).to(device)
+
+
+def _residual(logits: Tensor, targets: Tensor) -> Tensor:
+    """p − y, the derivative of the loss in the logits."""
+    return (logits.sigmoid() if len(logits) == 1 else logits.softmax(0)) - targets
+
+
+def _one_hot(labels: Tensor, outputs: int) -> Tensor:
+    if outputs == 1:
+        return labels[None].float()
+    return (labels == torch.arange(outputs, device=labels.device)[:, None, None]).float()
+
+
+def _mix(matrix: Tensor, values: Tensor) -> Tensor:
+    """Σ_m matrix[n, m] · values[c, m] for every head: `(classes, records, heads)`."""
+    count = matrix.shape[0]
+    if count > _UNROLLED or matrix.is_cuda:
+        return torch.einsum("nmk,cmk->cnk", matrix, values)
+    mixed = matrix[:, 0] * values[:, :1]
+    for record in range(1, count):
+        mixed.addcmul_(matrix[:, record], values[:, record : record + 1])
+    return mixed

@@ -1,0 +1,195 @@
+"""Transfer learning: a new head on a frozen backbone, trained by the hundred thousand as one tensor program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.exceptions import InputError
+from remanence.mechanisms.dpsgd import DPSGD
+from remanence.mechanisms.dual import train_dual
+from remanence.mechanisms.mechanism import Mechanism, Setting
+from remanence.mechanisms.networks import Perceptron
+from remanence.mechanisms.sgd import SGD, require_recipe
+from remanence.progress import track
+from remanence.records import Records
+from remanence.releases import Weights
+
+_CPU_BYTES = 2**24
+_GPU_BYTES = 2**32
+
+
+@final
+@dataclass(frozen=True)
+class TransferHead(Mechanism[Weights]):
+    """The head of a transfer-learned classifier: what is trained on your few records, and published.
+
+    Reads the records' embeddings (`embed` computes them once). The head is one linear layer, or with
+    `hidden` two layers with a ReLU between. Two classes get a single logistic output. `task` maps the
+    records' labels to the head's classes where they differ (even and odd for digits).
+
+    With a `noise_multiplier` training is DP-SGD: Poisson sampling at `sample_rate`, `epochs` counted in
+    steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
+    initial weights, so that they are trained in coordinates of that span, exactly (`dual.py`).
+    """
+
+    classes: int
+    epochs: int
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    batch_size: int | None = None
+    optimizer: str = "sgd"
+    hidden: int | None = None
+    initialisation: str | float = 0.002
+    class_weights: tuple[float, ...] | None = None
+    task: tuple[int, ...] | None = None
+    noise_multiplier: float | None = None
+    max_grad_norm: float = 1.0
+    sample_rate: float = 1.0
+    name: ClassVar[str] = "transfer-learned head"
+
+    def __post_init__(self) -> None:
+        require_recipe(self.epochs, self.learning_rate, self.momentum, self.batch_size, self.optimizer)
+        if self.noise_multiplier is not None and (
+            self.optimizer != "sgd"
+            or self.batch_size is not None
+            or self.class_weights is not None
+            or (self.hidden is not None and self.weight_decay > 0)
+        ):
+            raise InputError(
+                "This head cannot be trained by DP-SGD.",
+                needs="optimizer 'sgd', no class weights, no weight decay on two layers, "
+                "and batches drawn at `sample_rate`",
+                got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}",
+                hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
+            )
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers come out."""
+        return self.classes if self.classes > 2 else 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of DP-SGD."""
+        return round(self.epochs / self.sample_rate)
+
+    @property
+    def releases(self) -> type[Weights]:
+        """The head's weights and biases."""
+        return Weights
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+        shown = {
+            name: value
+            for name, value in vars(self).items()
+            if value is None or isinstance(value, str | int | float | bool)
+        }
+        if self.noise_multiplier is None:
+            return {k: v for k, v in shown.items() if k not in ("max_grad_norm", "sample_rate")}
+        return {**shown, "steps": self.steps}
+
+    def trials_at_once(self, targets: Records) -> int:
+        """Embeddings and weights of all heads at once; few stay in a CPU's cache."""
+        numbers = self._embedding(targets).shape[-1] * (
+            targets.batch_shape[1] + 2 * (self.hidden or self.outputs)
+        )
+        return max(16, (_GPU_BYTES if targets.features.is_cuda else _CPU_BYTES) // (4 * numbers))
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """Train one head per trial on that trial's targets (and on known data, where there is some)."""
+        if known_data is not None:
+            raise InputError(
+                "A head is trained on its targets alone.",
+                needs="known_data=None: the weak adversary knows no record",
+                got=f"{len(known_data)} known records",
+                hint="SGD on the embeddings plays the informed adversary's game",
+            )
+        inputs, labels = self._embedding(targets), self._classes(targets)
+        linear = self.hidden is None and self.optimizer == "sgd"
+        if linear:
+            return train_dual(self, inputs, labels, generator)
+        sizes = (inputs.shape[-1], *(() if self.hidden is None else (self.hidden,)), self.outputs)
+        network = Perceptron(sizes, "relu", self.initialisation)
+        if self.noise_multiplier is None:
+            inner = SGD(
+                network,
+                self.epochs,
+                self.learning_rate,
+                self.momentum,
+                weight_decay=self.weight_decay,
+                batch_size=self.batch_size,
+                optimizer=self.optimizer,
+                class_weights=self.class_weights,
+            )
+        else:
+            inner = DPSGD(
+                network,
+                self.noise_multiplier,
+                self.steps,
+                self.sample_rate,
+                self.max_grad_norm,
+                self.learning_rate,
+                self.momentum,
+                final_only=True,
+            )
+        flat = inner.release(None, Records(inputs, labels), generator)["parameters"]
+        names = ("weight", "bias") if self.hidden is None else ("weight", "bias", "out_weight", "out_bias")
+        layers = [tensor for layer in network.layers(flat) for tensor in layer]
+        return Weights(dict(zip(names, layers, strict=True)))
+
+    def accuracy(self, release: Weights, test: Records) -> Tensor:
+        """Each head's accuracy on test records, `(trials,)`."""
+        values = (
+            torch.einsum("krd,nd->knr", release["weight"], self._embedding(test)) + release["bias"][:, None]
+        )
+        if self.hidden is not None:
+            values = values.relu() @ release["out_weight"].mT + release["out_bias"][:, None]
+        answers = values.argmax(2) if self.outputs > 1 else (values[..., 0] > 0).long()
+        return (answers == self._classes(test)).float().mean(1)
+
+    def _embedding(self, records: Records) -> Tensor:
+        if records.embedding is None:
+            raise InputError(
+                "The records have no embeddings.",
+                needs="what the frozen backbone makes of each record",
+                got="features only",
+                hint="remanence.mechanisms.heads.embed(records, backbone)",
+            )
+        return records.embedding
+
+    def _classes(self, records: Records) -> Tensor:
+        labels = records.labels.long()
+        if self.task is not None:
+            labels = torch.tensor(self.task, device=labels.device)[labels]
+        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            raise InputError(
+                "A label has no class in the head.",
+                needs=f"labels from 0 to {self.classes - 1}",
+                got=f"labels from {int(labels.min())} to {int(labels.max())}",
+                hint="TransferHead(classes=...), or task=(...) to map labels to classes",
+            )
+        return labels
+
+
+def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:
+    """The records with what a frozen backbone makes of them, computed once.
+
+    >>> embed(Records(torch.ones(3, 2, 2), torch.zeros(3)), nn.Flatten()).embedding.shape
+    torch.Size([3, 4])
+    """
+    training = backbone.training
+    backbone.eval()
+    starts = range(0, len(records), batch)
+    with torch.no_grad():
+        parts = [
+            backbone(records.features[start : start + batch]).flatten(1)
+            for start in track(starts, total=len(starts), what="embedding")
+        ]
+    backbone.train(training)
+    return Records(records.features, records.labels, records.weights, torch.cat(parts).float())

@@ -1,0 +1,187 @@
+"""Ordinary training by gradient descent, thousands of models at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.exceptions import InputError
+from remanence.mechanisms.mechanism import Mechanism, Setting
+from remanence.mechanisms.networks import Network
+from remanence.progress import track
+from remanence.records import Records
+from remanence.releases import Weights
+
+OPTIMIZERS = "sgd", "adam"
+_CPU_BYTES = 2**27
+_GPU_BYTES = 2**34
+
+
+@final
+@dataclass(frozen=True)
+class SGD(Mechanism[Weights]):
+    """Trains a network on the known data and the targets, and releases the final weights.
+
+    What an adversary who knows the training code may or may not know besides is in the seeds. With an
+    `initial_seed` every model starts from the same parameters; without one each draws its own, which
+    nobody knows. An `order_seed` does the same for the order of the mini-batches; the target comes last in
+    the training set, before shuffling. Weight decay is added to the gradient, as in PyTorch; class weights
+    multiply the records' losses, whose mean is taken over the records.
+    """
+
+    network: Network
+    epochs: int
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int | None = None  # None: all records in every step
+    optimizer: str = "sgd"
+    initial_seed: int | None = None
+    order_seed: int | None = None
+    class_weights: tuple[float, ...] | None = None
+    name: ClassVar[str] = "gradient descent"
+
+    def __post_init__(self) -> None:
+        require_recipe(self.epochs, self.learning_rate, self.momentum, self.batch_size, self.optimizer)
+
+    @property
+    def releases(self) -> type[Weights]:
+        """The final weights."""
+        return Weights
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+        return {
+            "network": repr(self.network)[:200],
+            "parameters": self.network.numbers,
+            "optimizer": self.optimizer,
+            "epochs": self.epochs,
+            "learning_rate": self.learning_rate,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "batch_size": self.batch_size,
+            "initialisation": "known" if self.initial_seed is not None else "unknown",
+            "batch_order": self._order(),
+        }
+
+    def _order(self) -> str:
+        if self.batch_size is None:
+            return "none: every step sees all records"
+        return "known" if self.order_seed is not None else "unknown"
+
+    def trials_at_once(self, targets: Records) -> int:
+        """What the models' own state takes; a pass over the known data is cut by itself."""
+        on_gpu = targets.features.device.type == "cuda"
+        budget = _GPU_BYTES if on_gpu else _CPU_BYTES
+        return max(1, min(8192 if on_gpu else 128, budget // (16 * self.network.numbers)))
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """Train once per trial on the known data and that trial's targets."""
+        self.network.check(targets)
+        if known_data is not None:
+            self.network.check(known_data[None])
+        trials, set_size = targets.batch_shape
+        device = targets.features.device
+        if self.initial_seed is None:
+            parameters = self.network.initial(trials, generator).to(device)
+        else:
+            one = self.network.initial(1, torch.Generator().manual_seed(self.initial_seed))
+            parameters = one.to(device).expand(trials, -1).contiguous()
+        step = optimizer_step(
+            self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
+        known_count = 0 if known_data is None else len(known_data)
+        orders = None if self.order_seed is None else torch.Generator().manual_seed(self.order_seed)
+        total = known_count + set_size
+        size = total if self.batch_size is None else min(self.batch_size, total)
+        for _ in track(range(self.epochs), total=self.epochs, what="training"):
+            if size == total:
+                gradient = self._sum(parameters, targets, None)
+                for part in self._slices(known_data, trials):
+                    gradient = gradient + self._sum(parameters, part[None], None)
+                parameters = step(parameters, gradient / total)
+                continue
+            for batch in self._batches(trials, total, size, orders or generator, shared=orders is not None):
+                gradient = self._batch_gradient(parameters, known_data, targets, batch.to(device))
+                parameters = step(parameters, gradient)
+        return Weights({"parameters": parameters})
+
+    def _batches(self, trials: int, total: int, size: int, generator: torch.Generator, *, shared: bool):
+        """The indices of each batch of one epoch, `(1 or trials, size)`; an incomplete last batch is left out."""
+        rows = 1 if shared else trials
+        order = torch.rand(rows, total, generator=generator, device=generator.device).argsort(1)
+        return order[:, : total - total % size].split(size, 1)
+
+    def _batch_gradient(
+        self, parameters: Tensor, known_data: Records | None, targets: Records, batch: Tensor
+    ) -> Tensor:
+        known_count = 0 if known_data is None else len(known_data)
+        own = torch.arange(known_count, known_count + targets.batch_shape[1], device=batch.device)
+        present = (batch[:, :, None] == own).any(1)  # (1 or trials, set)
+        gradient = self._sum(parameters, targets, present.expand(len(targets), -1))
+        if known_data is not None:
+            known = known_data[batch.clamp(max=known_count - 1)]  # a padded place counts 0
+            gradient = gradient + self._sum(parameters, known, (batch < known_count).float())
+        return gradient / batch.shape[1]
+
+    def _sum(self, parameters: Tensor, records: Records, mask: Tensor | None) -> Tensor:
+        if self.class_weights is not None:
+            weights = torch.tensor(self.class_weights, device=parameters.device)[records.labels.long()]
+            mask = weights if mask is None else mask * weights
+        return self.network.clipped_sum(parameters, records, max_norm=None, mask=mask)
+
+    def _slices(self, known_data: Records | None, trials: int):
+        """The known data in parts, so that what a pass holds stays within memory."""
+        if known_data is None:
+            return
+        budget = _GPU_BYTES if known_data.features.is_cuda else _CPU_BYTES
+        rows = max(1, budget // (16 * trials * self.network.numbers_per_record))
+        for start in range(0, len(known_data), rows):
+            yield known_data[start : start + rows]
+
+
+def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0):
+    """One step of PyTorch's SGD or Adam (with its default betas) on a vector of parameters per model."""
+    state: dict[str, Tensor] = {}
+    count = 0
+
+    def sgd(parameters: Tensor, gradient: Tensor) -> Tensor:
+        gradient = gradient + weight_decay * parameters if weight_decay else gradient
+        if momentum:
+            state["velocity"] = momentum * state["velocity"] + gradient if state else gradient
+            gradient = state["velocity"]
+        return parameters - learning_rate * gradient
+
+    def adam(parameters: Tensor, gradient: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        gradient = gradient + weight_decay * parameters if weight_decay else gradient
+        if not state:
+            state.update(first=torch.zeros_like(gradient), second=torch.zeros_like(gradient))
+        state["first"] = 0.9 * state["first"] + 0.1 * gradient
+        state["second"] = 0.999 * state["second"] + 0.001 * gradient.square()
+        scale = (state["second"] / (1 - 0.999**count)).sqrt() + 1e-8
+        return parameters - learning_rate * (state["first"] / (1 - 0.9**count)) / scale
+
+    return {"sgd": sgd, "adam": adam}[name]
+
+
+def require_recipe(
+    epochs: int, learning_rate: float, momentum: float, batch_size: int | None, optimizer: str
+) -> None:
+    """Refuse settings that no training can have."""
+    checks = {
+        "epochs": (epochs, epochs >= 1, "at least 1"),
+        "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
+        "momentum": (momentum, 0 <= momentum < 1, "at least 0 and below 1"),
+        "batch_size": (batch_size, batch_size is None or batch_size >= 1, "at least 1, or None for all"),
+        "optimizer": (optimizer, optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS)),
+    }
+    for name, (value, allowed, needs) in checks.items():
+        if not allowed:
+            raise InputError(
+                f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="as in PyTorch"
+            )

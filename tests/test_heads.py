@@ -1,0 +1,173 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from remanence.exceptions import InputError
+from remanence.mechanisms.heads import TransferHead, embed
+from remanence.records import Records
+
+
+def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(trials, count, numbers, generator=generator).relu()
+    labels = torch.arange(count).remainder(classes).expand(trials, -1)
+    return Records(torch.zeros(trials, count, 2, 2), labels, embedding=inputs)
+
+
+def one_by_one(head, targets, generator):
+    """The same heads by PyTorch's own modules and optimisers, one at a time, from the same initial weights."""
+    fresh = TransferHead(head.classes, 1, 1e-30, initialisation=head.initialisation, task=head.task)
+    start = fresh.release(None, targets, generator)
+    trained = []
+    for trial in range(len(targets)):
+        layer = nn.Linear(targets.embedding.shape[-1], head.outputs)
+        layer.weight.data, layer.bias.data = start["weight"][trial].clone(), start["bias"][trial].clone()
+        kind = torch.optim.Adam if head.optimizer == "adam" else torch.optim.SGD
+        extra = {} if head.optimizer == "adam" else {"momentum": head.momentum}
+        optimizer = kind(layer.parameters(), head.learning_rate, weight_decay=head.weight_decay, **extra)
+        for _ in range(head.epochs):
+            optimizer.zero_grad()
+            logits = layer(targets.embedding[trial])
+            labels = head._classes(targets)[trial]
+            weight = None if head.class_weights is None else torch.tensor(head.class_weights)
+            if head.outputs == 1:
+                losses = nn.functional.binary_cross_entropy_with_logits(
+                    logits[:, 0], labels.float(), reduction="none"
+                )
+            else:
+                losses = nn.functional.cross_entropy(logits, labels, reduction="none")
+            (losses if weight is None else losses * weight[labels]).mean().backward()
+            optimizer.step()
+        trained.append((layer.weight.detach(), layer.bias.detach()))
+    return [torch.stack(part) for part in zip(*trained, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1},
+        {"momentum": 0.5, "weight_decay": 0.05},
+        {"class_weights": (1.0, 3.0, 0.5)},
+        {"initialisation": "pytorch"},
+        {"optimizer": "adam"},
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"classes": 2, "task": (0, 1, 0)},
+        {"classes": 2, "task": (0, 1, 0), "class_weights": (1.0, 10.0), "momentum": 0.9},
+    ],
+    ids=str,
+)
+def test_heads_trained_together_equal_heads_trained_one_by_one(settings):
+    head = TransferHead(**{"classes": 3, "epochs": 20, "learning_rate": 0.1, **settings})
+    targets = embedded()
+    ours = head.release(None, targets, torch.Generator().manual_seed(1))
+    weight, bias = one_by_one(head, targets, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours["weight"], weight, rtol=2e-4, atol=2e-6)
+    torch.testing.assert_close(ours["bias"], bias, rtol=2e-4, atol=2e-6)
+
+
+def test_more_records_than_are_unrolled_give_the_same_heads():
+    head = TransferHead(classes=3, epochs=5, learning_rate=0.1)
+    targets = embedded(count=20)
+    weight, _ = one_by_one(head, targets, torch.Generator().manual_seed(1))
+    ours = head.release(None, targets, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours["weight"], weight, rtol=2e-4, atol=2e-6)
+
+
+def test_a_mini_batch_of_everything_is_the_full_batch_and_half_batches_average_to_it_for_small_steps():
+    targets = embedded(trials=1, count=6)
+    full = TransferHead(3, 1, 1e-3).release(None, targets, torch.Generator().manual_seed(0))
+    halves = TransferHead(3, 1, 1e-3, batch_size=3).release(None, targets, torch.Generator().manual_seed(0))
+    start = TransferHead(3, 1, 1e-30).release(None, targets, torch.Generator().manual_seed(0))
+    # Two half-batch steps at the same rate move twice as far as one full step, to first order in the rate.
+    moved, twice = full["weight"] - start["weight"], halves["weight"] - start["weight"]
+    torch.testing.assert_close(twice, 2 * moved, rtol=5e-3, atol=1e-7)
+
+
+def private_by_hand(head, targets, generator, runs):
+    """DP-SGD on the whole weight matrix, without the span, for one set of records."""
+    inputs = torch.cat([targets.embedding[0], torch.ones(targets.batch_shape[1], 1)], 1).double()
+    labels = nn.functional.one_hot(targets.labels[0], head.classes).double()
+    weights = torch.zeros(runs, head.classes, inputs.shape[1], dtype=torch.float64)
+    velocity = torch.zeros_like(weights)
+    count = len(inputs)
+    for _ in range(head.steps):
+        residual = (weights @ inputs.mT).softmax(1) - labels.mT  # (runs, classes, records)
+        norms = residual.norm(dim=1) * inputs.norm(dim=1)
+        residual = residual * (head.max_grad_norm / norms.clamp(min=head.max_grad_norm))[:, None]
+        residual = residual * (torch.rand(runs, 1, count, generator=generator) < head.sample_rate)
+        noise = torch.randn(weights.shape, generator=generator, dtype=torch.float64)
+        gradient = residual @ inputs + head.noise_multiplier * head.max_grad_norm * noise
+        gradient = gradient / (head.sample_rate * count) + head.weight_decay * weights
+        velocity = head.momentum * velocity + gradient
+        weights = weights - head.learning_rate * velocity
+    return weights
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.7, "weight_decay": 0.2}, {"sample_rate": 0.5}], ids=str
+)
+def test_private_heads_have_the_law_of_dp_sgd(settings):
+    head = TransferHead(3, 10, 0.5, initialisation=0.0, noise_multiplier=0.8, max_grad_norm=1.0, **settings)
+    runs = 20_000
+    targets = embedded(trials=1, count=4, numbers=5)
+    many = Records(
+        targets.features.expand(runs, -1, -1, -1),
+        targets.labels.expand(runs, -1),
+        None,
+        targets.embedding.expand(runs, -1, -1),
+    )
+    ours = head.release(None, many, torch.Generator().manual_seed(0))
+    ours = torch.cat([ours["weight"], ours["bias"].unsqueeze(2)], 2).double().flatten(1)
+    theirs = private_by_hand(head, targets, torch.Generator().manual_seed(1), runs).flatten(1)
+    # Means of 20,000 normal-like variables differ by five standard errors with probability below 1e-6 each.
+    scale = theirs.std(0)
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * scale * math.sqrt(2 / runs)).all()
+    spread = (torch.cov(ours.mT) - torch.cov(theirs.mT)).abs() / torch.outer(scale, scale)
+    assert (
+        spread < 5 * 2 / math.sqrt(runs)
+    ).all()  # a covariance's standard error is at most √2·s²·√(2/runs)
+
+
+def test_without_noise_and_with_loose_clipping_private_training_is_ordinary_training():
+    targets = embedded()
+    plain = TransferHead(3, 10, 0.1, weight_decay=0.01)
+    private = TransferHead(3, 10, 0.1, weight_decay=0.01, noise_multiplier=0.0, max_grad_norm=1e6)
+    ours, theirs = (h.release(None, targets, torch.Generator().manual_seed(0)) for h in (plain, private))
+    torch.testing.assert_close(ours["weight"], theirs["weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_two_layer_heads_learn_and_release_both_layers():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 40, 5, generator=generator)
+    labels = (inputs[..., 0] > 0).long()
+    targets = Records(torch.zeros(2, 40, 1), labels, embedding=inputs)
+    head = TransferHead(2, 300, 0.5, hidden=4, initialisation="he", class_weights=(1.0, 2.0))
+    release = head.release(None, targets, torch.Generator().manual_seed(0))
+    shapes = {name: tuple(tensor.shape) for name, tensor in release.tensors.items()}
+    assert shapes == {"weight": (2, 4, 5), "bias": (2, 4), "out_weight": (2, 1, 4), "out_bias": (2, 1)}
+    assert (head.accuracy(release, targets[0]) > 0.6).all()
+
+
+def test_embedding_is_what_the_backbone_says_and_leaves_its_mode_alone():
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5))
+    records = Records(torch.randn(5, 2, 2), torch.zeros(5))
+    found = embed(records, backbone, batch=2).embedding
+    assert backbone.training
+    torch.testing.assert_close(found, backbone[1](records.features.flatten(1)))
+
+
+def test_what_a_head_cannot_be_trained_on_is_refused():
+    targets = embedded()
+    bare = Records(targets.features, targets.labels)
+    with pytest.raises(InputError, match="no embeddings"):
+        TransferHead(3, 1).release(None, bare, torch.Generator())
+    with pytest.raises(InputError, match="no class in the head"):
+        TransferHead(2, 1).release(None, targets, torch.Generator())
+    with pytest.raises(InputError, match="targets alone"):
+        TransferHead(3, 1).release(targets[0], targets, torch.Generator())
+    with pytest.raises(InputError, match="DP-SGD"):
+        TransferHead(3, 1, optimizer="adam", noise_multiplier=1.0)
