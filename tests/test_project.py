@@ -16,13 +16,14 @@ PACKAGE = ROOT / "src" / "remanence"
 
 # Earlier layers never import later ones; modules of one layer may import each other where listed together.
 LAYERS = [
-    {"exceptions", "references", "statistics", "progress", "files"},
+    {"exceptions", "references", "statistics", "roc", "progress", "files"},
     {"records"},
     {"errors", "releases"},
     {"priors"},
     {"mechanisms"},
+    {"gradients"},
     {"adversary", "bounds"},
-    {"calibration"},
+    {"calibration", "one_run"},
     {"frontier"},
     {"attacks"},
     {"verdict", "caveats"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -40,4 +41,39 @@ GUO_2022B = Reference(
     "C. Guo, A. Sablayrolles, M. Sanjabi. Analyzing Privacy Leakage in Machine Learning via Multiple Hypothesis "
     "Testing: A Lesson From Fano. ICML, 2023 (arXiv 2022).",
 )
+PAN_2022 = Reference(
+    "Pan et al. 2022",
+    "X. Pan, M. Zhang, Y. Yan, J. Zhu, M. Yang. Exploring the Security Boundary of Data Reconstruction via Neuron "
+    "Exclusivity Analysis. USENIX Security Symposium, 2022.",
+)
+DIMITROV_2024 = Reference(
+    "Dimitrov et al. 2024",
+    "D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. SPEAR: Exact Gradient Inversion of Batches in Federated "
+    "Learning. NeurIPS, 2024.",
+)
+GEIPING_2020 = Reference(
+    "Geiping et al. 2020",
+    "J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break privacy in "
+    "federated learning? NeurIPS, 2020.",
+)
+ZHU_2019 = Reference("Zhu et al. 2019", "L. Zhu, Z. Liu, S. Han. Deep Leakage from Gradients. NeurIPS, 2019.")
+ZHAO_2020 = Reference(
+    "Zhao et al. 2020", "B. Zhao, K. R. Mopuri, H. Bilen. iDLG: Improved Deep Leakage from Gradients. arXiv 2001.02610."
+)
+MAHLOUJIFAR_2024 = Reference(
+    "Mahloujifar et al. 2024",
+    "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",
+)
 REMANENCE = Reference("Remanence", "This tool; derived in its documentation.")
+
+
+def bibliography(shorts: Iterable[str]) -> list[str]:
+    """The full entries that short forms, with or without a place, point at; each once.
+
+    >>> bibliography(["Balle et al. 2022, Theorem 1", "Balle et al. 2022", "unheard of"])
+    ['B. Balle, G. Cherubin, J. Hayes. Reconstructing Training Data with Informed Adversaries. \
+IEEE Symposium on Security and Privacy, 2022.']
+    """
+    known = [value for value in globals().values() if isinstance(value, Reference)]
+    cited = {entry.full for short in shorts for entry in known if short.partition(",")[0] == entry.short}
+    return sorted(cited)

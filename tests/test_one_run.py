@@ -1,0 +1,159 @@
+"""The one-run theorem: exact answers, coverage on mechanisms that keep their claim, power on one that does not."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from remanence import InputError
+from remanence.bounds import Segment, dpsgd
+from remanence.one_run import GaussianCurve, LinesCurve, Outcome, dpsgd_curve, gaussian_epsilon
+
+LEVEL = 0.05
+RUNS = 1000
+MARGIN = 4 * math.sqrt(LEVEL * (1 - LEVEL) / RUNS)  # a false alarm of this test: 3 in 100,000
+
+
+def threshold(curve, guesses, canaries, candidates=1):
+    """The smallest number of correct guesses that rejects the curve, or one more than all."""
+    low, high = 0, guesses + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        rejects = Outcome(middle, guesses, canaries, candidates).rejects(curve, LEVEL)
+        low, high = (low, middle) if rejects else (middle, high)
+    return high
+
+
+def surest(log_odds, truth, guesses):
+    """How many of the surest guesses about in or out are right, per run."""
+    order = np.argsort(-np.abs(log_odds), axis=1)[:, :guesses]
+    chosen = np.take_along_axis(log_odds, order, 1) > 0
+    return (chosen == np.take_along_axis(truth, order, 1)).sum(1)
+
+
+def gaussian_runs(mu, canaries, seed):
+    generator = np.random.default_rng(seed)
+    truth = generator.random((RUNS, canaries)) < 0.5
+    seen = mu * truth + generator.normal(size=truth.shape)
+    return mu * (seen - mu / 2), truth
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
+def test_independent_canaries_of_a_correct_mechanism_are_seldom_rejected(mu, share):
+    log_odds, truth = gaussian_runs(mu, 200, seed=1)
+    guesses = int(200 * share)
+    false = surest(log_odds, truth, guesses) >= threshold(GaussianCurve(mu), guesses, 200)
+    assert false.mean() <= LEVEL + MARGIN
+
+
+def test_two_opposite_candidates_meet_the_ceiling_and_are_seldom_rejected():
+    for mu, canaries in ((0.5, 300), (1.0, 1000)):
+        reached = float(ndtr(mu))  # both candidates' best attack; the ceiling for a shortlist of two
+        assert binom.sf(threshold(GaussianCurve(mu), canaries, canaries, 2) - 1, canaries, reached) <= LEVEL
+
+
+@pytest.mark.parametrize("reveals", [0.02, 0.04, 0.06, 0.3])
+def test_canaries_that_fall_together_are_rejected_no_more_often_than_the_level(reveals):
+    """With this probability the run gives everything away, which is a correct (0, δ)-DP mechanism."""
+    curve, canaries = LinesCurve(((0.0, reveals),)), 200
+    least = threshold(curve, canaries, canaries)
+    otherwise = binom.sf(least - 1, canaries, 0.5)
+    assert reveals * (least <= canaries) + (1 - reveals) * otherwise <= LEVEL
+
+
+def test_canaries_that_share_their_noise_are_seldom_rejected():
+    """60 canaries in 20 dimensions: every projection contains the others and the same noise."""
+    generator = np.random.default_rng(2)
+    directions = generator.normal(size=(60, 20))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    truth = generator.random((RUNS, 60)) < 0.5
+    released = truth @ directions + 1.0 * generator.normal(size=(RUNS, 20))  # μ = 1
+    gram = directions @ directions.T
+    decoded = np.linalg.solve(gram + 4 * np.eye(60), directions @ (released - 0.5 * directions.sum(0)).T).T
+    for guesses in (6, 20, 60):
+        false = surest(decoded, truth, guesses) >= threshold(GaussianCurve(1.0), guesses, 60)
+        assert false.mean() <= LEVEL + MARGIN
+
+
+def poisson_runs(noise, rate, steps, canaries, seed):
+    """The exact log odds of each canary under DP-SGD with orthogonal canaries."""
+    generator = np.random.default_rng(seed)
+    truth = generator.random((RUNS, canaries)) < 0.5
+    log_odds = np.zeros(truth.shape)
+    for _ in range(steps):
+        present = truth & (generator.random(truth.shape) < rate)
+        seen = present + noise * generator.normal(size=truth.shape)
+        log_odds += np.logaddexp(math.log1p(-rate), math.log(rate) + (seen - 0.5) / noise**2)
+    return log_odds, truth
+
+
+def test_poisson_sampling_is_seldom_rejected_and_half_the_noise_nearly_always_is():
+    claim = Segment(1.0, sample_rate=0.2, steps=20)
+    least = threshold(dpsgd_curve(claim), 250, 1000)
+    honest = surest(*poisson_runs(1.0, 0.2, 20, 1000, seed=3), 250)
+    broken = surest(*poisson_runs(0.5, 0.2, 20, 1000, seed=4), 250)
+    assert (honest >= least).mean() <= LEVEL + MARGIN
+    assert (broken >= least).mean() >= 0.9
+
+
+def test_half_the_noise_of_a_full_batch_run_is_mostly_rejected_with_2000_canaries():
+    log_odds, truth = gaussian_runs(2.0, 2000, seed=5)
+    found = surest(log_odds[:200], truth[:200], 600)
+    assert (found >= threshold(GaussianCurve(1.0), 600, 2000)).mean() >= 0.95
+
+
+def test_the_limits_cover_the_truth_and_come_close_with_many_canaries():
+    log_odds, truth = gaussian_runs(1.0, 2000, seed=6)
+    limits = [Outcome(int(c), 600, 2000).mu_lower(LEVEL) for c in surest(log_odds[:20], truth[:20], 600)]
+    assert max(limits) <= 1.0
+    assert min(limits) >= 0.4
+    outcome = Outcome(580, 600, 2000)
+    assert outcome.rejects(GaussianCurve(outcome.mu_lower(LEVEL) * 0.999), LEVEL)
+    assert not outcome.rejects(GaussianCurve(outcome.mu_lower(LEVEL) * 1.01), LEVEL)
+    epsilon = outcome.epsilon_lower(1e-5, LEVEL)
+    assert outcome.rejects(LinesCurve(((epsilon * 0.99, 1e-5),)), LEVEL)
+    assert not outcome.rejects(LinesCurve(((epsilon * 1.01, 1e-5),)), LEVEL)
+    assert epsilon <= gaussian_epsilon(outcome.mu_lower(LEVEL), 1e-5)  # fewer mechanisms, higher limit
+
+
+def test_the_p_value_agrees_with_the_test_and_falls_with_every_correct_guess():
+    curve = GaussianCurve(1.0)
+    values = [Outcome(correct, 150, 500).p_value(curve) for correct in range(120, 151, 5)]
+    assert values == sorted(values, reverse=True)
+    for correct in range(140, 151):
+        outcome = Outcome(correct, 150, 500)
+        assert outcome.rejects(curve, LEVEL) == (outcome.p_value(curve) < LEVEL)
+
+
+def test_a_pure_epsilon_claim_is_tested_as_a_binomial_would_in_the_limit():
+    """ε-DP caps every guess at e^ε / (1 + e^ε), whatever the others do; the theorem must not be far off."""
+    epsilon, canaries = 1.0, 2000
+    share = math.exp(epsilon) / (1 + math.exp(epsilon))
+    least = threshold(LinesCurve(((epsilon, 0.0),)), canaries, canaries)
+    assert binom.isf(LEVEL, canaries, share) <= least <= binom.isf(LEVEL, canaries, share) + 0.02 * canaries
+
+
+def test_certified_pairs_give_a_curve_at_or_above_the_exact_one():
+    run = Segment(0.8, sample_rate=0.3, steps=30)
+    curve = dpsgd_curve(run)
+    baselines = np.geomspace(1e-4, 0.9, 25)
+    exact = dpsgd(baselines, schedule=[run])
+    back = curve.inverse(exact.lower)
+    assert (back <= baselines * (1 + 1e-9)).all()  # never claims more than is proven
+    rare = baselines < 0.2  # elsewhere the other direction, putting a record in, is the weaker promise
+    assert (back[rare] >= 0.85 * baselines[rare]).all()  # and loses little between the pairs
+    gaussian = LinesCurve(tuple((e, _gaussian_delta(e)) for e in np.linspace(0, 8, 60)))
+    probability = np.linspace(0.05, 0.95, 19)
+    assert np.allclose(gaussian.inverse(probability), ndtr(ndtri(probability) - 1.0), rtol=0.02)
+
+
+def _gaussian_delta(epsilon):
+    return float(ndtr(0.5 - epsilon) - math.exp(epsilon) * ndtr(-0.5 - epsilon))
+
+
+def test_an_impossible_outcome_is_refused():
+    with pytest.raises(InputError, match="makes no sense"):
+        Outcome(5, 4, 10)
