@@ -14,12 +14,14 @@ from remanence import (
     Logistic,
     Perceptron,
     Records,
+    Reduction,
+    SharedGradient,
     Weights,
     looped,
     mean_squared_error,
     mismatch,
 )
-from remanence.priors import FinitePrior
+from remanence.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
 
@@ -55,6 +57,27 @@ def dpsgd_game(**settings) -> Game:
     data = Records(data.features.float(), data.labels)
     mechanism = DPSGD(Perceptron((4, 5, 3)), **{"noise_multiplier": 1.0, "steps": 6, **settings})
     return Game(mechanism, FinitePrior(data[:5]), data[5:], Criterion(mismatch, 0.5))
+
+
+def relu_network(*sizes: int, bias: bool = True, dtype=torch.float64, seed: int = 0) -> torch.nn.Sequential:
+    """Linear layers with ReLU between them, drawn from a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        layer = torch.nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
+        for parameter in layer.parameters():
+            torch.nn.init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5, generator=generator)
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def gradient_game(hidden: int = 1, bias: bool = True, **settings) -> Game:
+    """Batches of four behind the gradient of a small ReLU network."""
+    data = synthetic(60, features=6, classes=4)
+    network = relu_network(6, *[64] * hidden, 4, bias=bias)
+    criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
+    mechanism = SharedGradient(network, (6,), **settings)
+    return Game(mechanism, Uninformed(), None, criterion, targets=EmpiricalPrior(data, set_size=4))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from conftest import dpsgd_game, noisy_sum, shortlist_game, synthetic
+from conftest import dpsgd_game, gradient_game, noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
@@ -37,6 +37,7 @@ GAMES = {
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
+    "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "oblivious": [shortlist_game(candidates=4)],
 }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from remanence.adversary import Knowledge
     from remanence.attacks.attack import Attack, Reconstruction
     from remanence.attacks.closed_form import ClosedForm
+    from remanence.attacks.exclusive_neurons import ExclusiveNeurons
     from remanence.attacks.oblivious import Oblivious
     from remanence.attacks.prior_aware import PriorAware
     from remanence.attacks.retrain import RetrainAndCompare
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from remanence.evidence import Evidence
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
     from remanence.game import Game, play
+    from remanence.gradients.exposure import Exposure, gradient_exposure
     from remanence.leave_one_out import LeaveOneOut
     from remanence.mechanisms.dpsgd import DPSGD
     from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from remanence.mechanisms.mechanism import Mechanism
     from remanence.mechanisms.networks import AnyModule, Perceptron
     from remanence.mechanisms.noisy_sum import NoisySum
+    from remanence.mechanisms.shared_gradient import SharedGradient
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, Uninformed
     from remanence.records import Records
@@ -44,6 +47,7 @@ _HOMES = {
     "adversary": ["Knowledge"],
     "attacks.attack": ["Attack", "Reconstruction"],
     "attacks.closed_form": ["ClosedForm"],
+    "attacks.exclusive_neurons": ["ExclusiveNeurons"],
     "attacks.oblivious": ["Oblivious"],
     "attacks.prior_aware": ["PriorAware"],
     "attacks.retrain": ["RetrainAndCompare"],
@@ -55,6 +59,7 @@ _HOMES = {
     "evidence": ["Evidence"],
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
     "game": ["Game", "play"],
+    "gradients.exposure": ["Exposure", "gradient_exposure"],
     "leave_one_out": ["LeaveOneOut"],
     "mechanisms.dpsgd": ["DPSGD"],
     "mechanisms.families": ["Gaussian", "Logistic", "Multinomial", "Tweedie"],
@@ -63,6 +68,7 @@ _HOMES = {
     "mechanisms.mechanism": ["Mechanism"],
     "mechanisms.networks": ["AnyModule", "Perceptron"],
     "mechanisms.noisy_sum": ["NoisySum"],
+    "mechanisms.shared_gradient": ["SharedGradient"],
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "Uninformed"],
     "records": ["Records"],

@@ -129,6 +129,28 @@ def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate:
     )
 
 
+def digits_gradient() -> Game:
+    """One shared gradient of 8 pictures of digits on a 64-256-10 ReLU network in float32: whole batches come back."""
+    import torch
+    from torch import nn
+
+    from remanence.errors import Criterion, Reduction, relative_error
+    from remanence.game import Game
+    from remanence.mechanisms.shared_gradient import SharedGradient
+    from remanence.priors import EmpiricalPrior, Uninformed
+    from remanence.records import Records
+
+    digits = _raw("digits", scale=8.0)
+    data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    for parameter in network.parameters():
+        nn.init.uniform_(parameter, -0.125, 0.125, generator=generator)
+    criterion = Criterion(relative_error(), reduction=Reduction.MATCHED, label_scale=1.0)
+    targets = EmpiricalPrior(data, set_size=8)
+    return Game(SharedGradient(network, (64,)), Uninformed(), None, criterion, targets=targets)
+
+
 TARGETS: dict[str, Callable[[], AnyGame]] = {
     function.__name__.replace("_", "-"): function
     for function in (
@@ -141,6 +163,7 @@ TARGETS: dict[str, Callable[[], AnyGame]] = {
         digits_noisy_sum,
         digits_dpsgd,
         digits_dpsgd_poisson,
+        digits_gradient,
     )
 }
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from remanence.exceptions import InputError
-from remanence.references import BALLE_2022, HAYES_2023, REMANENCE, Reference
+from remanence.references import BALLE_2022, HAYES_2023, PAN_2022, REMANENCE, Reference
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
@@ -57,6 +57,22 @@ PRIOR_AWARE = AttackInfo(
     HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
     "remanence.attacks.prior_aware:PriorAware",
 )
+GRADIENT_BASED = AttackInfo(
+    "gradient-based",
+    "Searches the record whose gradients fit the privatised ones of a whole run, by optimisation.",
+    "DP-SGD's transcript; all other training records; no shortlist",
+    "transcript",
+    HAYES_2023.at("Equation 1 and Appendix D"),
+    "remanence.attacks.gradient_based:GradientBased",
+)
+EXCLUSIVE_NEURONS = AttackInfo(
+    "exclusive-neurons",
+    "Reads samples off the neurons that they alone activate, subtracts them from the gradient, and looks again.",
+    "the gradient of one step on a fully connected ReLU network",
+    "one gradient",
+    PAN_2022.at("§5, with corrections"),
+    "remanence.attacks.exclusive_neurons:ExclusiveNeurons",
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -66,7 +82,18 @@ OBLIVIOUS = AttackInfo(
     "remanence.attacks.oblivious:Oblivious",
 )
 
-CATALOGUE = {info.name: info for info in (CLOSED_FORM, SCALER_MEAN, PRIOR_AWARE, RETRAIN, OBLIVIOUS)}
+CATALOGUE = {
+    info.name: info
+    for info in (
+        CLOSED_FORM,
+        SCALER_MEAN,
+        PRIOR_AWARE,
+        GRADIENT_BASED,
+        RETRAIN,
+        EXCLUSIVE_NEURONS,
+        OBLIVIOUS,
+    )
+}
 
 
 def load_attack(name: str) -> Attack:
