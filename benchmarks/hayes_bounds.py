@@ -1,6 +1,6 @@
 """Hayes et al. 2023 again: Table 2, the bound curves of Figures 3, 4, 5, 11, 14 and 15, and Appendix I's baselines.
 
-Prints docs/reproductions/hayes-bounds.md and writes its pictures into a folder (they need the extra 'plot'):
+Prints docs/reproductions/hayes-bounds.md and writes its pictures into a folder (they need matplotlib):
 
 python benchmarks/hayes_bounds.py docs/reproductions > docs/reproductions/hayes-bounds.md
 """
@@ -789,7 +789,7 @@ def main() -> None:
         enabled = True
     except ImportError:
         enabled = False
-        print("No pictures: matplotlib is missing (pip install 'remanence[plot]').", file=sys.stderr)
+        print("No pictures: matplotlib is missing (pip install matplotlib).", file=sys.stderr)
     pictures = Pictures(folder, enabled)
     sections = []
     for reproduce in (table_2, figure_3, figure_4, figure_5, figures_14_and_15, appendix_i):
@@ -800,7 +800,7 @@ def main() -> None:
     opening = page(
         "# Hayes et al. 2023: the bounds",
         "This page and its pictures are printed by",
-        f"```\npip install -e '.[plot]'\n{COMMAND}\n```",
+        f"```\npip install -e .\n{COMMAND}\n```",
         f"""in less than a minute on one thread. No model is trained, and only the Monte-Carlo rows are random
         (seed {SEED}). "The paper" is Hayes, Mahloujifar and Balle 2023, *Bounding Training Data
         Reconstruction in DP-SGD*. Its tables, captions and text were at hand and its plots were not:

@@ -35,7 +35,7 @@ LAYERS = [
     {"targets"},
     {"reproductions"},
     {"loading"},
-    {"cli_bounds"},
+    {"cli_bounds", "cli_report"},
     {"cli"},
     {"__main__"},
 ]

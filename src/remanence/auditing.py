@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,10 @@ class AuditResult:
             result,
             evidence=tuple(replace(e, gallery=shown) if e is best else e for e in result.evidence),
         )
+
+    def _repr_html_(self) -> str:
+        # Views come after results in the order of imports, so that this one is looked up by its name.
+        return import_module("remanence.report.html").card(self)
 
     def __str__(self) -> str:
         best = self.strongest

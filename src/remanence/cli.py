@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence import cli_bounds
+from remanence import cli_bounds, cli_report
 from remanence.exceptions import RemanenceError
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for the results.", show_default="remanence-runs/<target>")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
+AcceptUnproven = Annotated[
+    bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -90,14 +93,27 @@ def audit(
     max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    show_reconstructions: Annotated[
+        bool,
+        typer.Option(
+            "--show-reconstructions",
+            help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
+        ),
+    ] = False,
+    accept_unproven: AcceptUnproven = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a model and hold the result against your limit."""
+    """Attack a model and hold the result against your limit.
+
+    Writes audit.json for machines and report.html for people.
+    """
     from remanence.attacks.catalogue import load_attack
     from remanence.auditing import audit as run_audit
     from remanence.files import check_writable
     from remanence.loading import load_game
+    from remanence.report.writing import write_report
+    from remanence.targets import TARGETS
     from remanence.verdict import Policy
 
     policy = Policy(max_success)
@@ -109,22 +125,28 @@ def audit(
         result = run_audit(
             game, attacks, policy=policy, trials=trials, seed=seed, device=_device(device), target=target
         )
-    path = result.save(folder)
+    keep = show_reconstructions or target in TARGETS
+    path = result.save(folder, gallery=keep)
+    report = write_report(result, folder, gallery=keep)
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         _show(result, path)
-    raise typer.Exit(result.verdict.exit_code)
+        typer.echo(f"Report: {report}")
+    raise typer.Exit(_exit_code(result, accept_unproven))
 
 
 @app.command()
-def show(run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]) -> None:
+def show(
+    run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
+    accept_unproven: AcceptUnproven = False,
+) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
 
     result = AuditResult.load(run)
     _show(result, run)
-    raise typer.Exit(result.verdict.exit_code)
+    raise typer.Exit(_exit_code(result, accept_unproven))
 
 
 @app.command()
@@ -154,20 +176,22 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     from remanence.auditing import audit as run_audit
     from remanence.files import check_writable
     from remanence.report.terminal import summary_table
+    from remanence.report.writing import write_index, write_report
     from remanence.targets import TARGETS
 
     check_writable(out)
     device = _device(Device.AUTO)
-    results = []
+    results = {}
     for name, factory in TARGETS.items():
         typer.echo(f"auditing {name} ...", err=True)
-        results.append(run_audit(factory(), device=device, target=name))
-        results[-1].save(out / name)
+        results[name] = run_audit(factory(), device=device, target=name)
+        results[name].save(out / name, gallery=True)
+        write_report(results[name], out / name, gallery=True)
     console = _console()
-    console.print(summary_table(results))
+    console.print(summary_table(list(results.values())))
     console.print(
-        f"Results: {out.resolve()} (one folder each; `remanence show FOLDER` explains one)\n"
-        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.",
+        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
+        f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
         soft_wrap=True,
     )
@@ -217,10 +241,11 @@ def reproduce(
     for path in views.save(document, out):
         typer.echo(path)
     if not views.can_draw():
-        typer.echo("No picture: matplotlib is not installed (pip install 'remanence[plot]').", err=True)
+        typer.echo("No picture: matplotlib is not installed (pip install matplotlib).", err=True)
 
 
 cli_bounds.register(app)
+cli_report.register(app)
 
 
 def default_folder(target: str) -> Path:
@@ -247,6 +272,12 @@ def main() -> None:
         traceback.print_exc()
         typer.echo("This is a mistake in remanence, not in what you gave it. Please report it.", err=True)
         sys.exit(70)  # not 1, which says EXPOSED
+
+
+def _exit_code(result: AuditResult, accept_unproven: bool) -> int:
+    from remanence.verdict import Verdict
+
+    return 0 if accept_unproven and result.verdict is Verdict.UNPROVEN else result.verdict.exit_code
 
 
 def _device(choice: Device) -> str:

@@ -140,15 +140,8 @@ def _json(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: A
 
 
 def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
-    try:
-        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise InputError(
-            "Pictures need matplotlib.",
-            needs="the extra 'plot'",
-            got="an environment without matplotlib",
-            hint="pip install 'remanence[plot]', or --out frontier.csv",
-        ) from None
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.semilogx([getattr(point, over) for point in points], [point.success_upper for point in points], "-")

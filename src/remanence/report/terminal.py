@@ -12,8 +12,8 @@ from rich.text import Text
 from remanence.auditing import AuditResult
 from remanence.caveats import OPTIMISER_NOT_CONVERGED, Caveat
 from remanence.evidence import Evidence
+from remanence.report import words
 from remanence.report.tables import thousandths
-from remanence.statistics import SuccessRate
 from remanence.verdict import Verdict
 
 _COLOURS = {
@@ -26,36 +26,21 @@ _COLOURS = {
 
 def audit_view(result: AuditResult) -> RenderableType:
     """The verdict, the scope, the evidence and the caveats of one audit."""
-    best, limit = result.strongest, result.policy.max_success
     verdict = Text.assemble(
         (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {escape(result.target)}\n", "bold")
     )
-    verdict.append(f"{result.verdict.meaning}\n")
-    verdict.append(
-        f"The strongest attack, {best.attack}, recovered {thousandths(best.main.rate)} records in 1000 "
-        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
-        f"Guessing recovers {thousandths(best.baseline.value)}; your limit is {thousandths(limit)}."
-    )
-    if result.bounds:
-        ceiling = min(bound.success for bound in result.bounds)
-        verdict.append(f" Proven: no attack exceeds {thousandths(ceiling, up=True)}.")
-    model = result.threat_model
-    scope = f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
-    criterion = model["criterion"]
-    counts = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
-    counts += "." if criterion["label_scale"] is None else ", and the label right."
+    verdict.append(f"{result.verdict.meaning}\n{words.found(result)}")
     parts: list[RenderableType] = [
         verdict,
-        Text(scope, "dim"),
-        Text(counts, "dim"),
+        Text(words.scope(result), "dim"),
+        Text(words.counts(result), "dim"),
         _evidence_table(result.evidence),
     ]
     parts += [
         Text(f"Bound: {bound.name}: at most {bound.success:.4g} ({bound.reference.short})")
         for bound in result.bounds
     ]
-    raised = {caveat.id: caveat for evidence in result.evidence for caveat in evidence.caveats}
-    parts += [_caveat(caveat, result.evidence) for caveat in raised.values()]
+    parts += [_caveat(caveat, result.evidence) for caveat in words.caveats(result)]
     return Group(*parts)
 
 
@@ -73,7 +58,7 @@ def summary_table(results: Sequence[AuditResult]) -> Table:
             escape(result.target),
             Text(str(result.verdict), _COLOURS[result.verdict]),
             best.attack,
-            _interval(best.main),
+            words.interval(best.main),
             thousandths(best.baseline.value),
             thousandths(result.policy.max_success),
             "none" if ceiling is None else thousandths(ceiling, up=True),
@@ -90,8 +75,8 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
     for entry in evidence:
         table.add_row(
             entry.attack,
-            _interval(entry.main),
-            _interval(entry.control),
+            words.interval(entry.main),
+            words.interval(entry.control),
             thousandths(entry.baseline.value),
             "" if entry.label_rate is None else thousandths(entry.label_rate.rate),
             _number(entry.median_error),
@@ -112,10 +97,6 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
         more = len(unresolved) - 12
         text.append(f" Records hidden so: {shown}" + (f" and {more} more (audit.json)." if more > 0 else "."))
     return text
-
-
-def _interval(rate: SuccessRate) -> str:
-    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
 
 
 def _number(value: float | None) -> str:

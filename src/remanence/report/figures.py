@@ -1,0 +1,177 @@
+"""The pictures of a report, drawn from the result alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remanence.auditing import AuditResult
+from remanence.evidence import Evidence
+from remanence.report import words
+from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
+from remanence.report.tables import thousandths
+from remanence.roc import Roc
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+
+def line(result: AuditResult) -> str:
+    """Guess, attack with its interval, limit and ceiling on one axis: the logic of the verdict."""
+    best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
+    rows = [
+        ("guess", best.baseline.value, "s", GUESS, thousandths(best.baseline.value)),
+        ("attack", best.main.rate, "D", ATTACK, words.interval(best.main)),
+    ]
+    if ceiling is not None:
+        rows.append(("ceiling", ceiling.success, "|", CEILING, thousandths(ceiling.success, up=True)))
+    end = _axis_end(max(limit, best.main.upper, *(row[1] for row in rows)))
+
+    def draw(axes: Axes) -> None:
+        axes.hlines(1, best.main.lower, best.main.upper, color=ATTACK, linewidth=5, alpha=0.35)
+        for height, (_, value, marker, colour, text) in enumerate(rows):
+            size = 17 if marker == "|" else 7
+            axes.plot([value], [height], marker, color=colour, markersize=size, markeredgewidth=2.5)
+            axes.annotate(text, (1.02, height), xycoords=("axes fraction", "data"), va="center")
+        axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
+        side = "left" if limit < end / 2 else "right"
+        place = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
+        axes.annotate(f"limit {thousandths(limit)}", (limit, 1.02), **place)
+        axes.set(xlim=(-0.012 * end, 1.012 * end), ylim=(len(rows) - 0.5, -0.6), xlabel="times in 1000")
+        ticks = np.linspace(0, end, 6)
+        axes.set_xticks(ticks, [f"{1000 * tick:g}" for tick in ticks])
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.tick_params(left=False)
+        axes.spines["left"].set_visible(False)
+
+    return picture("line", words.found(result), draw, height=0.8 + 0.3 * len(rows))
+
+
+def dots(result: AuditResult) -> str:
+    """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
+    best, ceiling = result.strongest, words.tightest(result)
+    top = 1.0 if ceiling is None else ceiling.success
+    shares = np.maximum.accumulate([best.baseline.value, best.main.rate, top])
+    first, second, third = np.round(1000 * shares).astype(int).tolist()
+    groups = [
+        (0, first, "s", GUESS, GUESS, f"{first} found by guessing"),
+        (first, second, "D", ATTACK, ATTACK, f"{second - first} more by the attack"),
+        (second, third, "o", "none", FAINT, f"{third - second} not ruled out"),
+        (third, 1000, ".", CEILING, CEILING, f"{1000 - third} ruled out by proof"),
+    ]
+    shown = [group for group in groups if group[1] > group[0]]
+
+    def draw(axes: Axes) -> None:
+        for start, stop, marker, face, edge, text in shown:
+            places = np.arange(start, stop)
+            size = 1.5 if marker == "." else 3.4
+            style = {"markerfacecolor": face, "markeredgecolor": edge, "markersize": size}
+            axes.plot(places // 20, places % 20, marker, markeredgewidth=0.8, label=text, **style)
+        axes.set(xlim=(-1, 50), ylim=(20, -1))
+        axes.set_axis_off()
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, markerscale=1.6)
+
+    label = "Of 1000 targets: " + ", ".join(group[5] for group in shown) + "."
+    return picture("dots", label, draw, height=2.7)
+
+
+def errors(result: AuditResult) -> str | None:
+    """How closely the targets came back, with the control beside them; None if there is nothing between."""
+    found, criterion = curve(result.strongest), result.threat_model["criterion"]
+    if found is None:
+        return None
+    sides = [
+        (found.errors.ravel(), ATTACK, "-", "the target"),
+        (found.controls.ravel(), GUESS, ":", "an independent record"),
+    ]
+
+    def draw(axes: Axes) -> None:
+        for values, colour, dashes, text in sides:
+            closest = np.sort(np.maximum(values[np.isfinite(values)], 1e-16))
+            share = np.arange(1, len(closest) + 1) / len(values)
+            kept = _few(len(closest))
+            axes.step(closest[kept], share[kept], color=colour, linestyle=dashes, where="post", label=text)
+        axes.axvline(criterion["threshold"], color=INK, linestyle="--", linewidth=1.2, label="threshold")
+        axes.set(xscale="log", ylim=(-0.02, 1.05), ylabel="share of trials")
+        axes.set_xlabel(f"{criterion['error']} at most")
+        _plain_ticks(axes.xaxis)
+        axes.legend(loc="best")
+
+    return picture(
+        "errors", "The share of trials in which the error is at most so much.", draw, height=2.8, width=4.6
+    )
+
+
+def roc(result: AuditResult) -> str | None:
+    """True against false positives of every attack, on logarithmic axes; None without numbers per trial."""
+    curves = {evidence.attack: curve(evidence) for evidence in result.evidence}
+    drawn = {name: _kept(*one.curve()) for name, one in curves.items() if one is not None}
+    if not drawn:
+        return None
+    smallest = min(rates[rates > 0].min() for pair in drawn.values() for rates in pair)
+    floor = min(0.1, 10 ** np.floor(np.log10(smallest)))
+
+    def draw(axes: Axes) -> None:
+        axes.plot([floor, 1], [floor, 1], color=FAINT, linewidth=1, label="luck")
+        for (name, (fpr, tpr)), dashes in zip(drawn.items(), itertools.cycle(("-", "--", "-.", ":"))):
+            axes.step(
+                np.maximum(fpr, floor), np.maximum(tpr, floor), dashes, color=ATTACK, where="post", label=name
+            )
+        axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
+        axes.set(xlabel="false positives", ylabel="true positives")
+        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.yaxis)
+        axes.legend(loc="lower right")
+
+    label = "True positives against false positives on logarithmic axes, for every attack."
+    return picture("roc", label, draw, height=2.8, width=4.6)
+
+
+def curve(evidence: Evidence) -> Roc | None:
+    """The ROC of an attack; None without its errors, or where a guess is right or wrong and nothing between."""
+    if not {"error", "control_error"} <= evidence.arrays.keys() or evidence.main.trials < 2:
+        return None
+    if len(evidence.arrays["error"].unique()) < 3:
+        return None
+    return Roc(*(evidence.arrays[name].double().numpy() for name in ("error", "control_error")))
+
+
+def _kept(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    kept = _few(len(fpr))
+    return fpr[kept], tpr[kept]
+
+
+def _few(count: int) -> NDArray[np.int_]:
+    """Positions to draw out of so many: dense at the beginning and even after it, so that a page stays small.
+
+    >>> len(_few(100_000)) < 1000, _few(3).tolist()
+    (True, [0, 1, 2])
+    """
+    if count == 0:
+        return np.arange(0)
+    spread = np.concatenate([np.geomspace(1, count, 400), np.linspace(1, count, 400)])
+    return np.unique(spread.astype(int)) - 1
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Numbers as text: matplotlib's own for logarithmic axes are formulas."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _axis_end(largest: float) -> float:
+    """A round end of the axis, so that small shares are told apart.
+
+    >>> _axis_end(0.04), _axis_end(0.3), _axis_end(0.97)
+    (0.05, 0.5, 1.0)
+    """
+    return next(
+        (end for end in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if largest <= end), 1.0
+    )

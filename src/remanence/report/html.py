@@ -1,0 +1,119 @@
+"""The report that people hand over: one file, no network, no script, no training data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from remanence.attacks.catalogue import CATALOGUE
+from remanence.auditing import AuditResult
+from remanence.caveats import OPTIMISER_NOT_CONVERGED
+from remanence.evidence import Evidence
+from remanence.report import exposure, figures, words
+from remanence.report.remedies import remedies
+from remanence.report.tables import thousandths, upwards
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+GLOSSARY = {
+    "adversary": "who tries to recover a record, with everything that he sees and knows",
+    "attack": "what the adversary does with the release; measured, so a lower limit on what is possible",
+    "baseline κ": "how often a guess without the release succeeds",
+    "ceiling γ": "how often any attack can succeed at most, known or unknown; proven, under its assumptions",
+    "control": "the same reconstruction held against an independently drawn record: what luck achieves",
+    "interval": "where the true rate lies, at 95 % for all attacks of one audit together",
+    "limit": "the largest success that you accept; your decision",
+    "noise multiplier σ": "the noise of a training step over the clipping norm",
+    "recovered": "the error ρ between target and reconstruction is at most the threshold η",
+    "release": "what the adversary sees: weights, gradients, answers",
+    "sample rate q, steps T": "the chance of a record to be in a batch, and how many batches there were",
+    "TPR at 1 % FPR": "how many targets are found at the threshold that takes 1 in 100 strangers for a target",
+}
+
+
+def report(result: AuditResult) -> str:
+    """The whole report as one HTML document."""
+    line, python = words.commands(result)
+    raised = [
+        (caveat, ", ".join(names), _hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "")
+        for caveat, names in words.caveats(result).items()
+    ]
+    return template("report.html.jinja").render(
+        card=_card(result),
+        result=result,
+        words=words,
+        caveats=raised,
+        catalogue=CATALOGUE,
+        rates={evidence.attack: _true_positives(evidence) for evidence in result.evidence},
+        seconds={name: f"{value:.1f}" for name, value in result.environment.get("seconds", {}).items()},
+        dots=figures.dots(result),
+        roc=figures.roc(result),
+        errors=figures.errors(result),
+        classes=exposure.classes(result),
+        records=exposure.records(result),
+        remedies=remedies(result),
+        command=line,
+        python=python,
+        glossary=GLOSSARY,
+        style=style(),
+    )
+
+
+def card(result: AuditResult) -> str:
+    """The verdict, its numbers, the line and the scope: the top of the report, and what a notebook shows."""
+    return _card(result, style=style())
+
+
+def index(results: Mapping[str, AuditResult]) -> str:
+    """One page that links the reports in these folders."""
+    return template("index.html.jinja").render(results=results, words=words, style=style())
+
+
+def style() -> str:
+    """The style sheet; every rule holds inside `.remanence` alone, so that a notebook keeps its looks."""
+    return (files("remanence.report") / "templates" / "report.css").read_text(encoding="utf-8")
+
+
+def _card(result: AuditResult, *, style: str = "") -> str:
+    return template("card.html.jinja").render(
+        result=result, words=words, line=figures.line(result), style=style
+    )
+
+
+def _true_positives(evidence: Evidence) -> str:
+    """The share of targets found where 1 in 100 strangers is taken for one; nothing without numbers per trial."""
+    curve = figures.curve(evidence)
+    if curve is None:
+        return ""
+    found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
+    return f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
+
+
+def _hidden(result: AuditResult) -> str:
+    records = sorted({record for evidence in result.evidence for record in evidence.unresolved})
+    more = len(records) - 12
+    return ", ".join(map(str, records[:12])) + (f" and {more} more" if more > 0 else "")
+
+
+def template(name: str) -> Template:
+    """A template of ours; whatever is put into it is escaped unless it says `ours`."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("remanence.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"thousandths": thousandths, "upwards": upwards, "ours": Markup}
+    return environment

@@ -1,0 +1,84 @@
+"""An audit as JUnit XML: a suite for the game, a case for each attack, each bound and the verdict."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+from remanence.auditing import AuditResult
+from remanence.report import words
+from remanence.report.tables import thousandths
+from remanence.verdict import Verdict
+
+_CONTROL = re.compile(
+    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)  # what XML has no way to write
+
+
+class Case(NamedTuple):
+    """One line of the test report; no outcome means passed."""
+
+    kind: str
+    name: str
+    outcome: str | None = None
+    why: str = ""
+
+
+def junit(result: AuditResult) -> str:
+    """Failed where the limit or a proof is broken, skipped where nothing is proven, passed where a proof holds."""
+    limit, ceiling = result.policy.max_success, words.tightest(result)
+    proven = ceiling is not None and ceiling.success <= limit
+    cases = []
+    for evidence in result.evidence:
+        numbers = f"{words.interval(evidence.main)} in 1000, limit {thousandths(limit)}"
+        case = Case("attack", evidence.attack)
+        if ceiling is not None and evidence.main.lower > ceiling.success:
+            case = case._replace(outcome="failure", why=f"beats a proven bound: {numbers}")
+        elif evidence.main.lower > limit:
+            case = case._replace(outcome="failure", why=f"recovers more than the limit: {numbers}")
+        elif not proven:
+            case = case._replace(outcome="skipped", why=f"nothing certain found, nothing proven: {numbers}")
+        cases.append(case)
+    for bound in result.bounds:
+        numbers = f"{thousandths(bound.success, up=True)} in 1000, limit {thousandths(limit)}"
+        case = Case("bound", bound.name)
+        if bound.success > limit:
+            case = case._replace(outcome="skipped", why=f"proves less than the limit asks for: {numbers}")
+        cases.append(case)
+    outcome = {Verdict.PROTECTED: None, Verdict.UNPROVEN: "skipped"}.get(result.verdict, "failure")
+    why = f"{result.verdict.meaning} {words.found(result)}"
+    cases.append(Case("verdict", "within the limit", outcome, f"{result.verdict}. {why}"))
+    return _document(result, cases)
+
+
+def _document(result: AuditResult, cases: list[Case]) -> str:
+    seconds = result.environment.get("seconds", {})
+    suite = ET.Element(
+        "testsuite",
+        name=_clean(f"remanence: {result.target}"),
+        tests=str(len(cases)),
+        failures=str(sum(case.outcome == "failure" for case in cases)),
+        errors="0",
+        skipped=str(sum(case.outcome == "skipped" for case in cases)),
+        time=f"{seconds.get('total', 0.0):.3f}",
+    )
+    for kind, name, outcome, why in cases:
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            classname=f"remanence.{kind}",
+            name=_clean(name),
+            time=f"{seconds.get(name, 0.0):.3f}",
+        )
+        if outcome is not None:
+            child = ET.SubElement(case, outcome, message=_clean(why))
+            child.text = _clean(why)
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("\ufffd", text)

@@ -1,0 +1,101 @@
+"""What an audit says, in sentences; every view uses the same ones."""
+
+from __future__ import annotations
+
+import shlex
+
+from remanence.attacks.catalogue import CATALOGUE
+from remanence.auditing import AuditResult
+from remanence.bounds.bound import Bound
+from remanence.caveats import Caveat
+from remanence.references import bibliography
+from remanence.report.tables import thousandths
+from remanence.statistics import SuccessRate
+
+NOT_COVERED = (
+    "membership or attribute inference",
+    "other checkpoints, later fine-tuning or other releases of the same data",
+    "adversaries who see or know more than this one",
+    "attacks that were not run, unless a proof covers them",
+)
+
+REPEAT = "Repeat it for a new checkpoint, more training, new data, another release, or a new attack."
+
+DECISION = (
+    "This is evidence about one threat model, held against a limit that you set. "
+    "Whether that limit is right for these data is for the controller to decide."
+)
+
+
+def tightest(result: AuditResult) -> Bound | None:
+    """The lowest ceiling that somebody has proven."""
+    return min(result.bounds, key=lambda bound: bound.success, default=None)
+
+
+def found(result: AuditResult) -> str:
+    """The numbers behind the verdict, out of 1000."""
+    best, ceiling = result.strongest, tightest(result)
+    words = (
+        f"The strongest attack, {best.attack}, recovered {thousandths(best.main.rate)} records in 1000 "
+        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
+        f"Guessing recovers {thousandths(best.baseline.value)}; "
+        f"your limit is {thousandths(result.policy.max_success)}."
+    )
+    if ceiling is not None:
+        words += f" Proven: no attack exceeds {thousandths(ceiling.success, up=True)}."
+    return words
+
+
+def scope(result: AuditResult) -> str:
+    """Against whom the numbers hold."""
+    model = result.threat_model
+    return f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
+
+
+def counts(result: AuditResult) -> str:
+    """When a record counts as recovered."""
+    criterion = result.threat_model["criterion"]
+    if criterion["error"] == "mismatch":
+        return "Recovered means: the very record, out of the shortlist."
+    words = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
+    return words + ("." if criterion["label_scale"] is None else ", and the label right.")
+
+
+def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
+    """Each caveat once, with the attacks that it concerns."""
+    concerned: dict[Caveat, list[str]] = {}
+    for evidence in result.evidence:
+        for caveat in evidence.caveats:
+            concerned.setdefault(caveat, []).append(evidence.attack)
+    return concerned
+
+
+def interval(rate: SuccessRate) -> str:
+    """A rate in 1000 with its interval.
+
+    >>> interval(SuccessRate(9, 10))
+    '900 (555 to 997)'
+    """
+    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+
+
+def commands(result: AuditResult) -> tuple[str, str]:
+    """How to run the same audit again, on the command line and in Python."""
+    rate = result.evidence[0].main
+    trials, limit, names = rate.clusters or rate.trials, result.policy.max_success, _attacks(result)
+    line = f"remanence audit {shlex.quote(result.target)} --seed {result.seed} --trials {trials}"
+    line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
+    classes = [CATALOGUE[name].home.partition(":")[2] for name in names if name in CATALOGUE]
+    chosen = f"[{', '.join(f'{name}()' for name in classes)}]" if len(classes) == len(names) else "attacks"
+    python = f"audit(game, {chosen}, policy=Policy({limit:g}), trials={trials}, seed={result.seed})"
+    return line, python
+
+
+def literature(result: AuditResult) -> list[str]:
+    """The publications behind exactly what ran."""
+    shorts = [evidence.reference for evidence in result.evidence]
+    return bibliography([*shorts, *(bound.reference.short for bound in result.bounds)])
+
+
+def _attacks(result: AuditResult) -> list[str]:
+    return [evidence.attack for evidence in result.evidence]

@@ -1,0 +1,28 @@
+"""Reports as files beside the result that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from remanence.auditing import AuditResult
+from remanence.files import write_files
+from remanence.report.gallery import gallery_page
+from remanence.report.html import index, report
+
+REPORT, GALLERY, INDEX = "report.html", "gallery.html", "index.html"
+
+
+def write_report(result: AuditResult, folder: Path, *, gallery: bool = False) -> Path:
+    """Write the report, and the gallery where it is wanted; only the owner can read either."""
+    pages = {REPORT: report(result), GALLERY: gallery_page(result) if gallery else None}
+    write_files(folder, {name: page.encode() for name, page in pages.items() if page is not None})
+    if pages[GALLERY] is None:
+        (folder / GALLERY).unlink(missing_ok=True)  # of an earlier run
+    return folder / REPORT
+
+
+def write_index(results: Mapping[str, AuditResult], folder: Path) -> Path:
+    """Write one page that links the report in each of these subfolders."""
+    write_files(folder, {INDEX: index(results).encode()})
+    return folder / INDEX

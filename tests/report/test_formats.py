@@ -1,0 +1,125 @@
+"""Reports for machines: the verdict maps as documented, and nothing that a file brings along breaks them."""
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from results import result
+from test_html import poisoned
+
+from remanence import Policy, SuccessRate, Verdict
+from remanence.report.comparison import compare
+from remanence.report.formats import FORMATS
+from remanence.report.junit import junit
+from remanence.report.markdown import model_card, summary
+from remanence.report.sarif import sarif
+
+SARIF = {  # kind, level, rule
+    Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
+    Verdict.UNPROVEN: ("open", "none", "RMN001/reconstruction"),
+    Verdict.EXPOSED: ("fail", "error", "RMN001/reconstruction"),
+    Verdict.CONTRADICTED: ("fail", "error", "RMN002/bound-violated"),
+}
+OUTCOMES = {
+    Verdict.PROTECTED: None,
+    Verdict.UNPROVEN: "skipped",
+    Verdict.EXPOSED: "failure",
+    Verdict.CONTRADICTED: "failure",
+}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_sarif_says_pass_fail_or_open(verdict):
+    found = result(verdict)
+    run = json.loads(sarif(found))["runs"][0]
+    (entry,) = run["results"]
+    assert (entry["kind"], entry["level"], entry["ruleId"]) == SARIF[verdict]
+    assert run["tool"]["driver"]["rules"][entry["rule"]["index"]]["id"] == entry["ruleId"].partition("/")[0]
+    assert entry["properties"]["rate"] == found.strongest.main.rate
+    assert entry["properties"]["lower"] == found.strongest.main.lower
+
+
+def test_sarif_points_at_the_file_and_recognises_the_same_subject_again():
+    found = replace(result(Verdict.EXPOSED), target="models/my model.py:factory")
+    (entry,) = json.loads(sarif(found))["runs"][0]["results"]
+    place = entry["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert place == "models/my%20model.py"
+    (again,) = json.loads(sarif(replace(found, policy=Policy(0.5))))["runs"][0]["results"]
+    (other,) = json.loads(sarif(replace(found, subject={"sha256": {}})))["runs"][0]["results"]
+    assert entry["partialFingerprints"] == again["partialFingerprints"] != other["partialFingerprints"]
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_junit_fails_skips_or_passes(verdict):
+    found = result(verdict)
+    (suite,) = ET.fromstring(junit(found))  # noqa: S314
+    cases = suite.findall("testcase")
+    assert len(cases) == int(suite.attrib["tests"]) == len(found.evidence) + len(found.bounds) + 1
+    for outcome in ("failure", "skipped"):
+        counted = int(suite.attrib["failures" if outcome == "failure" else outcome])
+        assert counted == sum(case.find(outcome) is not None for case in cases)
+    last = cases[-1]
+    assert [child.tag for child in last] == ([] if OUTCOMES[verdict] is None else [OUTCOMES[verdict]])
+    assert (int(suite.attrib["failures"]) > 0) == (verdict.exit_code == 1)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_summary_fits_a_pull_request_and_a_card_has_keys(verdict):
+    found = result(verdict)
+    text = summary(found)
+    assert text.startswith(f"## {verdict}: ")
+    assert len(text.splitlines()) <= 60
+    card = model_card(found).splitlines()
+    assert card[:2] == ["---", "remanence:"]
+    keys = dict(line.strip().split(": ", 1) for line in card[2 : card.index("---", 1)])
+    values = {name: json.loads(value) for name, value in keys.items()}
+    assert values["verdict"] == verdict
+    assert values["attack_upper"] == found.strongest.main.upper
+    assert values["bound"] == (found.bounds[0].success if found.bounds else None)
+
+
+@pytest.mark.parametrize("name", ["junit", "sarif", "markdown", "model-card"])
+def test_whatever_a_file_brings_along_the_format_holds(name):
+    text = FORMATS[name](poisoned(result(Verdict.CONTRADICTED)))
+    if name == "junit":
+        assert "alert(1)" in next(ET.fromstring(text).iter("testcase")).attrib["name"]  # noqa: S314
+    elif name == "sarif":
+        assert "alert(1)" in json.loads(text)["runs"][0]["results"][0]["message"]["text"]
+    else:
+        assert "alert(1)" in text
+        assert "<" not in text
+
+
+def test_nothing_changed_between_a_result_and_itself():
+    found = compare(result(Verdict.EXPOSED), result(Verdict.EXPOSED))
+    assert not found.worse
+    assert [row[3] for row in found.rows] == ["no certain change"]
+
+
+def with_rate(verdict: Verdict, successes: int, trials: int):
+    found = result(verdict)
+    best = replace(found.strongest, main=SuccessRate(successes, trials))
+    return replace(found, evidence=(best,))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [(10, 200, "certainly more"), (200, 10, "certainly less"), (100, 101, "no certain change")],
+)
+def test_a_rate_has_changed_where_the_intervals_do_not_overlap(before, after, change):
+    found = compare(with_rate(Verdict.UNPROVEN, before, 300), with_rate(Verdict.UNPROVEN, after, 300))
+    assert found.rows[0][3] == change
+    assert bool(found.worse) == (change == "certainly more")
+
+
+def test_a_worse_verdict_a_lost_proof_and_other_settings_are_named():
+    found = compare(result(Verdict.PROTECTED), result(Verdict.CONTRADICTED))
+    changed = {row[0]: row[1:] for row in found.rows}
+    assert changed["verdict"] == ("PROTECTED", "CONTRADICTED", "worse")
+    assert changed["limit"] == ("0.6", "0.55", "differs")
+    assert found.worse == ("the verdict",)  # the wrong claim is the lower ceiling
+    lost = compare(result(Verdict.PROTECTED), result(Verdict.UNPROVEN))
+    assert lost.worse == ("the verdict", "the ceiling")
+    assert "| ceiling | " in lost.markdown()
+    assert "Worse: the verdict; the ceiling." in lost.markdown()

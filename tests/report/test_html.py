@@ -1,0 +1,281 @@
+"""The page that people hand over: self-contained, free of data, and true to audit.json."""
+
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from results import DATA, result
+
+from remanence import AuditResult, Evidence, Verdict
+from remanence.report import words
+from remanence.report.exposure import classes, records
+from remanence.report.figures import dots, errors, line, roc
+from remanence.report.formats import FORMATS
+from remanence.report.gallery import gallery_page
+from remanence.report.html import card, index, report
+from remanence.report.remedies import remedies
+from remanence.report.tables import thousandths
+from remanence.report.writing import GALLERY, write_report
+
+
+class Page(HTMLParser):
+    """The tags, attributes and visible text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@cache
+def outputs(verdict: Verdict) -> dict[str, str]:
+    return all_outputs(result(verdict))
+
+
+def all_outputs(found: AuditResult) -> dict[str, str]:
+    pages = {name: write(found) for name, write in FORMATS.items()}
+    return {**pages, "card": card(found), "index": index({"folder": found})}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
+    found = result(verdict)
+    text = Page(card(found)).text
+    best = found.strongest
+    for shown in (
+        str(verdict),
+        verdict.meaning,
+        f"recovered {thousandths(best.main.rate)} records in 1000",
+        f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
+        f"your limit is {thousandths(found.policy.max_success)}",
+        words.scope(found),
+    ):
+        assert shown in text
+    whole = Page(report(found)).text
+    assert whole.index(words.scope(found)) < whole.index("Caveats") < whole.index("Evidence")
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_page_needs_no_network_and_no_script_and_stays_small(verdict):
+    page = outputs(verdict)["html"]
+    assert len(page.encode()) < 2_000_000
+    for tag, attributes in Page(page).tags:
+        assert tag not in ("script", "link", "iframe", "img", "object", "form")
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href", "xlink:href"):
+            assert (attributes.get(name) or "#").startswith("#")
+    assert not re.search(r"url\((?!#)|@import", page)
+    assert "default-src 'none'" in page
+
+
+def numbers_of(data) -> list[str]:
+    values = [*data.features.flatten().tolist()]
+    return [text for value in values for text in (repr(value), f"{value:.6g}", f"{value:.5f}")]
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "card", "index"])
+def test_no_output_contains_training_data(name):
+    page = outputs(Verdict.EXPOSED)[name]
+    assert not [number for number in numbers_of(DATA) if number in page]
+
+
+def test_the_search_for_training_data_would_find_it():
+    found = with_gallery(result(Verdict.EXPOSED))
+    page = gallery_page(found)
+    assert page is not None
+    assert f"{DATA.features[0, 0]:.4g}" in page
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_no_output_promises_more_than_a_limit_and_a_threat_model(verdict):
+    for name, page in outputs(verdict).items():
+        assert not re.search(r"\b(anonym\w*|safe\w*|complian\w*|GDPR)\b", Page(page).text, re.IGNORECASE), (
+            name
+        )
+
+
+def poisoned(found: AuditResult) -> AuditResult:
+    """The same result with a script and a formula in every string that a file may bring along."""
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'$\\frac{$|*_`\x00"
+
+    def spoil(value):
+        if isinstance(value, dict):
+            return {key: spoil(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [spoil(one) for one in value]
+        return evil if isinstance(value, str) else value
+
+    document = spoil(found.to_json()) | {"verdict": str(found.verdict)}
+    document["threat_model"]["mechanism"][evil] = evil
+    document["environment"]["packages"][evil] = evil
+    document["subject"]["sha256"][evil] = evil
+    document["evidence"][0]["caveats"] = [{"id": evil, "means": evil, "do": evil}]
+    arrays = {f"{evil}.{name}": values for name, values in found.evidence[0].arrays.items()}
+    return AuditResult.from_json(document, arrays)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_script_in_every_string_stays_text(verdict):
+    for name, page in all_outputs(poisoned(result(verdict))).items():
+        if name in ("junit", "sarif"):
+            continue  # not read by a browser; checked for well-formedness with the formats
+        assert "<script" not in page, name
+        assert "<img" not in page, name
+        assert "onerror=" not in page or "&lt;img" in page
+        if name in ("html", "card", "index"):
+            assert "alert(1)" in Page(page).text
+
+
+@pytest.mark.parametrize("figure", [line, dots, errors, roc])
+def test_a_picture_is_one_labelled_element_with_text_and_the_same_every_time(figure):
+    found = result(Verdict.EXPOSED)
+    first, second = figure(found), figure(found)
+    assert first == second
+    (tag, attributes), *inside = Page(first).tags
+    assert tag == "svg"
+    assert attributes["role"] == "img"
+    assert attributes["aria-label"]
+    assert any(tag == "text" for tag, _ in inside)
+    assert "var(--attack, " in first
+
+
+def test_the_line_shows_the_four_numbers_of_the_verdict():
+    found = result(Verdict.PROTECTED)
+    text = Page(line(found)).text
+    best = found.strongest
+    for shown in (
+        thousandths(best.baseline.value),
+        words.interval(best.main),
+        f"limit {thousandths(found.policy.max_success)}",
+        thousandths(found.bounds[0].success, up=True),
+    ):
+        assert shown in text
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_thousand_dots_are_a_thousand(verdict):
+    counts = [int(number) for number in re.findall(r"(\d+) (?:found|more|not|ruled)", dots(result(verdict)))]
+    labels, legend = counts[: len(counts) // 2], counts[len(counts) // 2 :]
+    assert sum(labels) == sum(legend) == 1000
+
+
+def test_right_or_wrong_answers_have_no_curve():
+    for figure in (errors, roc):
+        assert figure(result(Verdict.PROTECTED)) is None  # four candidates at equal distances
+        assert figure(result(Verdict.EXPOSED)) is not None
+
+
+def test_a_page_of_many_trials_stays_small():
+    found = result(Verdict.EXPOSED)
+    draws = np.random.default_rng(0).lognormal(size=(2, 40_000, 1))
+    arrays = {"error": torch.from_numpy(draws[0]), "control_error": torch.from_numpy(draws[1])}
+    many = replace(found, evidence=(replace(found.strongest, arrays=arrays),))
+    assert len(errors(many)) + len(roc(many)) < 200_000
+
+
+def test_without_numbers_per_trial_the_report_leaves_the_curves_out():
+    found = result(Verdict.EXPOSED)
+    bare = AuditResult.from_json(found.to_json(), {})
+    page = Page(report(bare)).text
+    assert "true positives" not in page
+    assert words.found(found) in page
+
+
+def with_classes(found: AuditResult) -> AuditResult:
+    best = found.strongest
+    return replace(found, evidence=(replace(best, arrays={**best.arrays, "class": DATA.labels}),))
+
+
+def test_the_unluckiest_records_and_classes_come_first():
+    found = with_classes(result(Verdict.EXPOSED))
+    errors_found = found.strongest.arrays["error"].flatten()
+    shown = records(found)
+    assert [row.error for row in shown] == errors_found.sort().values[:10].tolist()
+    assert shown[0].position == int(errors_found.argmin())
+    by_class = classes(found)
+    assert sum(row.rate.trials for row in by_class) == 40
+    assert sum(row.rate.successes for row in by_class) == found.strongest.main.successes
+    assert all(row.rate.confidence == pytest.approx(0.975) for row in by_class)
+    assert "class by class" in Page(report(found)).text
+    assert records(result(Verdict.PROTECTED)) == []
+
+
+def test_the_noise_that_would_change_the_verdict_does():
+    from remanence.bounds import gaussian
+
+    text = " ".join(remedies(replace_limit(result(Verdict.PROTECTED), 0.4)))
+    noise = float(re.search(r"noise multiplier of ([\d.]+)", text).group(1))
+    assert gaussian(1 / 4, noise_multiplier=noise).success <= 0.4
+    assert gaussian(1 / 4, noise_multiplier=noise * 0.999).success > 0.4
+
+
+def replace_limit(found: AuditResult, limit: float) -> AuditResult:
+    """The same numbers against another limit, for a mechanism that says its noise."""
+    from remanence import Policy
+
+    model = {**found.threat_model, "mechanism": {"name": "noisy sum", "noise_multiplier": 2**0.5}}
+    return replace(found, policy=Policy(limit), verdict=Verdict.UNPROVEN, threat_model=model)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"),
+    [
+        (Verdict.PROTECTED, "would make it CONTRADICTED"),
+        (Verdict.UNPROVEN, "would make it EXPOSED"),
+        (Verdict.EXPOSED, "No proven bound covers this training"),
+        (Verdict.CONTRADICTED, "Find out what differs"),
+    ],
+)
+def test_every_verdict_says_what_would_change_it(verdict, sentence):
+    assert sentence in Page(outputs(verdict)["html"]).text
+
+
+def with_gallery(found: AuditResult) -> AuditResult:
+    rows = DATA.features[:6]
+    shown = {"targets": rows, "reconstructions": rows + 0.01, "controls": DATA.features[6:12]}
+    best: Evidence = replace(found.strongest, gallery={**shown, "succeeded": torch.ones(6, dtype=torch.bool)})
+    return replace(found, evidence=(best,))
+
+
+def test_the_gallery_is_a_file_of_its_own_for_its_owner_and_goes_away(tmp_path):
+    found = with_gallery(result(Verdict.EXPOSED))
+    path = write_report(found, tmp_path, gallery=True)
+    assert (tmp_path / GALLERY).stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "This page shows training records." in (tmp_path / GALLERY).read_text()
+    assert not [number for number in numbers_of(DATA) if number in path.read_text()]
+    write_report(found, tmp_path)
+    assert not (tmp_path / GALLERY).exists()
+
+
+def test_pictures_in_a_gallery_are_pictures():
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        name: torch.rand(2, 64, generator=generator) for name in ("targets", "reconstructions", "controls")
+    }
+    found = result(Verdict.EXPOSED)
+    best = replace(found.strongest, gallery={**tensors, "succeeded": torch.tensor([True, False])})
+    page = gallery_page(replace(found, evidence=(best,)))
+    assert page is not None
+    assert page.count('src="data:image/png;base64,') == 6
+    assert "not recovered" in page
+    assert "img-src data:" in page
+
+
+def test_a_notebook_shows_the_card():
+    assert result(Verdict.EXPOSED)._repr_html_() == card(result(Verdict.EXPOSED))
