@@ -1,6 +1,6 @@
 """One contract for every attack and every mechanism that we ship, and proof that it bites."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -11,6 +11,7 @@ from remanence import (
     GLM,
     Attack,
     Criterion,
+    Game,
     Gaussian,
     LeaveOneOut,
     Logistic,
@@ -18,11 +19,19 @@ from remanence import (
     Multinomial,
     Reconstruction,
     Records,
+    Uninformed,
     Weights,
     looped,
+    mean_squared_error,
 )
 from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
 from remanence.testing import ContractError, check_attack, check_mechanism
+
+
+def without_a_shortlist(game: Game) -> Game:
+    """The same training; the adversary knows nothing about the target."""
+    return replace(game, prior=Uninformed(), targets=game.prior, criterion=Criterion(mean_squared_error, 0.1))
+
 
 GAMES = {
     "closed-form": [
@@ -36,8 +45,10 @@ GAMES = {
         LeaveOneOut(GLM(Gaussian(), scaler="mean"), synthetic()),
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
+    "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
+    "low-rank": [gradient_game(), gradient_game(bias=False)],
     "oblivious": [shortlist_game(candidates=4)],
 }
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from remanence.attacks.attack import Attack, Reconstruction
     from remanence.attacks.closed_form import ClosedForm
     from remanence.attacks.exclusive_neurons import ExclusiveNeurons
+    from remanence.attacks.low_rank import LowRank
+    from remanence.attacks.gradient_based import GradientBased
     from remanence.attacks.oblivious import Oblivious
     from remanence.attacks.prior_aware import PriorAware
     from remanence.attacks.retrain import RetrainAndCompare
@@ -48,6 +50,8 @@ _HOMES = {
     "attacks.attack": ["Attack", "Reconstruction"],
     "attacks.closed_form": ["ClosedForm"],
     "attacks.exclusive_neurons": ["ExclusiveNeurons"],
+    "attacks.low_rank": ["LowRank"],
+    "attacks.gradient_based": ["GradientBased"],
     "attacks.oblivious": ["Oblivious"],
     "attacks.prior_aware": ["PriorAware"],
     "attacks.retrain": ["RetrainAndCompare"],

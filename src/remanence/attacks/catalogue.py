@@ -7,7 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from remanence.exceptions import InputError
-from remanence.references import BALLE_2022, HAYES_2023, PAN_2022, REMANENCE, Reference
+from remanence.references import (
+    BALLE_2022,
+    DIMITROV_2024,
+    HAYES_2023,
+    MACIAZEK_2025,
+    PAN_2022,
+    REMANENCE,
+    Reference,
+)
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
@@ -73,6 +81,22 @@ EXCLUSIVE_NEURONS = AttackInfo(
     PAN_2022.at("§5, with corrections"),
     "remanence.attacks.exclusive_neurons:ExclusiveNeurons",
 )
+LOW_RANK = AttackInfo(
+    "low-rank",
+    "Finds the sparse directions of the first layer's gradient, one per sample of the batch.",
+    "the gradient of one step on a fully connected ReLU network",
+    "one gradient",
+    DIMITROV_2024.at("by ℓ₁ minimisation"),
+    "remanence.attacks.low_rank:LowRank",
+)
+RECONSTRUCTOR = AttackInfo(
+    "reconstructor",
+    "Trains shadow models on records of its own, and a network that draws the record from what is released.",
+    "samples from the population; the training recipe; nothing else, or all other training records",
+    "weights, answers or one gradient",
+    MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),
+    "remanence.attacks.reconstructor:Reconstructor",
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -91,6 +115,8 @@ CATALOGUE = {
         GRADIENT_BASED,
         RETRAIN,
         EXCLUSIVE_NEURONS,
+        LOW_RANK,
+        RECONSTRUCTOR,
         OBLIVIOUS,
     )
 }

@@ -43,10 +43,10 @@ class ExclusiveNeurons(Attack[Gradient]):
         mechanism, head = whole_gradient_head(knowledge, self.info)
 
         def attack(release: Gradient) -> Reconstruction:
-            layers = head.to(release.flat().device).layers_of(release.tensors)
+            own = head.to(next(iter(release.tensors.values())).device)
             found = reconstruct(
-                head.to(layers[0][0].device),
-                layers,
+                own,
+                own.layers_of(release.tensors),
                 precision=mechanism.precision,
                 slots=self.slots,
                 peel=self.peel,

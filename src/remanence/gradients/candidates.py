@@ -61,6 +61,9 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
         floor = _CLEARLY_NEGATIVE * columns.abs().amax(-1, keepdim=True)
         live = live & ((columns < -floor).sum(-1) == 1)
     trial, neuron = live.nonzero(as_tuple=True)
+    if not len(trial):
+        empty = rows.new_zeros(0)
+        return Candidates(trial, neuron, empty, trial, empty, empty)
     largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes**2)
     parts = []
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
@@ -72,9 +75,6 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
                 head, rows[t, j] / signal[t, j, None], columns[t, j], signal[t, j], own[t, j], precision
             )
         parts.append(Candidates(t, j, *found))
-    if not parts:
-        empty = rows.new_zeros(0)
-        return Candidates(trial, neuron, empty, trial, empty, empty)
     return Candidates(
         *(torch.cat([getattr(p, name) for p in parts]) for name in Candidates.__dataclass_fields__)
     )
@@ -106,46 +106,64 @@ def _without_bias(
     head: DenseHead, rows: Tensor, columns: Tensor, own: Tensor, neuron: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The scale of the input by a linear fit, sharpened by the batch size being a whole number."""
-    direction = rows * own.sign().unsqueeze(-1)  # an input with h_j > 0
+    side = own.sign()
+    direction = rows * side.unsqueeze(-1)  # an input with h_j > 0
+    scale, label, deviation = fit_scales(head, direction, columns, down_to=1)
     inputs, logits = head.forward(direction)
     last = head.biases[-1]
-    offset = torch.zeros(head.classes, dtype=torch.float64, device=rows.device) if last is None else last
+    offset = torch.zeros_like(logits[0]) if last is None else last
     logits = logits - offset
-    basis = torch.eye(head.classes, dtype=torch.float64, device=rows.device).expand(len(rows), -1, -1)
-    spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=1)[
-        0
-    ]  # δ₁ of each class
-    if len(head.weights) == 2:
-        losses, misfit = columns, torch.zeros_like(own)
-    else:
-        losses = torch.linalg.lstsq(spread.mT, columns.unsqueeze(-1)).solution.squeeze(-1)
-        misfit = ((spread.mT @ losses.unsqueeze(-1)).squeeze(-1) - columns).norm(dim=-1) / columns.norm(
-            dim=-1
-        )
-    label = losses.argmin(-1)
-    others = torch.ones_like(losses).scatter(-1, label.unsqueeze(-1), 0.0)
-    heights = ((losses * others).clamp(min=1e-300).log() - offset) * others
-    level, rise = (_centred(values * others, others) for values in (logits, heights))
-    scale = (level * rise).sum(-1) / level.square().sum(-1)
-    fit = (rise - scale.unsqueeze(-1) * level).norm(dim=-1) / others.sum(-1).sqrt()
-    weight_back = torch.einsum("nko,on->nk", spread, head.weights[1][:, neuron])  # δ₀_j of each class
-    onehot = 1 - others
+    classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
+    basis = classes.expand(len(rows), -1, -1)
+    spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=1)[0]
+    weight_back = torch.einsum("nko,on->nk", spread, head.weights[1][:, neuron])  # δ_j of each class
 
     def implied(scale: Tensor) -> tuple[Tensor, Tensor]:
         """t δ_j(t), which is M, and its derivative."""
         p = (scale.unsqueeze(-1) * logits + offset).softmax(-1)
-        delta = (weight_back * (p - onehot)).sum(-1)
+        delta = (weight_back * (p - classes[label])).sum(-1)
         slope = (weight_back * p * (logits - (p * logits).sum(-1, keepdim=True))).sum(-1)
-        return scale * delta * own.sign(), (delta + scale * slope) * own.sign()
+        return scale * delta * side, (delta + scale * slope) * side
 
     batch_size, _ = implied(scale)
     whole = batch_size.round().clamp(min=1)
     for _ in range(4):
         value, derivative = implied(scale)
-        scale = scale - ((value - whole) / derivative).clamp(-0.1 * scale.abs(), 0.1 * scale.abs())
-    signal = own.sign() / scale
+        largest = 0.1 * scale.abs()
+        scale = scale - ((value - whole) / derivative).clamp(-largest, largest)
+    return side / scale, label, batch_size.nan_to_num(nan=0.0), deviation
+
+
+def fit_scales(
+    head: DenseHead, directions: Tensor, columns: Tensor, *, down_to: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The scale t of inputs t · direction whose derivative at layer `down_to` is parallel to a column.
+
+    Without hidden biases the pattern of activations does not depend on t, so that the derivative is a known
+    matrix times the loss vector, and log(g_c / g_c') = t (f_c − f_c') for classes other than the label.
+    Returns the scale, the label and how far the column is from any such derivative.
+    """
+    inputs, logits = head.forward(directions)
+    last = head.biases[-1]
+    offset = torch.zeros_like(logits[0]) if last is None else last
+    logits = logits - offset
+    basis = torch.eye(head.classes, dtype=torch.float64, device=columns.device).expand(len(columns), -1, -1)
+    spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=down_to)[0]
+    if down_to == len(head.weights) - 1:
+        losses, misfit = columns, torch.zeros_like(columns[:, 0])
+    else:
+        gram = spread @ spread.mT  # singular where too few neurons are active to tell the classes apart
+        losses = torch.linalg.solve_ex(gram, (spread @ columns.unsqueeze(-1))).result.squeeze(-1)
+        fitted = (spread.mT @ losses.unsqueeze(-1)).squeeze(-1)
+        misfit = (fitted - columns).norm(dim=-1) / columns.norm(dim=-1)
+    label = losses.argmin(-1)
+    others = torch.ones_like(losses).scatter(-1, label.unsqueeze(-1), 0.0)
+    heights = (losses.clamp(min=1e-300).log() - offset) * others
+    level, rise = _centred(logits * others, others), _centred(heights, others)
+    scale = (level * rise).sum(-1) / level.square().sum(-1)
+    fit = (rise - scale.unsqueeze(-1) * level).norm(dim=-1) / others.sum(-1).sqrt()
     deviation = torch.maximum(misfit, fit).where(scale > 0, torch.inf).nan_to_num(nan=torch.inf)
-    return signal, label, batch_size.nan_to_num(nan=0.0), deviation
+    return scale, label, deviation
 
 
 def _centred(values: Tensor, mask: Tensor) -> Tensor:

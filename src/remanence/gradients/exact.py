@@ -12,6 +12,7 @@ from remanence.gradients.candidates import Candidates, Layers, find_candidates
 from remanence.gradients.dense import DenseHead
 
 _ROUNDS = 64
+_REFINEMENTS = 3
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
 
 
@@ -30,6 +31,13 @@ class Recovered:
         """Which slots hold a sample, `(trials, slots)`."""
         return self.labels >= 0
 
+    def replaced(self, trial: int, other: Recovered) -> Recovered:
+        """The same with one trial taken from a result of a single one."""
+        parts = {name: getattr(self, name).clone() for name in self.__dataclass_fields__}
+        for name, values in parts.items():
+            values[trial] = getattr(other, name)[0]
+        return Recovered(**parts)
+
 
 def reconstruct(
     head: DenseHead,
@@ -38,14 +46,14 @@ def reconstruct(
     precision: float,
     slots: int = 64,
     peel: bool = True,
-    batch_size: int | None = None,
+    start: Recovered | None = None,
 ) -> Recovered:
     """Recover every sample that has an exclusive neuron in the first layer; then peel and look again.
 
     The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with
     one other become exclusive to that one. `precision` is the rounding error of the numbers in which the
     gradient was computed: 1.2e-7 for float32, 2.2e-16 for float64. A batch that is recovered whole is refined
-    by least squares over all neurons.
+    by least squares over all neurons. `start` is what another attack has recovered already.
     """
     tolerance = max(1e-6, 1e4 * precision)
     head.require_readable()
@@ -54,10 +62,14 @@ def reconstruct(
     inputs = torch.zeros(trials, 0, numbers, dtype=torch.float64, device=device)
     labels = torch.zeros(trials, 0, dtype=torch.int64, device=device)
     sizes = torch.zeros(trials, dtype=torch.int64, device=device)
-    if batch_size is not None:
-        sizes += batch_size
     left, level = layers, layers[0][0].abs().amax(-1)
     live = level > 0
+    if start is not None:
+        (inputs, labels), sizes = _compact(start.inputs, start.labels, slots), start.batch_size
+        left = _subtract(head, left, inputs, labels, sizes)
+        live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & (sizes > start.found.sum(1))[
+            :, None
+        ]
     for _ in range(_ROUNDS if peel else 1):
         candidates = find_candidates(head, left, live, precision)
         candidates = candidates[candidates.deviation < tolerance]
@@ -161,29 +173,32 @@ def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, s
 def _refine(
     head: DenseHead, layers: Layers, left: Layers, inputs: Tensor, labels: Tensor, sizes: Tensor
 ) -> tuple[Tensor, Layers]:
-    """Where the whole batch is known, solve Σ δ_m x_mᵀ = M G₀ over all neurons; keep it if it explains more."""
+    """Where the whole batch is known, solve Σ δ_m x_mᵀ = M G₀ over all neurons; keep it as long as it explains more."""
     present = labels >= 0
-    complete = (present.sum(1) == sizes) & (sizes > 0)
-    if not complete.any():
-        return inputs, left
-    values, logits = head.forward(inputs)
-    deltas = head.backward(values, head.loss_vectors(logits, labels.clamp(min=0)))[0] * present.unsqueeze(-1)
-    gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
-    step, failed = torch.linalg.solve_ex(gram, deltas @ left[0][0])
-    tried = (
-        inputs
-        + step * sizes[:, None, None] * (present & complete[:, None] & (failed == 0)[:, None])[..., None]
-    )
-    after = _subtract(head, layers, tried, labels, sizes)
-    better = complete & (_shares(after, layers).square().sum(1) < _shares(left, layers).square().sum(1))
-    chosen: Layers = [
-        (
-            torch.where(better[:, None, None], w, v),
-            None if b is None or c is None else torch.where(better[:, None], b, c),
-        )
-        for (w, b), (v, c) in zip(after, left, strict=True)
-    ]
-    return torch.where(better[:, None, None], tried, inputs), chosen
+    improving = (present.sum(1) == sizes) & (sizes > 0)
+    for _ in range(_REFINEMENTS):
+        if not improving.any():
+            break
+        values, logits = head.forward(inputs)
+        losses = head.loss_vectors(logits, labels.clamp(min=0))
+        deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
+        gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
+        step, failed = torch.linalg.solve_ex(gram, deltas @ left[0][0])
+        usable = (present & (improving & (failed == 0))[:, None]).unsqueeze(-1)
+        tried = inputs + (step * sizes[:, None, None]).where(usable, 0.0)
+        after = _subtract(head, layers, tried, labels, sizes)
+        improving &= _shares(after, layers).square().sum(1) < _shares(left, layers).square().sum(1)
+        inputs = torch.where(improving[:, None, None], tried, inputs)
+        left = [
+            (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
+            for (w, b), (v, c) in zip(after, left, strict=True)
+        ]
+    return inputs, left
+
+
+def _choose(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Trial by trial."""
+    return torch.where(condition.view(-1, *[1] * (first.ndim - 1)), first, second)
 
 
 def _shares(left: Layers, whole: Layers) -> Tensor:

@@ -1,0 +1,151 @@
+"""What one gradient gives away, on real pictures: accuracy of the exact attacks, and their speed against optimisation.
+
+python benchmarks/gradients.py exact --cifar cifar10.npz --retina retinamnist.npz      # (d-512-K), batch 8
+python benchmarks/gradients.py low-rank --cifar cifar10.npz --device cuda              # whole batches of 16 and more
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from remanence import gradient_exposure
+from remanence.gradients.dense import dense_head
+from remanence.gradients.exact import reconstruct
+from remanence.gradients.low_rank import reconstruct_low_rank
+from remanence.gradients.metrics import quality
+
+Pictures = tuple[Tensor, Tensor]  # (samples, channels, h, w) in [−1, 1], and labels
+
+
+def pictures(path: Path, images: str, labels: str) -> Pictures:
+    with np.load(path) as arrays:
+        values, classes = arrays[images], arrays[labels]
+    values = values[..., None] if values.ndim == 3 else values
+    return torch.from_numpy(values).permute(0, 3, 1, 2).float() / 127.5 - 1, torch.from_numpy(
+        classes
+    ).flatten().long()
+
+
+def perceptron(
+    inputs: int, widths: list[int], classes: int, *, bias: bool, dtype: torch.dtype
+) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip([inputs, *widths], [*widths, classes], strict=True):
+        layers += [nn.Linear(before, after, bias=bias, dtype=dtype), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def leak(network: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    named = dict(network.named_parameters())
+    gradients = torch.autograd.grad(cross_entropy(network(inputs), labels), list(named.values()))
+    return {name: gradient[None] for name, gradient in zip(named, gradients, strict=True)}
+
+
+def draw(data: Pictures, count: int, seed: int) -> Pictures:
+    index = torch.randperm(len(data[1]), generator=torch.Generator().manual_seed(seed))[:count]
+    return data[0][index], data[1][index]
+
+
+def exact(options: argparse.Namespace) -> None:
+    sets = {
+        "CIFAR-10": (pictures(options.cifar, "xte", "yte"), 10),
+        "RetinaMNIST": (pictures(options.retina, "train_images", "train_labels"), 5),
+    }
+    print(f"(d-512-K), untrained, {options.batches} ordinary batches of 8; worst PSNR over recovered samples")
+    for name, (data, classes) in sets.items():
+        for dtype in (torch.float64, torch.float32):
+            for bias in (True, False):
+                for peel in (False, True):
+                    one_row(name, data, classes, dtype, bias=bias, peel=peel, batches=options.batches)
+
+
+def one_row(name, data: Pictures, classes: int, dtype, *, bias: bool, peel: bool, batches: int) -> None:
+    exposed = recovered = false = sizes = whole = 0
+    worst, labels_right, seconds = [], 0, []
+    for seed in range(batches):
+        torch.manual_seed(seed)
+        network = perceptron(data[0][0].numel(), [512], classes, bias=bias, dtype=dtype)
+        inputs, labels = draw(data, 8, seed)
+        inputs = inputs.to(dtype)
+        exposed += int(gradient_exposure(network, inputs, labels).exposed.sum())
+        head, gradient = dense_head(network, inputs), leak(network, inputs, labels)
+        started = time.perf_counter()
+        found = reconstruct(head, head.layers_of(gradient), precision=torch.finfo(dtype).eps, peel=peel)
+        seconds.append(time.perf_counter() - started)
+        guesses, names = found.inputs[0][found.found[0]], found.labels[0][found.found[0]]
+        distance = torch.cdist(inputs.flatten(1).double(), guesses)
+        near = distance < 1e-2 * inputs.flatten(1).double().norm(dim=1, keepdim=True)
+        recovered += int(near.any(1).sum())
+        false += int((~near.any(0)).sum())
+        labels_right += int((near & (labels[:, None] == names)).any(1).sum())
+        sizes += int(found.batch_size.item() == 8)
+        whole += int(near.any(1).all())
+        errors = distance.square() / inputs[0].numel()
+        worst.append(float(-10 * errors[near].max().log10()) if near.any() else float("inf"))
+    print(
+        f"{name:12s} {str(dtype)[6:]} {'bias' if bias else 'none'} {'peeled' if peel else 'first look':10s} "
+        f"exposed {exposed} recovered {recovered} of {8 * batches}, false {false}, labels right {labels_right}, "
+        f"batch size {sizes} of {batches}, whole batches {whole}, worst {min(worst):.1f} dB, "
+        f"{np.median(seconds) * 1e3:.0f} ms",
+        flush=True,
+    )
+
+
+def low_rank(options: argparse.Namespace) -> None:
+    data = pictures(options.cifar, "xte", "yte")
+    device = options.device
+    for width, count in ((512, 16), (1024, 24), (1024, 32), (2048, 48), (4096, 64), (8192, 96)):
+        for seed in range(options.batches):
+            torch.manual_seed(seed)
+            network = perceptron(3072, [width], 10, bias=True, dtype=torch.float32).to(device)
+            inputs, labels = (tensor.to(device) for tensor in draw(data, count, seed))
+            exposed = int(gradient_exposure(network, inputs, labels).exposed.sum())
+            head, gradient = dense_head(network, inputs), leak(network, inputs, labels)
+            started = time.perf_counter()
+            found = reconstruct_low_rank(
+                head,
+                head.layers_of(gradient),
+                precision=torch.finfo(torch.float32).eps,
+                slots=128,
+                starts=options.starts,
+            )
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+            own = found.found[0]
+            guesses = found.inputs[0][own].view(-1, *inputs.shape[1:])
+            near = (
+                torch.cdist(inputs.flatten(1).double(), guesses.flatten(1)) < 0.01 * inputs[0].numel() ** 0.5
+            )
+            print(
+                f"3072-{width}-10 batch {count} seed {seed}: exposed {exposed}, recovered {int(near.any(1).sum())}, "
+                f"false {int((~near.any(0)).sum())}, batch size {int(found.batch_size)}, unexplained "
+                f"{float(found.unexplained[0, 0]):.1e}, {seconds:.1f} s; "
+                f"{quality(inputs, labels, guesses, found.labels[0][own], value_range=2.0)}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["exact", "low-rank"])
+    parser.add_argument("--cifar", type=Path, default=Path("cifar10.npz"))
+    parser.add_argument("--retina", type=Path, default=Path("retinamnist.npz"))
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--starts", type=int, default=4096)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    {"exact": exact, "low-rank": low_rank}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()
