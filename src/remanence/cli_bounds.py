@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.exceptions import InputError
+from remanence.report.odds import sentence, times
 
 if TYPE_CHECKING:
     from remanence.bounds.bound import Bound
@@ -75,15 +76,28 @@ def bound(
     baseline: Baseline = None,
     log10_baseline: Log10Baseline = None,
     method: Annotated[Method, typer.Option(help="Which bound; `all` compares them.")] = Method.CERTIFIED,
+    opacus: Annotated[
+        Path | None, typer.Option(help="A recorded run's folder or an Opacus checkpoint: read the settings there.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bound the success of any reconstruction attack, from DP-SGD's settings alone.
 
     Needs no model and no data. Give the noise and the steps; or ε and δ with the steps, and the noise
-    is solved for; or ε and δ alone, for any mechanism with that guarantee.
+    is solved for; or ε and δ alone, for any mechanism with that guarantee; or a run that Opacus trained.
     """
     started = time.perf_counter()
     log_baseline = _log_baseline(candidates, baseline, log10_baseline)
+    if opacus is not None:
+        if noise_multiplier is not None or epsilon is not None or steps is not None:
+            raise InputError(
+                "The settings are given twice.",
+                needs="--opacus alone, or the settings",
+                got="--opacus with --noise-multiplier, --epsilon or --steps",
+                hint="leave the settings out",
+            )
+        _from_opacus(opacus, log_baseline, candidates, delta, as_json=as_json)
+        return
     if (noise_multiplier is None) == (epsilon is None):
         raise InputError(
             "The bound needs the noise or the privacy budget.",
@@ -123,7 +137,7 @@ def bound(
             document["compared"] = list(entries.values())
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
-    typer.echo(_sentence(best, candidates, whole_run=steps is not None))
+    typer.echo(sentence(best, candidates, whole_run=steps is not None))
     if noise_multiplier is not None and epsilon is not None:
         from remanence.report.tables import upwards
 
@@ -132,7 +146,7 @@ def bound(
     if len(found) > 1:
         typer.echo("\nAt most, in 1000, by method:")
         for key, one in found.items():
-            typer.echo(f"  {key:10} {_times(one.log_success, up=True):>10}   {one.reference.short}")
+            typer.echo(f"  {key:10} {times(one.log_success, up=True):>10}   {one.reference.short}")
     typer.echo("\nThis holds if")
     for assumption in best.assumptions:
         typer.echo(f"  - {assumption};")
@@ -196,9 +210,9 @@ def calibrate(
     side = "at least" if found.solved_for == "noise_multiplier" else "at most"
     rounding = {"noise_multiplier": upwards, "sample_rate": downwards}
     shown = f"{value}" if found.solved_for == "steps" else rounding[found.solved_for](value, 6)
-    typer.echo(f"To keep every attack at or below {_times(math.log(max_success))} times in 1000, use")
+    typer.echo(f"To keep every attack at or below {times(math.log(max_success))} times in 1000, use")
     typer.echo(f"  {names[found.solved_for]} of {side} {shown}\n")
-    typer.echo(_sentence(found.bound, candidates, whole_run=True))
+    typer.echo(sentence(found.bound, candidates, whole_run=True))
     if epsilon is not None:
         typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP.")
 
@@ -251,8 +265,36 @@ def frontier(
             guess, most = -math.log(point.candidates), math.log(point.success_upper)
             value = getattr(point, axis)
             typer.echo(
-                f"{value:12.5g} {point.noise_multiplier:10.5g} {_times(guess):>10} {_times(most, up=True):>10}"
+                f"{value:12.5g} {point.noise_multiplier:10.5g} {times(guess):>10} {times(most, up=True):>10}"
             )
+
+
+def _from_opacus(
+    path: Path, log_baseline: float, candidates: int | None, delta: float | None, *, as_json: bool
+) -> None:
+    """The bound of a run that Opacus trained."""
+    from remanence.bounds import dpsgd, epsilon_upper
+    from remanence.recorded_run import accounted_schedule
+
+    schedule = accounted_schedule(path)
+    found = dpsgd(log_baseline=log_baseline, schedule=schedule)
+    epsilon = None if delta is None else epsilon_upper(schedule, delta)
+    settings = [[s.noise_multiplier, s.sample_rate, s.steps] for s in schedule]
+    if as_json:
+        document = {**_entry("certified", found), "epsilon": epsilon, "delta": delta, "schedule": settings}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    typer.echo(sentence(found, candidates, whole_run=True))
+    source = "as it ran" if path.is_dir() else "as its accountant tells, not as measured"
+    for noise, rate, steps in settings:
+        typer.echo(f"\nNoise multiplier {noise:.6g}, sampling rate {rate:.6g}, {steps} steps, {source}.")
+    if epsilon is not None:
+        from remanence.report.tables import upwards
+
+        typer.echo(f"That is ({upwards(epsilon)}, {delta:g})-DP.")
+    typer.echo("\nThis holds if")
+    for assumption in found.assumptions:
+        typer.echo(f"  - {assumption};")
 
 
 def _from_training(
@@ -362,33 +404,3 @@ def _entry(method: str, one: Bound) -> dict[str, Any]:
         "assumptions": list(one.assumptions),
         "reference": one.reference.short,
     }
-
-
-def _sentence(one: Bound, candidates: int | None, *, whole_run: bool) -> str:
-    """The bound in frequencies."""
-    who = (
-        "An adversary"
-        if candidates is None
-        else f"An adversary who has narrowed a record down to {candidates} candidates"
-    )
-    what = "your whole training run" if whole_run else "whatever you release"
-    guess, most = _times(one.log_baseline), _times(one.log_success, up=True)
-    pairs = [("guesses it without your model", guess), (f"and with {what}", most)]
-    unit = "" if "10^" in guess + most else " times in 1000"
-    lines = [f"  {words:33} {number}{unit}" for words, number in pairs]
-    return "\n".join([who, *lines]) + " at most."
-
-
-def _times(log_share: float, *, up: bool = False) -> str:
-    """A share as a number in 1000, rounded up for a ceiling; as a power of ten where that is no number to speak of.
-
-    >>> _times(math.log(0.025)), _times(math.log(0.02501), up=True), _times(-1000.0)
-    ('25', '25.1', '10^-434.3')
-    """
-    if log_share < math.log(1e-6):
-        return f"10^{log_share / math.log(10):.1f}"
-    value = 1000 * math.exp(log_share)
-    digits = 0 if value >= 100 else 1 if value >= 1 else 4
-    scaled = value * 10**digits
-    whole = math.ceil(scaled - 1e-9) if up else round(scaled)
-    return f"{whole / 10**digits:g}"

@@ -1,4 +1,4 @@
-"""Commands that show what was found: report, compare."""
+"""Commands that show what was found, and what noise means: report, compare, explore."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(report)
     app.command()(compare)
+    app.command()(explore)
 
 
 def report(
@@ -85,3 +86,33 @@ def compare(
     found = hold_against(AuditResult.load(before), AuditResult.load(after))
     typer.echo(found.markdown(), nl=False)
     raise typer.Exit(1 if found.worse else 0)
+
+
+def explore(
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page without a server: the same answers on a grid, in one file.", show_default=False
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 is a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a page on which you drag the noise and watch the risk; needs no model and no data.
+
+    It answers on this machine alone. A second tab shows an audit.json that you drop onto it.
+    """
+    if export is not None:
+        from remanence.explore.twin import write_twin
+
+        write_twin(export)
+        typer.echo(f"Page: {export}")
+        return
+    from remanence.explore.serving import serve
+
+    def ready(address: str) -> None:
+        typer.echo(f"Page: {address} (Ctrl+C ends it)")
+        if browser:
+            typer.launch(address)
+
+    serve(port=port, ready=ready)

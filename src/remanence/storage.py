@@ -67,14 +67,23 @@ def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Read a document and its arrays back; refuse, with the reason, what does not validate."""
     path = path / DOCUMENT if path.is_dir() else path
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        jsonschema.Draft202012Validator(schema()).validate(document)
+        document = parse(path.read_text(encoding="utf-8"), path)
         packed = (path.parent / ARRAYS).read_bytes()
         if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
             raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
         return document, load_tensors(packed)
     except OSError as error:
         raise unreadable(path, f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise unreadable(path, f"not JSON: {error}") from None
+
+
+def parse(text: str, path: Path | str = "the file") -> Json:
+    """A document from its text, checked against the schema."""
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+        jsonschema.Draft202012Validator(schema()).validate(document)
+        return document
     except (ValueError, RecursionError) as error:
         raise unreadable(path, f"not JSON: {error}") from None
     except jsonschema.ValidationError as error:
@@ -96,7 +105,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def unreadable(path: Path, reason: str) -> UnreadableAuditError:
+def unreadable(path: Path | str, reason: str) -> UnreadableAuditError:
     """The error for a result that cannot be trusted."""
     return UnreadableAuditError(
         "The stored result cannot be read.",

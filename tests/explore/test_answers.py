@@ -1,0 +1,148 @@
+"""The page's answers: the command line's own numbers, to the last printed digit."""
+
+import contextlib
+import io
+import itertools
+import json
+import shlex
+import sys
+
+import pytest
+
+from remanence import InputError
+from remanence.cli import main
+from remanence.explore.answers import (
+    RANGES,
+    Question,
+    answer,
+    budget,
+    estimate,
+    noise_curve,
+    number,
+    rate_curve,
+    solve,
+)
+from remanence.explore.twin import twin_page
+
+SETTINGS = {"delta": "1e-05", "sample_rate": "0.02", "steps": "200", "candidates": "50"}
+QUESTIONS = [
+    {**SETTINGS, "noise_multiplier": "0.9"},
+    {**SETTINGS, "epsilon": "3"},
+    {**SETTINGS, "noise_multiplier": "4", "sample_rate": "1", "candidates": "1000000"},
+]
+
+
+def printed(command: str, monkeypatch, capsys) -> str:
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", QUESTIONS)
+def test_the_page_says_what_the_command_line_says(given, monkeypatch, capsys):
+    found = answer(Question.read(given))
+    assert printed(found["command"], monkeypatch, capsys).startswith(found["sentence"])
+    document = json.loads(printed(f"{found['command']} --json", monkeypatch, capsys))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(found["python"], {})  # noqa: S102
+    assert float(said.getvalue()) == document["success"]["upper"]
+    assert found["noise_multiplier"] == document["noise_multiplier"]
+
+
+@pytest.mark.parametrize("given", QUESTIONS)
+def test_the_other_methods_are_the_command_lines_too(given, monkeypatch, capsys):
+    question = Question.read(given)
+    found, alone = answer(question), budget(question)
+    shown = {row["name"]: row["most"] for row in [*found["methods"], alone["method"]]}
+    command = f"{found['command']} --method all" + ("" if question.epsilon else " --delta 1e-05")
+    out = printed(command, monkeypatch, capsys)
+    for key, name in (
+        ("certified", "certified"),
+        ("renyi", "Rényi"),
+        ("fano", "Fano"),
+        ("dp", "ε and δ alone"),
+    ):
+        line = next(line for line in out.splitlines() if line.startswith(f"  {key} "))
+        assert line.split()[1] == shown[name]
+
+
+def test_an_estimate_is_close_to_the_certificate():
+    for given in QUESTIONS:
+        question = Question.read(given)
+        quick, slow = estimate(question), answer(question)
+        assert float(quick["most"]) == pytest.approx(float(slow["most"]), rel=5e-3)
+        assert quick["dots"]["guess"] == slow["dots"]["guess"]
+
+
+def test_the_dots_never_show_less_than_the_ceiling():
+    found = answer(Question.read(QUESTIONS[0]))
+    assert found["dots"]["guess"] == 20
+    assert sum(found["dots"].values()) >= float(found["most"]) - 1e-9
+    assert sum(found["dots"].values()) < float(found["most"]) + 1
+
+
+def test_the_noise_for_a_goal_reaches_it_and_less_does_not():
+    question = Question.read(QUESTIONS[0])
+    noise = solve(question, 0.03)["noise_multiplier"]
+
+    def most(value: float) -> float:
+        return float(answer(Question.read({**SETTINGS, "noise_multiplier": repr(value)}))["most"])
+
+    assert most(noise) <= 30
+    assert most(0.99 * noise) > 30
+
+
+def test_more_noise_is_less_risk_and_one_epsilon_is_many_risks():
+    question = Question.read(QUESTIONS[0])
+    noises = noise_curve(question)["points"]
+    assert all(high >= low - 1e-12 for (_, high), (_, low) in itertools.pairwise(noises))
+    rates = rate_curve(question, 4.0)["points"]
+    assert rates[0][1] < 0.8 * rates[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("noise_multiplier", "-1"),
+        ("noise_multiplier", "nan"),
+        ("noise_multiplier", "1e400"),
+        ("noise_multiplier", "9" * 1000),
+        ("steps", "1000000000"),
+        ("steps", "1.5"),
+        ("steps", "<script>"),
+        ("sample_rate", "0"),
+        ("candidates", "1"),
+        ("delta", ""),
+    ],
+)
+def test_what_no_training_can_have_is_refused_with_a_sentence(name, text):
+    with pytest.raises(InputError) as refused:
+        Question.read({**QUESTIONS[0], name: text})
+    assert refused.value.needs.endswith(f"to {RANGES[name][1]:g}")
+    assert len(refused.value.got) <= 40
+
+
+def test_the_noise_and_the_budget_exclude_each_other():
+    for given in (SETTINGS, {**QUESTIONS[0], "epsilon": "1"}):
+        with pytest.raises(InputError, match="needs the noise or the privacy budget"):
+            Question.read(given)
+
+
+def test_the_ends_of_every_range_are_numbers():
+    for name, ends in RANGES.items():
+        assert [number({name: repr(end)}, name) for end in ends] == list(ends)
+
+
+def test_the_static_twin_carries_the_same_sentences_and_runs_nothing_else():
+    axes = {"noise_multiplier": [0.9, 1.1], "sample_rate": [0.02], "steps": [200], "candidates": [50]}
+    page = twin_page(axes)
+    question = Question.read(QUESTIONS[0])
+    grid = json.loads(page.split('id="grid">')[1].split("</script>")[0])
+    cell = grid["cells"][0][0][0][0]
+    assert cell["sentence"] == answer(question)["sentence"]
+    assert cell["dots"] == answer(question)["dots"]
+    assert "script-src 'sha256-" in page
+    assert "/page.js" not in page
+    assert "http" not in page.replace('http-equiv="Content', "").replace("http://www.w3.org/2000/svg", "")
