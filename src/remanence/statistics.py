@@ -16,7 +16,8 @@ class SuccessRate:
 
     Independent trials get the exact interval of Clopper and Pearson. Where the records of one
     trial stand or fall together (`clusters` < `trials`), each trial counts as one observation
-    of a share in [0, 1], and the interval is Chernoff's, which holds for any such variable.
+    of a share in [0, 1], and the interval is Chernoff's, which holds for any such variable. `floor` is
+    a lower limit that was proven by other means; nothing is then known from above.
 
     >>> SuccessRate(9, 10)
     9 of 10 = 0.900 (0.555 to 0.997)
@@ -28,6 +29,7 @@ class SuccessRate:
     trials: int
     confidence: float = CONFIDENCE
     clusters: int | None = None
+    floor: float | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.successes <= self.trials
@@ -51,6 +53,8 @@ class SuccessRate:
 
     @property
     def _interval(self) -> tuple[float, float]:
+        if self.floor is not None:
+            return self.floor, 1.0
         tail = (1 - self.confidence) / 2
         if self.clusters is None or self.clusters == self.trials:
             return clopper_pearson(self.successes, self.trials, tail)

@@ -40,6 +40,11 @@ def audit_view(result: AuditResult) -> RenderableType:
         Text(f"Bound: {bound.name}: at most {bound.success:.4g} ({bound.reference.short})")
         for bound in result.bounds
     ]
+    parts += [
+        Text(f"{entry.attack}: {', '.join(words.findings(entry))}.")
+        for entry in result.evidence
+        if entry.findings
+    ]
     parts += [_caveat(caveat, result.evidence) for caveat in words.caveats(result)]
     return Group(*parts)
 

@@ -8,6 +8,7 @@ from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import Bound
 from remanence.caveats import Caveat
+from remanence.evidence import Evidence
 from remanence.references import bibliography
 from remanence.report.tables import thousandths
 from remanence.statistics import SuccessRate
@@ -68,6 +69,11 @@ def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
         for caveat in evidence.caveats:
             concerned.setdefault(caveat, []).append(evidence.attack)
     return concerned
+
+
+def findings(evidence: Evidence) -> list[str]:
+    """The further numbers that an evidence proves, each with its name."""
+    return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in evidence.findings.items()]
 
 
 def interval(rate: SuccessRate) -> str:

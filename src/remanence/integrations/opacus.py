@@ -1,0 +1,223 @@
+"""Record an Opacus training run as it happens, so that it can be audited: `remanence audit FOLDER`.
+
+    with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries):
+        ...  # the training loop, unchanged
+
+What is written is what ran: who was in each batch, how much noise was added, how gradients were clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from remanence.canaries import Canaries
+from remanence.decoding import Decoder
+from remanence.exceptions import InputError
+from remanence.integrations.opacus_steps import Steps
+from remanence.recording import RecordingWriter
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_ROWS_AT_ONCE = 256
+_LARGEST_WHOLE = 2_000_000  # parameters; above it a step would write more than 24 MB
+
+
+@contextmanager
+def record(
+    privacy_engine: PrivacyEngine,
+    optimizer: DPOptimizer,
+    model: nn.Module,
+    loader: DataLoader[Any],
+    *,
+    out: str | Path,
+    canaries: Canaries | None = None,
+    loss: Loss = cross_entropy,
+    precision: Literal["float32", "float16"] = "float32",
+    keep: Literal["whole", "projections"] | None = None,
+) -> Iterator[None]:
+    """Write a transcript of the training inside the `with` into a new folder, whole or not at all.
+
+    All but the model's `loss` are what `make_private` returned. `canaries.inserted` must be the last
+    records of the loader's data set. `keep` says whether parameters and gradients of every step are kept
+    (looked at after training) or only what they say about the canaries (looked at in every step, slower); left
+    out, the model's size decides.
+    """
+    _check(privacy_engine, optimizer, model, loader)
+    positions = _positions(loader, canaries)
+    numbers = sum(parameter.numel() for parameter in optimizer.params)
+    whole = numbers <= _LARGEST_WHOLE if keep is None else keep == "whole"
+    writer = RecordingWriter(Path(out), precision=precision)
+    steps = Steps(optimizer, _sampler(loader), positions)
+    decoder = None if canaries is None else Decoder(len(canaries), canaries.candidates)
+
+    def take(parameters: Tensor, gradients: Tensor, known: Tensor) -> None:
+        if whole:
+            writer.add({"parameters": parameters, "gradients": gradients, "known": known})
+        elif decoder is not None and canaries is not None:
+            found = _candidate_gradients(model, optimizer, canaries, parameters, loss)
+            decoder.step(
+                found, gradients - known, noise=steps.noise, sample_rate=_rate(privacy_engine, loader)
+            )
+
+    try:
+        with steps.watching(take):
+            yield
+        claimed = [list(segment) for segment in privacy_engine.accountant.history]
+        if not steps.sizes or not claimed:
+            raise InputError(
+                "No training step was recorded.",
+                needs="at least one optimizer.step() inside the `with`",
+                got=f"{len(steps.sizes)} steps, {len(claimed)} entries in the accountant's history",
+                hint="put the whole training loop inside `with record(...)`",
+            )
+        manifest = {
+            "opacus": version("opacus"),
+            "torch": torch.__version__,
+            "accountant": privacy_engine.accountant.mechanism(),
+            "claimed": claimed,
+            "parameters": numbers,
+            "kept": "whole" if whole else "projections",
+            **steps.summary(records=len(loader.dataset)),  # pyright: ignore[reportArgumentType]
+        }
+        writer.add_once("batches", steps.batches())
+        if canaries is not None and decoder is not None:
+            if whole:
+                rates = [rate for _, rate, count in claimed for _ in range(count)]
+                for index, (parameters, gradients, known) in enumerate(writer.replay("reading the canaries")):
+                    found = _candidate_gradients(model, optimizer, canaries, parameters, loss)
+                    rate = rates[min(index, len(rates) - 1)]
+                    decoder.step(found, gradients - known, noise=steps.noise, sample_rate=rate)
+            manifest["canaries"] = {
+                "count": len(canaries),
+                "candidates": canaries.candidates,
+                "design": str(canaries.design),
+                "sha256": canaries.shortlists.sha256(),
+            }
+            writer.add_once("canaries", {"scores": decoder.scores(), "chosen": canaries.chosen})
+        writer.finish(manifest)
+    finally:
+        writer.abandon()
+
+
+def _check(
+    privacy_engine: PrivacyEngine, optimizer: DPOptimizer, model: nn.Module, loader: DataLoader[Any]
+) -> None:
+    """Refuse what cannot be recorded truthfully, before training starts."""
+    kind = type(optimizer)
+    flat = isinstance(optimizer, DPOptimizer) and all(
+        base is DPOptimizer or not base.__module__.startswith("opacus.") or not issubclass(base, DPOptimizer)
+        for base in kind.__mro__
+    )
+    if not flat:
+        raise InputError(
+            "This optimizer cannot be recorded.",
+            needs="Opacus' DPOptimizer: flat clipping of every record's gradient, on one device",
+            got=f"{kind.__module__}.{kind.__name__}",
+            hint='make_private(..., clipping="flat", grad_sample_mode="hooks")',
+        )
+    if not isinstance(model, GradSampleModule):
+        raise InputError(
+            "The model does not keep the gradients of single records.",
+            needs="the model that make_private returned, with grad_sample_mode hooks, functorch or ew",
+            got=type(model).__name__,
+            hint="model, optimizer, loader = privacy_engine.make_private(...)",
+        )
+    if privacy_engine.accountant.history:
+        raise InputError(
+            "Training has already begun.",
+            needs="a recording from the first step on",
+            got=f"{sum(count for _, _, count in privacy_engine.accountant.history)} steps before it",
+            hint="enter `with record(...)` right after make_private",
+        )
+    if getattr(loader, "batch_sampler", None) is None:
+        raise InputError(
+            "The loader does not say who is in a batch.",
+            needs="a DataLoader with a batch sampler",
+            got="a loader of single records or of an iterable data set",
+            hint="the loader that make_private returned",
+        )
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    """What draws the logical batches, under a BatchMemoryManager too."""
+    sampler = loader.batch_sampler
+    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+
+
+def _rate(privacy_engine: PrivacyEngine, loader: DataLoader[Any]) -> float:
+    """The sampling rate that the accountant has been told, or will be told first."""
+    history = privacy_engine.accountant.history
+    return history[-1][1] if history else getattr(loader, "sample_rate", 1 / len(loader))
+
+
+def _positions(loader: DataLoader[Any], canaries: Canaries | None) -> range:
+    """Where the canaries are in the data set: at its end, and checked to be there."""
+    total = len(loader.dataset)  # pyright: ignore[reportArgumentType]
+    if canaries is None:
+        return range(total, total)
+    inserted = canaries.inserted
+    first = total - len(inserted)
+    for offset in range(len(inserted) if first >= 0 else 0):
+        features, label = loader.dataset[first + offset][:2]
+        own = inserted.features[offset].to(torch.as_tensor(features).dtype)
+        if not torch.equal(own, torch.as_tensor(features)) or int(label) != int(inserted.labels[offset]):
+            first = -1
+            break
+    if first < 0:
+        raise InputError(
+            "The canaries are not in the training data.",
+            needs=f"canaries.inserted, {len(inserted)} records, at the end of the loader's data set",
+            got=f"a data set of {total} records that ends differently",
+            hint="TensorDataset(torch.cat([X, canaries.inserted.features]), torch.cat([y, canaries.inserted.labels]))",
+        )
+    return range(first, total)
+
+
+def _candidate_gradients(
+    model: nn.Module, optimizer: DPOptimizer, canaries: Canaries, parameters: Tensor, loss: Loss
+) -> Tensor:
+    """Every candidate's clipped gradient at some parameters, by Opacus' own hooks; leaves no trace."""
+    records = canaries.shortlists
+    own = optimizer.params
+    sizes = [parameter.numel() for parameter in own]
+    kept = [(p.data, p.grad, p.grad_sample, p.summed_grad) for p in own]  # pyright: ignore
+    training = {module: module.training for module in model.modules()}
+    gradients = []
+    try:
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.eval()
+        for parameter, values in zip(own, parameters.split(sizes), strict=True):
+            parameter.data = values.view_as(parameter).to(parameter)
+        features = records.features.flatten(0, 1).to(own[0])
+        labels = records.labels.flatten().to(own[0].device)
+        for start in range(0, len(labels), _ROWS_AT_ONCE):
+            chunk = slice(start, start + _ROWS_AT_ONCE)
+            for parameter in own:
+                parameter.grad = None  # or backward() would add to the one that is kept
+                parameter.grad_sample = None  # pyright: ignore[reportAttributeAccessIssue]
+            with torch.enable_grad():
+                loss(model(features[chunk]), labels[chunk]).backward()
+            flat = torch.cat([sample.flatten(1) for sample in optimizer.grad_samples], 1)
+            norms = flat.norm(dim=1, keepdim=True)
+            gradients.append(flat * (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1))
+    finally:
+        for parameter, (data, grad, sample, summed) in zip(own, kept, strict=True):
+            parameter.data, parameter.grad = data, grad
+            parameter.grad_sample, parameter.summed_grad = sample, summed  # pyright: ignore
+        for module, mode in training.items():
+            module.training = mode
+    return torch.cat(gradients).cpu()

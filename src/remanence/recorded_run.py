@@ -1,0 +1,305 @@
+"""Audit a recorded training run: is it what its accountant claims, and what do its canaries prove?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import final
+
+import torch
+from scipy.stats import chi2
+
+from remanence import bounds, caveats
+from remanence.auditing import AuditResult, environment
+from remanence.bounds import Bound, Segment
+from remanence.bounds.settings import DPSGD_ASSUMPTIONS
+from remanence.canaries import draw
+from remanence.caveats import Caveat
+from remanence.decoding import guesses
+from remanence.evidence import Evidence
+from remanence.exceptions import InputError
+from remanence.one_run import Outcome, dpsgd_curve, gaussian_epsilon
+from remanence.priors import Baseline
+from remanence.recording import Recording, read_recording, unreadable
+from remanence.references import MAHLOUJIFAR_2024, REMANENCE
+from remanence.rounds import stream
+from remanence.statistics import CONFIDENCE, SuccessRate
+from remanence.verdict import Policy, decide
+
+ATTACK = "one-run-canaries"
+_SURE = 6.0  # standard deviations that chance does not explain
+_MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
+_SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
+
+
+@final
+@dataclass(frozen=True)
+class RecordedRun:
+    """What the accountant claims about a run, and what was measured while it ran."""
+
+    recording: Recording
+    claimed: tuple[Segment, ...]
+    noise_multiplier: float  # realised
+    sample_rate: float  # realised
+
+    @property
+    def steps(self) -> int:
+        """How many noisy gradients were released."""
+        return self.recording.manifest["steps"]
+
+    @property
+    def realised(self) -> tuple[Segment, ...]:
+        """The settings that ran, as a bound reads them."""
+        return (Segment(self.noise_multiplier, self.sample_rate, self.steps),)
+
+    def deviations(self) -> tuple[Caveat, ...]:
+        """Where what ran differs from the claim, to the claim's disadvantage."""
+        return tuple(self._deviations())
+
+    def _deviations(self) -> Iterator[Caveat]:
+        manifest = self.recording.manifest
+        squares = self.recording.tensors("batches")["noise_squares"]
+        noises = [s.noise_multiplier for s in self.claimed for _ in range(s.steps)]
+        rates = [s.sample_rate for s in self.claimed for _ in range(s.steps)]
+        compared = min(len(noises), self.steps)
+        ratio = float((squares[:compared] / torch.tensor(noises[:compared]).square()).mean())
+        if ratio < 1 - _SURE * math.sqrt(2 / (compared * manifest["parameters"])) - 1e-4:
+            yield caveats.NOISE_BELOW_CLAIM
+        if manifest["noise_correlation"] > min(0.9, 8 / math.sqrt(manifest["noise_numbers"])):
+            yield caveats.NOISE_REPEATS
+        if manifest["clipping_error"] > 1e-3:
+            yield caveats.CLIPPING_NOT_PER_RECORD
+        records, mean = manifest["records"], manifest["batch_sizes"]["mean"]
+        rate = sum(rates) / len(rates)
+        spread = math.sqrt(records * rate * (1 - rate) / self.steps)
+        if mean > records * rate + _SURE * spread + 1e-9 * records:
+            yield caveats.SAMPLING_ABOVE_CLAIM
+        if len(set(rates)) == 1 and rate < 1 and not _is_poisson(manifest, self.steps):
+            yield caveats.SAMPLING_NOT_POISSON
+        if self.steps > len(noises):
+            yield caveats.STEPS_UNACCOUNTED
+        if manifest["repeated_in_a_step"]:
+            yield caveats.RECORDS_REPEAT
+
+
+def _is_poisson(manifest: dict, steps: int) -> bool:
+    """Whether batch sizes, and batches per record, vary as independent draws would."""
+    records = manifest["records"]
+    rate = min(max(manifest["batch_sizes"]["mean"] / records, 1e-9), 1 - 1e-9)
+    coin = rate * (1 - rate)
+    if steps >= 10:
+        spread = steps * manifest["batch_sizes"]["variance"] / (records * coin)
+        if min(chi2.cdf(spread, steps - 1), chi2.sf(spread, steps - 1)) < 1e-9:
+            return False
+    # Σ (count − mean)² / variance over the records, whose variance follows from a binomial's fourth moment.
+    spread = records * manifest["batches_per_record"]["variance"] / (steps * coin)
+    deviation = math.sqrt(records * (2 + (1 - 6 * coin) / (steps * coin)))
+    return abs(spread - records) <= _SURE * deviation
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """Read a recorded run; refuse, with the reason, what is not one."""
+    recording = read_recording(folder)
+    manifest = recording.manifest
+    squares = recording.tensors("batches")["noise_squares"]
+    try:
+        claimed = tuple(Segment(noise, min(rate, 1.0), steps) for noise, rate, steps in manifest["claimed"])
+        rate = min(1.0, manifest["batch_sizes"]["mean"] / manifest["records"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(folder, f"the manifest does not describe a run: {error}") from None
+    return RecordedRun(recording, claimed, math.sqrt(float(squares.mean())), rate)
+
+
+def accounted_schedule(path: Path) -> tuple[Segment, ...]:
+    """The settings to bound: of a recorded run as it ran, or of an Opacus checkpoint as its accountant tells.
+
+    A run that deviates from its claim only in noise, rate or steps is bounded as it ran; no bound holds for
+    one that clips, samples or draws noise in another way.
+    """
+    if not path.is_dir():
+        return _checkpoint_schedule(path)
+    run = read_run(path)
+    deviations = run.deviations()
+    measurable = {caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED}
+    fatal = [caveat for caveat in deviations if caveat not in measurable]
+    if fatal:
+        raise InputError(
+            "No bound holds for this run.",
+            needs="clipping of every record's gradient, fresh noise, and Poisson sampling",
+            got="; ".join(f"{caveat.id}: {caveat.means}" for caveat in fatal),
+            hint=fatal[0].do,
+        )
+    return run.realised if deviations else run.claimed
+
+
+def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
+    """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
+    try:
+        history = torch.load(path, map_location="cpu", weights_only=True)["privacy_accountant_state_dict"][
+            "history"
+        ]
+        return tuple(
+            Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
+        )
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001  torch.load raises many kinds for a file that is none
+        raise InputError(
+            "The checkpoint does not hold an accountant's history.",
+            needs="a folder written by record(...), or a file written by PrivacyEngine.save_checkpoint",
+            got=f"{path}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
+            hint="privacy_engine.save_checkpoint(path=..., module=model)",
+        ) from None
+
+
+def audit_run(
+    folder: Path,
+    *,
+    policy: Policy | None = None,
+    seed: int = 0,
+    guessed: int | None = None,
+    delta: float = 1e-5,
+    target: str | None = None,
+) -> AuditResult:
+    """Guess the canaries of a recorded run and hold the count against the accountant's claim.
+
+    CONTRADICTED if so many correct guesses have a probability of at most 5 % under the claimed curve, however
+    the canaries of one run depend on each other (`remanence.one_run`). `guessed` is how many canaries the attack
+    does not abstain on, and must not be chosen by looking at the result.
+    """
+    started, clock = datetime.now(UTC), time.perf_counter()
+    policy = policy or Policy()
+    run = read_run(folder)
+    described = run.recording.manifest.get("canaries")
+    if described is None:
+        raise InputError(
+            "The run was recorded without canaries.",
+            needs="canaries in the training data, to be found again",
+            got=f"{folder} with {run.steps} steps and no canary",
+            hint="record(..., canaries=...); `remanence bound --opacus FOLDER` needs none",
+        )
+    tensors = run.recording.tensors("canaries")
+    scores, chosen = tensors["scores"], tensors["chosen"]
+    count, candidates = scores.shape
+    choices = max(2, candidates)
+    if policy.max_success <= 1 / choices:
+        raise InputError(
+            "No release can meet this limit.",
+            needs=f"a limit above what a guess achieves ({1 / choices:.4g})",
+            got=f"max_success = {policy.max_success:g}",
+            hint="--max-success 0.75 for canaries that are in or out",
+        )
+    guess, sureness = guesses(scores)
+    wanted = (round(_SUREST * count) if candidates == 1 else count) if guessed is None else guessed
+    surest = sureness.argsort(descending=True)[: max(1, wanted)]
+    right = guess == chosen
+    outcome = Outcome(int(right[surest].sum()), len(surest), count, candidates)
+    level = 1 - CONFIDENCE
+    p_value = outcome.p_value(dpsgd_curve(run.claimed))
+    floor = _least_success(outcome, run.claimed, level, rejected=p_value < level)
+    ceiling = _ceiling(run.claimed, candidates)
+    deviations = run.deviations()
+    stranger = guess == draw(count, candidates, stream(seed, "control", "cpu"))
+    mu = outcome.mu_lower(level)
+    evidence = Evidence(
+        attack=ATTACK,
+        main=SuccessRate(int(right.sum()), count, floor=floor),
+        control=SuccessRate(int(stranger.sum()), count),
+        baseline=Baseline(1 / choices, 1 / choices, f"one of {choices} equally likely choices"),
+        caveats=deviations,
+        findings={
+            "surest_guesses": outcome.guesses,
+            "surest_guesses_correct": outcome.correct,
+            "p_value_of_the_claim": p_value,
+            "gaussian_mu_at_least": mu,
+            "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
+            "epsilon_at_least": outcome.epsilon_lower(delta, level),
+            "delta": delta,
+            "claimed_epsilon": bounds.epsilon_upper(run.claimed, delta),
+            "claimed_noise_multiplier": run.claimed[0].noise_multiplier,
+            "realised_noise_multiplier": run.noise_multiplier,
+            "claimed_sample_rate": run.claimed[0].sample_rate,
+            "realised_sample_rate": run.sample_rate,
+            "steps": run.steps,
+        },
+        arrays={"guess": guess, "sureness": sureness, "succeeded": right},
+    )
+    # A claim that the recording itself disproves protects nobody; it can still be contradicted.
+    proven = (ceiling,) if not deviations or floor > ceiling.success else ()
+    return AuditResult(
+        target=target or str(folder),
+        seed=seed,
+        verdict=decide([evidence.main], min((b.success for b in proven), default=None), policy),
+        policy=policy,
+        threat_model=_threat_model(run, described),
+        subject={"sha256": {"canaries": described["sha256"], **_hashes(run.recording)}},
+        evidence=(evidence,),
+        bounds=proven,
+        environment=environment(started, {"total": time.perf_counter() - clock}),
+    )
+
+
+def _least_success(outcome: Outcome, claimed: Sequence[Segment], level: float, *, rejected: bool) -> float:
+    """The success that every setting allows which is not rejected: the claim's, with more noise or less.
+
+    Above the claim's own ceiling exactly if the claim itself is rejected.
+    """
+
+    def rejects(scale: float) -> bool:
+        return outcome.rejects(dpsgd_curve(_scaled(claimed, scale)), level)
+
+    kept, out = (0.5, 1.0) if rejected else (1.0, 2.0)
+    while rejected and rejects(kept) and kept > 1e-3:
+        kept, out = kept / 2, kept
+    while not rejected and not rejects(out):
+        kept, out = out, 2 * out
+        if out > _MOST_NOISE:
+            return 0.0
+    for _ in range(6):
+        middle = math.sqrt(kept * out)
+        kept, out = (kept, middle) if rejects(middle) else (middle, out)
+    return float(_ceiling(_scaled(claimed, out), outcome.candidates).success)
+
+
+def _scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
+    return [Segment(scale * s.noise_multiplier, s.sample_rate, s.steps) for s in claimed]
+
+
+def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
+    """What no attack exceeds under these settings: γ for a shortlist, (1 + δ(0)) / 2 for in or out."""
+    if candidates > 1:
+        return bounds.dpsgd(1 / candidates, schedule=list(claimed))
+    success = (1 + bounds.delta_upper(claimed, 0.0)) / 2
+    return Bound("DP-SGD as accounted, in or out", math.log(success), DPSGD_ASSUMPTIONS, REMANENCE)
+
+
+def _threat_model(run: RecordedRun, described: dict) -> dict:
+    first = run.claimed[0]
+    kind = "in or out" if described["candidates"] == 1 else f"one of {described['candidates']} each"
+    return {
+        "game": "OneRun",
+        "adversary": "informed",
+        "sees": "every privatised gradient",
+        "knows": [
+            "the training algorithm (DP-SGD by Opacus)",
+            "all training records but the canaries, and the batches they were in",
+            f"{described['count']} canaries ({described['design']}; {kind})",
+        ],
+        "mechanism": {
+            "name": "DP-SGD (Opacus)",
+            "noise_multiplier": first.noise_multiplier,
+            "sample_rate": first.sample_rate,
+            "steps": run.steps,
+            "max_grad_norm": run.recording.manifest["max_grad_norm"],
+            "analysis": MAHLOUJIFAR_2024.short,
+        },
+        "criterion": {"error": "mismatch", "threshold": 0.5, "reduction": "each", "label_scale": None},
+    }
+
+
+def _hashes(recording: Recording) -> dict[str, str]:
+    return {f"recording/{name}": value for name, value in recording.manifest["files"].items()}

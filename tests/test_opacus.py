@@ -1,0 +1,441 @@
+"""Opacus runs, recorded and audited: what is written is what ran, bugs are caught, correct runs are not accused."""
+
+import json
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from safetensors.torch import load_file
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from remanence import InputError, Records
+from remanence.auditing import AuditResult
+from remanence.bounds import Segment, dpsgd
+from remanence.canaries import Canaries, crafted, mislabelled, real
+from remanence.cli import main
+from remanence.integrations.opacus import record
+from remanence.recorded_run import accounted_schedule, audit_run, read_run
+from remanence.verdict import Policy, Verdict
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Opacus warns about its own random numbers and hooks
+FEATURES, CLASSES, KNOWN = 120, 5, 150
+POLICY = Policy(0.9)
+
+
+def half_noise(optimizer):
+    add_noise = optimizer.add_noise
+
+    def add():
+        told, optimizer.noise_multiplier = optimizer.noise_multiplier, optimizer.noise_multiplier / 2
+        add_noise()
+        optimizer.noise_multiplier = told
+
+    optimizer.add_noise = add
+
+
+def batch_clipping(optimizer):
+    def clip():
+        sums = [sample.sum(0) for sample in optimizer.grad_samples]
+        norm = torch.cat([part.flatten() for part in sums]).norm()
+        for parameter, part in zip(optimizer.params, sums, strict=True):
+            parameter.summed_grad = part * (optimizer.max_grad_norm / norm).clamp(max=1)
+
+    optimizer.clip_and_accumulate = clip
+
+
+def repeated_seed(optimizer):
+    add_noise = optimizer.add_noise
+
+    def add():
+        optimizer.generator = torch.Generator().manual_seed(7)
+        add_noise()
+
+    optimizer.add_noise = add
+
+
+def train(
+    out: Path,
+    *,
+    canaries: Canaries | None,
+    noise: float = 3.0,
+    batch: int | None = None,
+    epochs: int = 9,
+    bug=None,
+    poisson: bool = True,
+    seed: int = 0,
+    physical: int | None = None,
+    accumulate: int = 1,
+    momentum: float = 0.0,
+    schedule: bool = False,
+    model: nn.Module | None = None,
+    loader_of=None,
+    **settings,
+):
+    """An ordinary Opacus loop; returns the engine, the model and what it trained on."""
+    torch.manual_seed(seed)
+    features, labels = torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,))
+    if canaries is not None:
+        features = torch.cat([features, canaries.inserted.features])
+        labels = torch.cat([labels, canaries.inserted.labels])
+    data = TensorDataset(features, labels)
+    model = model or nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    private, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum),
+        data_loader=DataLoader(data, batch_size=batch or len(data), shuffle=not poisson),
+        noise_multiplier=noise,
+        max_grad_norm=1.0,
+        poisson_sampling=poisson,
+    )
+    if accumulate > 1:
+        private.allow_grad_accumulation()
+    if bug is not None:
+        bug(optimizer)
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if schedule else None
+    recorded = loader if loader_of is None else loader_of(data)
+    with record(engine, optimizer, private, recorded, out=out, canaries=canaries, **settings):
+        for _ in range(epochs):
+            batches = loader
+            if physical:
+                batches = BatchMemoryManager(
+                    data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+                ).__enter__()
+            for index, (x, y) in enumerate(batches):
+                cross_entropy(private(x), y).backward()
+                if (index + 1) % accumulate == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            if rates is not None:
+                rates.step()
+    return engine, private, data
+
+
+def few(seed=0, candidates=1, count=40):
+    return crafted(count, (FEATURES,), CLASSES, candidates=candidates, seed=seed)
+
+
+def steps_of(folder):
+    return load_file(folder / "steps-00000.safetensors")
+
+
+def test_the_transcript_holds_exactly_what_ran(tmp_path):
+    canaries = few()
+    _, _, data = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2, noise=1.0)
+    steps, batches = steps_of(tmp_path / "run"), load_file(tmp_path / "run" / "batches.safetensors")
+    expected = int(len(data) / (batches["starts"].numel() // 2))
+    moved = steps["parameters"][:-1] - 0.1 * steps["gradients"][:-1] / expected
+    assert torch.allclose(moved, steps["parameters"][1:], atol=1e-6)
+    model = nn.Linear(FEATURES, CLASSES)
+
+    def gradient(flat, x, y):
+        weight, bias = flat.split([FEATURES * CLASSES, CLASSES])
+        values = {"weight": weight.view(CLASSES, FEATURES), "bias": bias}
+        return cross_entropy(functional_call(model, values, (x[None],)), y[None])
+
+    for step in (0, 3):
+        members = batches["indices"][batches["starts"][step] : batches["starts"][step + 1]].long()
+        known = members[members < KNOWN]
+        x, y = data.tensors[0][known], data.tensors[1][known]
+        own = vmap(grad(gradient), (None, 0, 0))(steps["parameters"][step], x, y)
+        clipped = own / own.norm(dim=1, keepdim=True).clamp(min=1)
+        assert torch.allclose(clipped.sum(0), steps["known"][step], atol=1e-4)
+
+
+def test_a_recording_changes_nothing_in_the_training(tmp_path):
+    canaries = few()
+    _, recorded, _ = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2)
+    torch.manual_seed(0)
+    features, labels = torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,))
+    data = TensorDataset(
+        torch.cat([features, canaries.inserted.features]), torch.cat([labels, canaries.inserted.labels])
+    )
+    plain = nn.Linear(FEATURES, CLASSES)
+    private, optimizer, loader = PrivacyEngine().make_private(
+        module=plain,
+        optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=50),
+        noise_multiplier=3.0,
+        max_grad_norm=1.0,
+    )
+    for _ in range(2):
+        for x, y in loader:
+            cross_entropy(private(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for before, after in zip(private.parameters(), recorded.parameters(), strict=True):
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"momentum": 0.9, "schedule": True},
+        {"batch": 40},
+        {"batch": 60, "physical": 16},
+        {"batch": 40, "seed": 3},
+    ],
+    ids=str,
+)
+def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
+    train(tmp_path / "run", canaries=few(count=60), **{"epochs": 12, **how})
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert result.verdict is not Verdict.CONTRADICTED
+    assert result.strongest.caveats == ()
+    assert result.strongest.findings["p_value_of_the_claim"] > 0.05
+
+
+def test_virtual_batches_record_the_logical_ones(tmp_path):
+    train(tmp_path / "whole", canaries=few(), batch=60, epochs=4)
+    train(tmp_path / "split", canaries=few(), batch=60, epochs=4, physical=16)
+    whole, split = (load_file(tmp_path / name / "batches.safetensors") for name in ("whole", "split"))
+    assert torch.equal(whole["indices"], split["indices"])
+    assert torch.equal(whole["starts"], split["starts"])
+    first, second = steps_of(tmp_path / "whole"), steps_of(tmp_path / "split")
+    assert torch.allclose(first["known"], second["known"], atol=1e-4)
+
+
+BUGS = {
+    "noise-below-claim": {"bug": half_noise},
+    "clipping-not-per-record": {"bug": batch_clipping},
+    "noise-repeats": {"bug": repeated_seed},
+    "sampling-not-poisson": {"poisson": False, "batch": 40},
+    "records-repeat-in-a-step": {"batch": 46, "accumulate": 2},  # four batches an epoch
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_broken_run_is_named(tmp_path, name):
+    train(tmp_path / "run", canaries=few(count=60), **BUGS[name])
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert name in {caveat.id for caveat in result.strongest.caveats}
+    assert result.verdict is not Verdict.PROTECTED
+
+
+def test_steps_behind_the_accountant_s_back_are_named(tmp_path):
+    train(
+        tmp_path / "run",
+        canaries=few(),
+        bug=lambda optimizer: optimizer.attach_step_hook(_every_other(optimizer)),
+    )
+    assert "steps-unaccounted" in {c.id for c in audit_run(tmp_path / "run", policy=POLICY).strongest.caveats}
+
+
+def _every_other(optimizer):
+    hook, calls = optimizer.step_hook, iter(range(10**6))
+    return lambda optim: hook(optim) if next(calls) % 2 == 0 else None
+
+
+def test_batches_larger_than_accounted_are_named(tmp_path):
+    def tell_less(optimizer):
+        hook = optimizer.step_hook
+
+        def less(optim):
+            hook(optim)
+            history = hook.__closure__[1].cell_contents.history
+            noise, _, steps = history[-1]
+            history[-1] = (noise, 0.1, steps)
+
+        optimizer.attach_step_hook(less)
+
+    train(tmp_path / "run", canaries=few(), batch=80, bug=tell_less, epochs=6)
+    found = {c.id for c in audit_run(tmp_path / "run", policy=POLICY).strongest.caveats}
+    assert "sampling-above-claim" in found
+
+
+@pytest.fixture(scope="module")
+def halved(tmp_path_factory):
+    """A run with a quarter of the noise that its accountant was told, and canaries enough to prove it."""
+    folder = tmp_path_factory.mktemp("halved") / "run"
+
+    def bug(optimizer):
+        half_noise(optimizer)
+        half_noise(optimizer)
+
+    train(folder, canaries=crafted(300, (FEATURES,), CLASSES, seed=5), bug=bug)
+    return folder
+
+
+def test_canaries_contradict_a_run_with_too_little_noise(halved):
+    result = audit_run(halved, policy=POLICY)
+    assert result.verdict is Verdict.CONTRADICTED
+    assert result.strongest.findings["p_value_of_the_claim"] < 0.05
+    assert result.strongest.findings["gaussian_mu_at_least"] > 1.0  # which was claimed
+
+
+def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["remanence", "audit", str(halved), "--max-success", "0.9", "--out", "out"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
+    assert "CONTRADICTED" in printed
+    assert "gaussian mu at least" in printed
+    loaded = AuditResult.load(tmp_path / "out")
+    assert loaded.verdict is Verdict.CONTRADICTED
+    assert loaded.strongest.main.lower == audit_run(halved, policy=POLICY).strongest.main.lower
+
+
+def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
+    ran = accounted_schedule(halved)
+    assert ran[0].noise_multiplier == pytest.approx(0.75, rel=0.05)
+    train(tmp_path / "run", canaries=None, batch=50, epochs=2)
+    assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
+    train(tmp_path / "broken", canaries=None, bug=batch_clipping)
+    with pytest.raises(InputError, match="No bound holds"):
+        accounted_schedule(tmp_path / "broken")
+
+
+def test_the_bound_of_a_checkpoint_is_of_its_accountant(tmp_path, monkeypatch, capsys):
+    engine, model, _ = train(tmp_path / "run", canaries=None, batch=50, epochs=2)
+    engine.save_checkpoint(path=tmp_path / "model.pt", module=model)
+    noise, rate, steps = engine.accountant.history[0]
+    assert accounted_schedule(tmp_path / "model.pt") == (Segment(noise, rate, steps),)
+    arguments = ["bound", "--opacus", str(tmp_path / "model.pt"), "--candidates", "10", "--json"]
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    upper = json.loads(capsys.readouterr().out)["success"]["upper"]
+    assert upper == dpsgd(0.1, noise_multiplier=noise, sample_rate=rate, steps=steps).success
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match="does not hold an accountant's history"):
+        accounted_schedule(tmp_path / "other.pt")
+
+
+def test_shortlists_and_every_design_are_found_where_there_is_no_noise(tmp_path):
+    people = Records(torch.randn(60, FEATURES), torch.randint(CLASSES, (60,)))
+    for index, canaries in enumerate(
+        (
+            real(people, seed=1),
+            mislabelled(people, CLASSES, seed=1),
+            few(seed=1),
+            few(seed=2, candidates=5, count=12),
+        )
+    ):
+        folder = tmp_path / str(index)
+        train(folder, canaries=canaries, noise=1e-3, epochs=3)
+        result = audit_run(folder, policy=POLICY)
+        assert result.strongest.main.rate == 1.0
+        assert 0.05 < result.strongest.control.rate < 0.8  # a stranger's coin is not found
+        assert str(canaries.design) in result.threat_model["knows"][2]
+
+
+def test_projections_in_every_step_find_the_same_canaries(tmp_path):
+    canaries = few(count=60)
+    train(tmp_path / "whole", canaries=canaries, noise=1.0)
+    train(tmp_path / "projections", canaries=canaries, noise=1.0, keep="projections")
+    train(tmp_path / "half", canaries=canaries, noise=1.0, precision="float16")
+    scores = [
+        load_file(tmp_path / name / "canaries.safetensors")["scores"] for name in ("whole", "projections")
+    ]
+    assert torch.allclose(*scores, rtol=1e-6)
+    assert not (tmp_path / "projections" / "steps-00000.safetensors").exists()
+    rough = load_file(tmp_path / "half" / "canaries.safetensors")["scores"]
+    assert ((rough > 0) == (scores[0] > 0)).double().mean() > 0.9
+
+
+def test_nothing_is_left_behind_when_training_fails(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        train(
+            tmp_path / "run", canaries=None, bug=lambda optimizer: optimizer.attach_step_hook(lambda o: 1 / 0)
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_use_is_refused_with_a_reason(tmp_path):
+    with pytest.raises(InputError, match="No training step"):
+        train(tmp_path / "a", canaries=None, epochs=0)
+    with pytest.raises(InputError, match="did not come from the loader"):
+        train(tmp_path / "b", canaries=None, loader_of=lambda data: DataLoader(data, batch_size=10))
+    with pytest.raises(InputError, match="not in the training data"):
+        train(
+            tmp_path / "c",
+            canaries=few(),
+            loader_of=lambda data: DataLoader(TensorDataset(*(t[:-1] for t in data.tensors)), batch_size=10),
+        )
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="overwrite"):
+        train(tmp_path / "d", canaries=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+    train(tmp_path / "e", canaries=None)
+    with pytest.raises(InputError, match="without canaries"):
+        audit_run(tmp_path / "e", policy=POLICY)
+    with pytest.raises(InputError, match="cannot be read"):
+        audit_run(tmp_path / "d", policy=POLICY)
+
+
+def test_optimizers_that_clip_in_another_way_are_refused(tmp_path):
+    model = nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    data = TensorDataset(torch.randn(20, FEATURES), torch.randint(CLASSES, (20,)))
+    private, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=5),
+        noise_multiplier=1.0,
+        max_grad_norm=[1.0, 1.0],
+        clipping="per_layer",
+    )
+    assert isinstance(optimizer, DPOptimizer)
+    with (
+        pytest.raises(InputError, match="cannot be recorded"),
+        record(engine, optimizer, private, loader, out=tmp_path / "x"),
+    ):
+        pass
+    with (
+        pytest.raises(InputError, match="single records"),
+        record(engine, DPOptimizer.__new__(DPOptimizer), model, loader, out=tmp_path / "x"),
+    ):
+        pass
+
+
+def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
+    train(tmp_path / "run", canaries=few(), epochs=3)
+    shutil.copytree(tmp_path / "run", tmp_path / "forged")
+    tensors = load_file(tmp_path / "forged" / "canaries.safetensors")
+    from safetensors.torch import save_file
+
+    save_file(
+        {**tensors, "chosen": tensors["scores"][:, 0].sign().long()},
+        tmp_path / "forged" / "canaries.safetensors",
+    )
+    with pytest.raises(InputError, match="not the file that was recorded"):
+        audit_run(tmp_path / "forged", policy=POLICY)
+
+
+def test_breaking_off_an_epoch_does_not_confuse_the_batches(tmp_path):
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,)))
+    model = nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    private, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=30),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    sizes = []
+    with record(engine, optimizer, private, loader, out=tmp_path / "run"):
+        for _ in range(3):
+            for x, y in islice(loader, 2):
+                sizes.append(len(x))
+                cross_entropy(private(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    starts = load_file(tmp_path / "run" / "batches.safetensors")["starts"]
+    assert starts.diff().tolist() == sizes
