@@ -5,19 +5,23 @@ import math
 import pytest
 import torch
 
-from conftest import synthetic
+from conftest import dpsgd_game, synthetic
 from remanence import (
     Criterion,
     FinitePrior,
     Game,
+    GradientBased,
+    InputError,
     NoisySum,
     Oblivious,
     Policy,
+    PriorAware,
     Records,
     RetrainAndCompare,
     Verdict,
     audit,
     bounds,
+    mean_squared_error,
     mismatch,
     play,
 )
@@ -86,3 +90,106 @@ def test_clipping_keeps_every_record_within_the_norm():
     assert released.norm(dim=1).tolist() == pytest.approx([2.0] * 3)
     check_mechanism(mechanism, synthetic(5), synthetic(3)[:, None])
     assert math.isclose(float(mechanism.settings()["max_norm"] or 0), 2.0)
+
+
+def test_a_record_that_is_never_clipped_has_a_lower_ceiling_of_its_own():
+    recorded = [0.1] * 40 + [0.05] * 60
+    shift = math.sqrt(sum(norm**2 for norm in recorded)) / (4.0 * 0.1)
+    own = bounds.individual(0.1, norms=recorded, noise_multiplier=4.0, max_grad_norm=0.1)
+    assert own.success == pytest.approx(bounds.gaussian(0.1, noise_multiplier=1 / shift).success, rel=1e-6)
+    assert own.success < bounds.dpsgd(0.1, noise_multiplier=4.0, steps=100).success
+    assert any("conditional on the run" in assumption for assumption in own.assumptions)
+
+
+def test_recorded_norms_are_rounded_to_the_safe_side_where_batches_are_sampled():
+    settings = {"noise_multiplier": 0.8, "sample_rate": 0.1}
+    between = bounds.individual(0.1, norms=[0.51] * 50, **settings).success
+    half, whole = (bounds.individual(0.1, norms=[norm] * 50, **settings).success for norm in (0.5, 1.0))
+    exact = bounds.dpsgd(0.1, noise_multiplier=0.8 / 0.51, sample_rate=0.1, steps=50)
+    assert half < exact.lower <= between < whole
+    assert whole == pytest.approx(bounds.dpsgd(0.1, steps=50, **settings).success, rel=1e-3)
+
+
+@pytest.mark.parametrize("norms", [[], [-0.1], [0.2, 1.3], [float("nan")]], ids=str)
+def test_norms_that_no_clipped_gradient_has_are_refused(norms):
+    with pytest.raises(InputError, match="norm"):
+        bounds.individual(0.1, norms=norms, noise_multiplier=1.0)
+
+
+def transcript_game(
+    noise: float,
+    rate: float,
+    steps: int,
+    *,
+    weights=None,
+    criterion: Criterion | None = None,
+    momentum: float = 0.0,
+) -> Game:
+    game = dpsgd_game(
+        noise_multiplier=noise, sample_rate=rate, steps=steps, max_grad_norm=0.1, momentum=momentum
+    )
+    assert isinstance(game.prior, FinitePrior)
+    prior = FinitePrior(game.prior.candidates, torch.empty(0) if weights is None else torch.tensor(weights))
+    criterion = criterion or game.criterion
+    baseline = prior.baseline(criterion).value
+    ceiling = bounds.dpsgd(baseline, noise_multiplier=noise, sample_rate=rate, steps=steps)
+    return Game(game.mechanism, prior, game.known_data, criterion, bounds=(ceiling,))
+
+
+UNEVEN = [6.0, 1.0, 1.0, 2.0, 1.0]
+GRID = [(0.6, 0.1, 20), (1.0, 0.5, 8), (3.0, 1.0, 6), (8.0, 1.0, 20)]
+ATTACKS = [
+    PriorAware(),
+    PriorAware(score="sum"),
+    PriorAware(score="top"),
+    PriorAware(subtract="expected"),
+    PriorAware(subtract="nothing"),
+    PriorAware(within=Criterion(mean_squared_error, 1.0)),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.score}-{a.subtract}-{a.within is not None}")
+@pytest.mark.parametrize(("noise", "rate", "steps"), GRID)
+@pytest.mark.parametrize(("weights", "momentum"), [(None, 0.0), (UNEVEN, 0.9)], ids=["uniform", "uneven"])
+def test_no_attack_on_a_transcript_beats_its_bound(attack, noise, rate, steps, weights, momentum):
+    game = transcript_game(noise, rate, steps, weights=weights, momentum=momentum)
+    # 48 settings of 250 trials: together a false alarm has a chance of at most 48 · 5e-7.
+    evidence = play(game, attack, trials=250, confidence=1 - 1e-6)
+    assert evidence.main.lower <= game.bounds[0].success
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), GRID)
+def test_reconstruction_by_optimisation_does_not_beat_the_bound(noise, rate, steps):
+    game = transcript_game(noise, rate, steps)
+    evidence = play(game, GradientBased(matched=True, starts=1), trials=60, confidence=1 - 1e-6)
+    assert evidence.main.lower <= game.bounds[0].success
+
+
+def crowded_game(noise: float) -> Game:
+    """Six copies of one record but for a hair, together likelier than a seventh that alone is likelier than each."""
+    data = dpsgd_game().known_data
+    assert data is not None
+    crowd = Records(
+        data.features[:1] + 1e-3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0)),
+        data.labels[:1].expand(6),
+    )
+    candidates = Records(
+        torch.cat([crowd.features, data.features[3:4]]), torch.cat([crowd.labels, data.labels[3:4]])
+    )
+    prior = FinitePrior(candidates, torch.tensor([1.0] * 6 + [3.0]))
+    mechanism = dpsgd_game(noise_multiplier=noise, max_grad_norm=0.1).mechanism
+    return Game(mechanism, prior, data[5:], Criterion(mean_squared_error, 1e-3))
+
+
+def test_where_close_is_enough_the_greatest_mass_beats_the_likeliest_candidate():
+    # Without a signal the likeliest candidate is right with 3 in 9, and the middle of the crowd with 6 in 9.
+    game = crowded_game(noise=500.0)
+    likeliest = play(game, PriorAware(), trials=600, confidence=1 - 1e-4).main
+    heaviest = play(game, PriorAware(within=game.criterion), trials=600, confidence=1 - 1e-4).main
+    assert heaviest.lower < 6 / 9 < heaviest.upper
+    assert likeliest.upper < heaviest.lower
+
+
+def test_a_mass_needs_a_likelihood():
+    with pytest.raises(InputError, match="likelihood"):
+        play(crowded_game(1.0), PriorAware(score="sum", within=Criterion()), trials=2)

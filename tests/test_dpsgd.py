@@ -216,7 +216,7 @@ def test_a_prior_that_is_not_uniform_enters_the_likelihood():
 
 def test_known_gradients_left_in_place_drown_the_target():
     game = dpsgd_game(noise_multiplier=0.3, steps=10, max_grad_norm=0.1)
-    with_them = play(game, PriorAware(subtract_known=False), trials=300)
+    with_them = play(game, PriorAware(subtract="nothing"), trials=300)
     without = play(game, PriorAware(), trials=300)
     assert without.main.lower > with_them.main.upper
 

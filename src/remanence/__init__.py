@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult, audit
     from remanence.bounds.bound import Bound
     from remanence.calibration import calibrate, noise_for_epsilon
-    from remanence.errors import Criterion, Error, Reduction, mean_squared_error, mismatch, relative_error
+    from remanence.errors import (
+        Criterion,
+        Error,
+        Reduction,
+        mean_squared_error,
+        mismatch,
+        pixels_off,
+        relative_error,
+    )
     from remanence.evidence import Evidence
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
     from remanence.game import Game, play
@@ -59,7 +67,15 @@ _HOMES = {
     "auditing": ["AuditResult", "audit"],
     "bounds.bound": ["Bound"],
     "calibration": ["calibrate", "noise_for_epsilon"],
-    "errors": ["Criterion", "Error", "Reduction", "mean_squared_error", "mismatch", "relative_error"],
+    "errors": [
+        "Criterion",
+        "Error",
+        "Reduction",
+        "mean_squared_error",
+        "mismatch",
+        "pixels_off",
+        "relative_error",
+    ],
     "evidence": ["Evidence"],
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
     "game": ["Game", "play"],

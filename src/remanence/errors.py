@@ -80,6 +80,26 @@ def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) ->
     return Error(name, measure, lambda eta: 2 * eta / (1 - eta) if eta < 1 else float("inf"))
 
 
+def pixels_off(tolerance: float) -> Error:
+    """The share of features that are off by `tolerance` or more (Hayes et al. 2023, Appendix I).
+
+    A criterion with threshold 1 − ρ then asks for a share ρ of the pixels. What a guess achieves against
+    uniform pixels is `bounds.baselines.pixels(d, share=ρ, chance=...)`, a logarithm. There is no reach: two
+    targets that one guess meets need not be near each other in every pixel.
+
+    >>> target = Records(torch.tensor([[0.0, 0.5, 1.0, 0.2]]), torch.tensor([0]))
+    >>> guess = Records(torch.tensor([[0.1, 0.5, 0.0, 0.2]]), torch.tensor([0]))
+    >>> pixels_off(32 / 255)(target, guess)
+    tensor([0.2500], dtype=torch.float64)
+    """
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        near = (targets.flat.double() - guesses.flat.double()).abs() < tolerance
+        return 1 - near.double().mean(-1)
+
+    return Error(f"share of pixels off by {tolerance:.3g} or more", measure)
+
+
 class Reduction(StrEnum):
     """How a set of guesses is held against a set of targets."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
@@ -13,7 +12,9 @@ from torch import Tensor
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import PRIOR_AWARE, AttackInfo
-from remanence.exceptions import IncompatibleGameError
+from remanence.attacks.transcripts import Subtraction, log_likelihood, remainder
+from remanence.errors import Criterion, Reduction
+from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.dpsgd import DPSGD
 from remanence.priors import FinitePrior
 from remanence.releases import Transcript
@@ -26,21 +27,34 @@ class PriorAware(Attack[Transcript]):
 
     What is left of a step is the candidate's clipped gradient g, if it was sampled, plus noise. Scores:
 
-    - `likelihood` (default): Σ log(1 − q + q·exp((⟨ḡ, g⟩ − ‖g‖²/2) / (σC)²)) + log prior, the likelihood
+    - `likelihood` (default): Σ log(1 − q + q·exp((⟨ḡ, g⟩ − ‖g‖²/2) / (σC)²)) + log prior, the posterior
       itself and so the best possible; Hayes et al. 2023, Appendix G, with the sign and the prior's place
       corrected.
     - `sum`: Σ ⟨ḡ, g⟩ (Algorithm 2).
     - `top`: the largest qT of the products (Algorithm 3).
+
+    `within` is the criterion of a game in which close is enough. The best guess is then not the likeliest
+    candidate but the one with the greatest posterior mass within the threshold around it (R* of Balle et al.
+    2022, with the candidates as centres). It needs the likelihood. `subtract` says what the adversary takes
+    off each gradient (see `remainder`); all but `known` are weaker adversaries.
     """
 
     score: Literal["likelihood", "sum", "top"] = "likelihood"
-    subtract_known: bool = True
+    subtract: Subtraction = "known"
+    within: Criterion | None = None
     info: ClassVar[AttackInfo] = PRIOR_AWARE
 
     def check(self, knowledge: Knowledge) -> None:
         """DP-SGD's transcript and a shortlist."""
         mechanism = knowledge.mechanism
         fits = isinstance(mechanism, DPSGD) and not mechanism.final_only
+        if self.within is not None and self.score != "likelihood":
+            raise InputError(
+                "Only a likelihood has a mass around a candidate.",
+                needs="score='likelihood' together with `within`",
+                got=f"score={self.score!r}",
+                hint="PriorAware(within=game.criterion)",
+            )
         if not fits or not isinstance(knowledge.prior, FinitePrior):
             raise IncompatibleGameError(
                 "PriorAware cannot attack this game.",
@@ -57,32 +71,40 @@ class PriorAware(Attack[Transcript]):
         mechanism, prior = knowledge.mechanism, knowledge.prior
         assert isinstance(mechanism, DPSGD)
         assert isinstance(prior, FinitePrior)
+        near = None if self.within is None else _neighbours(prior, self.within)
 
         def reconstruct(release: Transcript) -> Reconstruction:
-            scores = self._scores(mechanism, prior, release)
+            scores = self._scores(knowledge, mechanism, prior, release)
+            if near is not None:
+                scores = scores.softmax(1) @ near
             return Reconstruction(prior.candidates[scores.argmax(1)[:, None]])
 
         return reconstruct
 
-    def _scores(self, mechanism: DPSGD, prior: FinitePrior, release: Transcript) -> Tensor:
-        products, squares = [], []
+    def _scores(
+        self, knowledge: Knowledge, mechanism: DPSGD, prior: FinitePrior, release: Transcript
+    ) -> Tensor:
+        products, sizes = [], []
         for step in range(mechanism.steps):
-            left = release["gradients"][:, step]
-            if self.subtract_known:
-                left = left - release["known"][:, step]
+            left = remainder(
+                mechanism, release, step, known_data=knowledge.known_data, subtract=self.subtract
+            )
             inner, norms = mechanism.network.projections(
                 release["parameters"][:, step], left, prior.candidates[None], max_norm=mechanism.max_grad_norm
             )
             products.append(inner)
-            squares.append(norms.square())
-        inner, square = torch.stack(products, 2), torch.stack(squares, 2)  # (trials, candidates, steps)
-        rate = mechanism.sample_rate
+            sizes.append(norms)
+        inner, norms = torch.stack(products, 2), torch.stack(sizes, 2)  # (trials, candidates, steps)
         if self.score == "sum":
             return inner.sum(2)
         if self.score == "top":
-            return inner.topk(max(1, round(rate * mechanism.steps)), dim=2).values.sum(2)
-        scale = max(mechanism.noise_multiplier * mechanism.max_grad_norm, 1e-9) ** 2
-        exponent = (inner - square / 2).double() / scale
-        absent = math.log1p(-rate) if rate < 1 else -math.inf
-        likelihood = torch.logaddexp(torch.tensor(absent, device=exponent.device), exponent + math.log(rate))
-        return likelihood.sum(2) + prior.weights.log()
+            return inner.topk(max(1, round(mechanism.sample_rate * mechanism.steps)), dim=2).values.sum(2)
+        return log_likelihood(mechanism, inner, norms).sum(2) + prior.weights.log()
+
+
+def _neighbours(prior: FinitePrior, criterion: Criterion) -> Tensor:
+    """Which candidates (rows) a guess of another (columns) would meet, as zeros and ones."""
+    targets, each = prior.candidates[:, None], replace(criterion, reduction=Reduction.EACH)
+    alike = torch.zeros(len(targets), 1, dtype=torch.int64, device=prior.weights.device)
+    columns = [each.compare(targets, prior.candidates[alike + k]) for k in range(len(targets))]
+    return torch.cat([column.succeeded for column in columns], 1).double()

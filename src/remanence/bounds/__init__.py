@@ -8,6 +8,7 @@
 from remanence.bounds.bound import Bound
 from remanence.bounds.bracket import delta_upper, epsilon_upper
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
+from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.schedule import Segment
@@ -25,6 +26,7 @@ __all__ = [
     "epsilon_upper",
     "fano",
     "gaussian",
+    "individual",
     "laplace",
     "mutual_information",
     "pair_success",
