@@ -1,4 +1,4 @@
-"""From the name of a target to a game."""
+"""From the name of a target to a game, or to a network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import traceback
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
 
 from remanence.exceptions import InputError, RemanenceError
 from remanence.rounds import AnyGame
@@ -26,10 +28,32 @@ def load_game(target: str) -> AnyGame:
             got=target,
             hint="`remanence targets` describes each",
         )
-    return _call(Path(path), factory)
+    game = _call(Path(path), factory, "a game")
+    if not isinstance(game, AnyGame):
+        raise InputError(
+            "The factory did not return a game.",
+            needs="a Game, a LeaveOneOut or a Membership",
+            got=type(game).__name__,
+            hint="return remanence.Game(...) or remanence.integrations.sklearn.leave_one_out(...)",
+        )
+    return game
 
 
-def _call(path: Path, factory: str) -> AnyGame:
+def load_network(target: str) -> nn.Module:
+    """The network that `path/to/file.py:factory` returns."""
+    path, colon, factory = target.rpartition(":")
+    network = _call(Path(path), factory, "a network") if colon else None
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            "There is no network to look at.",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
+            got=f"{target} ({type(network).__name__})" if colon else target,
+            hint="put `def make(): return MyNetwork()` into a file and name it file.py:make",
+        )
+    return network
+
+
+def _call(path: Path, factory: str, what: str) -> object:
     if not path.is_file():
         raise InputError(
             "The file with the factory was not found.",
@@ -49,28 +73,20 @@ def _call(path: Path, factory: str) -> AnyGame:
         if not callable(function):
             raise InputError(
                 f"{path} has no function named {factory!r}.",
-                needs="a function without arguments that returns a game",
+                needs=f"a function without arguments that returns {what}",
                 got=", ".join(name for name, value in vars(module).items() if callable(value)) or "none",
                 hint=f"{path}:NAME with one of these names",
             )
-        game = function()
+        return function()
     except RemanenceError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(
             "The factory raised an error.",
-            needs="a function that returns a game",
+            needs=f"a function that returns {what}",
             got=f"{type(error).__name__}: {error} ({_place(error, path)})",
             hint=f"call {factory}() on its own first, in a Python session",
         ) from error
-    if not isinstance(game, AnyGame):
-        raise InputError(
-            "The factory did not return a game.",
-            needs="a Game, a LeaveOneOut or a Membership",
-            got=type(game).__name__,
-            hint="return remanence.Game(...) or remanence.integrations.sklearn.leave_one_out(...)",
-        )
-    return game
 
 
 def _execute(loader: Loader, module: ModuleType, path: Path) -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from test_exact import leak, met
 
 from conftest import relu_network
 from remanence import gradient_exposure
 from remanence.gradients.dense import dense_head
 from remanence.gradients.exact import reconstruct
 from remanence.gradients.low_rank import reconstruct_low_rank
-from test_exact import leak, met
 
 
 def batch(count, features, classes, seed):

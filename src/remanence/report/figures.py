@@ -135,7 +135,8 @@ def curve(evidence: Evidence) -> Roc | None:
     """The ROC of an attack; None without its errors, or where a guess is right or wrong and nothing between."""
     if not {"error", "control_error"} <= evidence.arrays.keys() or evidence.main.trials < 2:
         return None
-    if len(evidence.arrays["error"].unique()) < 3:
+    errors = evidence.arrays["error"]
+    if len(errors[errors.isfinite()].unique()) < 3:
         return None
     return Roc(*(evidence.arrays[name].double().numpy() for name in ("error", "control_error")))
 

@@ -1,0 +1,207 @@
+"""A gradient that somebody captured, and the command that takes it apart."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_exact import batch, leak
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence import AuditResult, ExclusiveNeurons, InputError, Records, SharedGradient, Verdict, play
+from remanence.captured import Captured
+from remanence.cli import main
+from remanence.releases import Gradient
+
+FACTORY = """
+import torch
+from torch import nn
+
+def dense():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.ReLU(), nn.Linear(200, 7))
+
+def conv():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7))
+
+def tanh():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.Tanh(), nn.Linear(200, 7))
+
+def frozen():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(FACTORY)
+    inputs, labels = batch(6, 36, 7, 0)
+    inputs = inputs.float().view(-1, 1, 6, 6)
+    np.savez(tmp_path / "batch.npz", inputs=inputs.numpy(), labels=labels.numpy())
+    namespace = {}
+    exec(FACTORY, namespace)  # noqa: S102
+    for name in ("dense", "conv"):
+        network = namespace[name]()
+        cross_entropy(network(inputs), labels).backward()
+        save_file({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.safetensors")
+        torch.save({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.pt")
+        torch.save(network.state_dict(), tmp_path / f"{name}.weights.pt")
+    return tmp_path
+
+
+def run(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["remanence", "gradient", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    return end.value.code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("file", ["dense.safetensors", "dense.pt"])
+def test_a_captured_gradient_gives_its_batch_away_without_the_batch(folder, capsys, monkeypatch, file):
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", "--gradient", file, "--out", "result")
+    assert code == 1
+    assert "EXPOSED" in out
+    assert "Leak map" in out
+    result = AuditResult.load(folder / "result")
+    assert result.verdict is Verdict.EXPOSED
+    assert (result.strongest.main.successes, result.strongest.main.trials) == (6, 6)
+    assert result.strongest.control.successes == 0
+
+
+def test_several_gradients_count_every_sample(folder, capsys, monkeypatch):
+    twice = ["--gradient", "dense.safetensors", "--gradient", "dense.pt"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *twice, "--json", "--out", "result")
+    assert code == 1
+    assert json.loads(out)["evidence"][0]["main"]["trials"] == 12
+
+
+def test_an_update_is_a_gradient_times_the_learning_rate(folder, capsys, monkeypatch):
+    update = {name: -0.05 * value for name, value in torch.load("dense.pt", weights_only=True).items()}
+    save_file(update, "update.safetensors")
+    options = ["--gradient", "update.safetensors", "--learning-rate", "0.05", "--json", "--out", "result"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options)
+    assert code == 1
+    assert json.loads(out)["evidence"][0]["main"]["successes"] == 6
+
+
+def test_an_own_batch_is_reported_sample_by_sample(folder, capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
+    assert code == 1
+    assert "samples expose their inputs" in out
+    assert "exclusive per sample" in out
+
+
+def test_behind_convolutions_features_are_at_stake(folder, capsys, monkeypatch):
+    options = ["--gradient", "conv.safetensors", "--input-shape", "1,6,6", "--out", "result"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:conv", *options)
+    assert code == 1
+    assert "64 features that enter 3" in out
+
+
+def test_the_wrong_weights_explain_nothing(folder, capsys, monkeypatch):
+    weights = {
+        name: value + 0.05 for name, value in torch.load("dense.weights.pt", weights_only=True).items()
+    }
+    torch.save(weights, "other.pt")
+    options = ["--weights", "other.pt", "--gradient", "dense.pt", "--out", "result"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options)
+    assert code == 3
+    assert "UNPROVEN" in out
+    code, _, _ = run(capsys, monkeypatch, "net.py:dense", *options, "--accept-unproven")
+    assert code == 0
+
+
+def spoil(**changes):
+    gradient = torch.load("dense.pt", weights_only=True)
+    for name, change in changes.items():
+        gradient[name.replace("_", ".")] = change(gradient[name.replace("_", ".")])
+    save_file(gradient, "spoilt.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"1_weight": lambda g: g[:, :5].contiguous()}, "gradient of 1.weight has another shape"),
+        ({"3_bias": lambda g: g * torch.nan}, "gradient of 3.bias is not finite"),
+        (
+            dict.fromkeys(("1_weight", "1_bias", "3_weight", "3_bias"), torch.zeros_like),
+            "zero everywhere",
+        ),
+    ],
+)
+def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monkeypatch, changes, complaint):
+    spoil(**changes)
+    code, _, err = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.safetensors", "--out", "result"
+    )
+    assert code == 2
+    assert complaint in err
+    assert all(word in err for word in ("needs:", "got:", "try:"))
+    assert not (folder / "result").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["net.py:dense"], "nothing to look at"),
+        (
+            ["net.py:dense", "--batch", "batch.npz", "--gradient", "dense.pt"],
+            "a gradient and a batch were given",
+        ),
+        (["net.py:dense", "--gradient", "conv.safetensors"], "missing 1.bias, 1.weight"),
+        (["net.py:dense", "--gradient", "absent.pt"], "no such file"),
+        (["net.py:dense", "--gradient", "net.py"], "cannot be read"),
+        (["net.py:dense", "--batch", "net.py"], "not an .npz file"),
+        (["net.py:dense", "--gradient", "dense.pt", "--weights", "conv.weights.pt"], "weights do not fit"),
+        (
+            ["net.py:dense", "--gradient", "dense.pt", "--input-shape", "3,x"],
+            "shape of an input cannot be read",
+        ),
+        (["net.py:tanh", "--gradient", "dense.pt"], "does not end in fully connected layers"),
+        (["net.py:frozen", "--gradient", "dense.pt"], "no fully connected layer"),
+        (["net.py:conv", "--gradient", "conv.pt"], "--input-shape 3,32,32"),
+        (["net.py:nothing", "--gradient", "dense.pt"], "no network to look at"),
+        (["digits-gradient", "--gradient", "dense.pt"], "no network to look at"),
+    ],
+)
+def test_wrong_input_ends_with_a_sentence(folder, capsys, monkeypatch, arguments, complaint):
+    code, _, err = run(capsys, monkeypatch, *arguments, "--out", "result")
+    assert code == 2
+    assert complaint in err.lower().replace("needs: ", "needs: ")
+    assert not (folder / "result").exists()
+
+
+def test_labels_without_a_class_are_refused(folder, capsys, monkeypatch):
+    np.savez("wrong.npz", inputs=np.zeros((2, 36), np.float32), labels=np.array([0, 7]))
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--batch", "wrong.npz", "--out", "result")
+    assert code == 2
+    assert "labels from 0 to 6" in err
+
+
+def test_a_batch_and_its_gradient_agree_with_a_comparison_by_hand():
+    network = relu_network(36, 120, 7, seed=3)
+    inputs, labels = batch(8, 36, 7, 3)
+    game = Captured(
+        SharedGradient(network, (36,)), Gradient(leak(network, inputs, labels)), [Records(inputs, labels)]
+    )
+    evidence = play(game, ExclusiveNeurons(peel=False))
+    guess = ExclusiveNeurons(peel=False).prepare(game.knowledge, torch.Generator())(game.gradients).records
+    close = torch.cdist(inputs, guess.features[0]).amin(1) < 1e-2 * inputs.norm(dim=1)
+    assert evidence.main.successes == int(close.sum())
+    assert 0 < evidence.main.successes < 8
+
+
+def test_batches_must_be_as_many_as_gradients():
+    network = relu_network(36, 120, 7, seed=3)
+    gradient = Gradient(leak(network, *batch(8, 36, 7, 3)))
+    with pytest.raises(InputError, match="0 batches"):
+        Captured(SharedGradient(network, (36,)), gradient, [])
