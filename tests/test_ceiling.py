@@ -7,13 +7,17 @@ import torch
 
 from conftest import dpsgd_game, synthetic
 from remanence import (
+    DPSGD,
+    GLM,
     Criterion,
     FinitePrior,
     Game,
     GradientBased,
     InputError,
+    Logistic,
     NoisySum,
     Oblivious,
+    Perceptron,
     Policy,
     PriorAware,
     Records,
@@ -193,3 +197,11 @@ def test_where_close_is_enough_the_greatest_mass_beats_the_likeliest_candidate()
 def test_a_mass_needs_a_likelihood():
     with pytest.raises(InputError, match="likelihood"):
         play(crowded_game(1.0), PriorAware(score="sum", within=Criterion()), trials=2)
+
+
+@pytest.mark.parametrize("settings", [{"steps": 7}, {"steps": 7, "sample_rate": 0.3}], ids=str)
+def test_a_mechanism_s_own_bound_is_that_of_its_settings(settings):
+    mechanism = DPSGD(Perceptron((4, 3)), noise_multiplier=1.5, learning_rate=2.0, **settings)
+    assert bounds.of(mechanism, 0.1) == bounds.dpsgd(0.1, noise_multiplier=1.5, **settings)
+    with pytest.raises(InputError, match="no proven ceiling"):
+        bounds.of(GLM(Logistic()), 0.1)

@@ -86,7 +86,7 @@ def diabetes_shortlist() -> Game:
 
 def digits_noisy_sum() -> Game:
     """The sum of 1,797 pictures of norm 1 with Gaussian noise: a shortlist of 100 against a proven ceiling."""
-    from remanence.bounds import gaussian
+    from remanence import bounds
     from remanence.errors import Criterion, mismatch
     from remanence.game import Game
     from remanence.mechanisms.noisy_sum import NoisySum
@@ -94,7 +94,7 @@ def digits_noisy_sum() -> Game:
 
     data = _raw("digits", scale=16.0)
     mechanism = NoisySum(noise_multiplier=2.0)
-    bound = gaussian(1 / 100, noise_multiplier=mechanism.noise_multiplier)
+    bound = bounds.of(mechanism, 1 / 100)
     return Game(
         mechanism, FinitePrior(data[:100]), data[100:], Criterion(mismatch, threshold=0.5), bounds=(bound,)
     )
@@ -111,7 +111,7 @@ def digits_dpsgd_poisson() -> Game:
 
 
 def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate: float) -> Game:
-    from remanence.bounds import dpsgd
+    from remanence import bounds
     from remanence.errors import Criterion, mismatch
     from remanence.game import Game
     from remanence.mechanisms.dpsgd import DPSGD
@@ -121,9 +121,15 @@ def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate:
 
     digits = _raw("digits", scale=8.0)
     data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
-    settings = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": 100}
-    mechanism = DPSGD(Perceptron((64, 10, 10)), max_grad_norm=0.1, learning_rate=learning_rate, **settings)
-    bound = dpsgd(1 / 32, **settings)
+    mechanism = DPSGD(
+        Perceptron((64, 10, 10)),
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=100,
+        max_grad_norm=0.1,
+        learning_rate=learning_rate,
+    )
+    bound = bounds.of(mechanism, 1 / 32)
     return Game(
         mechanism, FinitePrior(data[:32]), data[32:532], Criterion(mismatch, threshold=0.5), bounds=(bound,)
     )

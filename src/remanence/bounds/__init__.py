@@ -10,6 +10,7 @@ from remanence.bounds.bracket import delta_upper, epsilon_upper
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
+from remanence.bounds.of_mechanism import of
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.schedule import Segment
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace
@@ -29,6 +30,7 @@ __all__ = [
     "individual",
     "laplace",
     "mutual_information",
+    "of",
     "pair_success",
     "profile",
     "pure_dp",
