@@ -83,3 +83,19 @@ def gradient_game(hidden: int = 1, bias: bool = True, **settings) -> Game:
 @pytest.fixture
 def glm_game() -> LeaveOneOut:
     return LeaveOneOut(GLM(Logistic(), penalty=1.0), synthetic(), Criterion(label_scale=1.0))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from watched import launched  # what it imports comes with `make test-browser`
+
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def watch(chromium):
+    from watched import watching
+
+    with watching(chromium) as opened:
+        yield opened

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from results import result
 
+from audit_results import result
 from remanence import Verdict
 from remanence.cli import main
 from remanence.report.formats import FORMATS

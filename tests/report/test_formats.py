@@ -5,9 +5,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from results import result
-from test_html import poisoned
 
+from audit_results import poisoned, result
 from remanence import Policy, SuccessRate, Verdict
 from remanence.report.comparison import compare
 from remanence.report.formats import FORMATS

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
-from results import DATA, result
 
+from audit_results import DATA, poisoned, result
 from remanence import AuditResult, Evidence, Verdict
 from remanence.report import words
 from remanence.report.exposure import classes, records
@@ -107,26 +107,6 @@ def test_no_output_promises_more_than_a_limit_and_a_threat_model(verdict):
         assert not re.search(r"\b(anonym\w*|safe\w*|complian\w*|GDPR)\b", Page(page).text, re.IGNORECASE), (
             name
         )
-
-
-def poisoned(found: AuditResult) -> AuditResult:
-    """The same result with a script and a formula in every string that a file may bring along."""
-    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'$\\frac{$|*_`\x00"
-
-    def spoil(value):
-        if isinstance(value, dict):
-            return {key: spoil(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [spoil(one) for one in value]
-        return evil if isinstance(value, str) else value
-
-    document = spoil(found.to_json()) | {"verdict": str(found.verdict)}
-    document["threat_model"]["mechanism"][evil] = evil
-    document["environment"]["packages"][evil] = evil
-    document["subject"]["sha256"][evil] = evil
-    document["evidence"][0]["caveats"] = [{"id": evil, "means": evil, "do": evil}]
-    arrays = {f"{evil}.{name}": values for name, values in found.evidence[0].arrays.items()}
-    return AuditResult.from_json(document, arrays)
 
 
 @pytest.mark.parametrize("verdict", Verdict)

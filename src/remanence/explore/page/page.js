@@ -126,10 +126,8 @@ function moved() {
 }
 
 function rest() {
-  run(ask("bound").then(showAnswer));
+  run(ask("bound").then(showAnswer).then(() => ask("budget")).then(showBudget).then(() => ask("rate-curve")).then(showRates));
   run(ask("noise-curve").then(showNoise));
-  run(ask("budget").then(showBudget));
-  run(ask("rate-curve").then(showRates));
 }
 
 function run(promise) {
@@ -156,7 +154,7 @@ function showAnswer(found) {
   showDots(found.dots);
   $("command").textContent = found.command;
   $("python").textContent = found.python;
-  $("methods").replaceChildren(...found.methods.map(row));
+  $("methods")?.replaceChildren(...found.methods.map(row));
   $("assumptions").replaceChildren(...found.assumptions.map((text) => element("li", text)));
   state.solved = found.noise_multiplier;
   if (state.mode === "epsilon") $("meaning").textContent = `That takes a noise multiplier of ${found.noise}.`;
@@ -357,7 +355,7 @@ function takeReports() {
 }
 
 if (grid) {
-  for (const id of ["modes", "rates", "tab-report", "panel-report"]) $(id).remove();
+  for (const id of ["modes", "rates", "others", "tab-report", "panel-report"]) $(id).remove();
   for (const name of Object.keys(grid.axes)) state[name] = grid.start[name];
 } else {
   takeReports();

@@ -37,3 +37,23 @@ def result(verdict: Verdict) -> AuditResult:
         game = replace(game, bounds=(Bound("a wrong claim", math.log(0.251), ("nothing",), HAYES_2023),))
     limit = 0.6 if verdict is Verdict.PROTECTED else 0.55
     return audit(game, target="a noisy sum", policy=Policy(limit), trials=300)
+
+
+def poisoned(found: AuditResult) -> AuditResult:
+    """The same result with a script and a formula in every string that a file may bring along."""
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'$\\frac{$|*_`\x00"
+
+    def spoil(value):
+        if isinstance(value, dict):
+            return {key: spoil(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [spoil(one) for one in value]
+        return evil if isinstance(value, str) else value
+
+    document = spoil(found.to_json()) | {"verdict": str(found.verdict)}
+    document["threat_model"]["mechanism"][evil] = evil
+    document["environment"]["packages"][evil] = evil
+    document["subject"]["sha256"][evil] = evil
+    document["evidence"][0]["caveats"] = [{"id": evil, "means": evil, "do": evil}]
+    arrays = {f"{evil}.{name}": values for name, values in found.evidence[0].arrays.items()}
+    return AuditResult.from_json(document, arrays)

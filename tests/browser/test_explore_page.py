@@ -1,0 +1,189 @@
+"""The page in a browser: moved by hand, by keyboard and by address, and always the command line's numbers."""
+
+import copy
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from audit_results import poisoned, result
+from remanence import Verdict
+from remanence.explore.twin import twin_page
+
+pytestmark = pytest.mark.browser
+
+AXES = {
+    "noise_multiplier": [0.8, 1.0, 1.1, 1.5],
+    "sample_rate": [0.01, 0.1],
+    "steps": [100, 1000],
+    "candidates": [10, 100],
+}
+
+
+@pytest.fixture(scope="module")
+def address():
+    """`remanence explore` as a person starts it."""
+    command = [sys.executable, "-u", "-m", "remanence", "explore", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+        yield server.stdout.readline().split()[1]
+        server.terminate()
+
+
+def printed(command: str) -> str:
+    arguments = [sys.executable, "-m", *shlex.split(command)]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True)  # noqa: S603
+    return " ".join(said.stdout.split())
+
+
+def settled(watched) -> str:
+    """The sentence once the certificate and the budget are there."""
+    watched.page.wait_for_selector("#sentence:not(.stale)")
+    watched.page.wait_for_selector("#methods tr:nth-child(4)")
+    return " ".join(watched.page.inner_text("#sentence").split())
+
+
+def same_as_the_command_line(watched) -> None:
+    sentence = settled(watched)
+    assert printed(watched.page.inner_text("#command")).startswith(sentence)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_quiet_accessible_and_asks_only_this_machine(watch, address, scheme):
+    watched = watch(address, scheme=scheme)
+    same_as_the_command_line(watched)
+    watched.page.wait_for_selector("#rate-curve .curve", state="attached")
+    watched.keep(f"explore-{scheme}")
+    assert watched.violations() == []
+    watched.page.click("#tab-report")
+    assert watched.violations() == []
+    assert watched.complaints == []
+    assert all(one.startswith(address) for one in watched.addresses)
+
+
+def test_the_slider_moves_the_numbers_and_they_stay_the_command_lines(watch, address):
+    watched = watch(address)
+    before = settled(watched)
+    watched.page.get_by_label("Noise multiplier, slider").focus()
+    for _ in range(40):
+        watched.page.keyboard.press("ArrowLeft")
+    watched.page.locator("#command", has_not_text="--noise-multiplier 1.1 ").wait_for()
+    same_as_the_command_line(watched)
+    assert settled(watched) != before
+    assert watched.page.input_value("#noise_multiplier") in watched.page.inner_text("#command")
+
+
+def test_epsilon_is_solved_for_the_noise(watch, address):
+    watched = watch(address)
+    settled(watched)
+    watched.page.get_by_label("ε and δ").check()
+    watched.page.locator("#command", has_text="--epsilon 8").wait_for()
+    same_as_the_command_line(watched)
+    assert "noise multiplier of" in watched.page.inner_text("#meaning")
+
+
+def test_a_goal_finds_the_noise(watch, address):
+    watched = watch(address)
+    settled(watched)
+    watched.page.fill("#goal", "20")
+    watched.page.click("#solve")
+    watched.page.locator("#command", has_text="--noise-multiplier 1.37").wait_for()
+    same_as_the_command_line(watched)
+    dots = watched.page.get_attribute("#dots", "aria-label")
+    assert dots == "Of 1000: 10 found by guessing, at most 10 more with the release."
+    assert watched.page.locator("#dots .extra").count() == 10
+
+
+def test_an_address_can_be_shared(watch, address):
+    settings = "#noise_multiplier=2.5&delta=0.000001&sample_rate=0.1&steps=50&candidates=10"
+    watched = watch(address + settings)
+    sentence = settled(watched)
+    assert "--noise-multiplier 2.5 --sample-rate 0.1 --steps 50 --candidates 10" in watched.page.inner_text(
+        "#command"
+    )
+    again = watch(watched.page.url)
+    assert settled(again) == sentence
+    same_as_the_command_line(again)
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "1e9"])
+def test_a_number_that_cannot_be_is_answered_with_a_sentence(watch, address, text):
+    watched = watch(address)
+    settled(watched)
+    watched.page.fill("#noise_multiplier", text)
+    watched.page.wait_for_selector("#problem:not([hidden])")
+    assert "needs: a number from 0.1 to 1000" in watched.page.inner_text("#problem")
+    assert all("400" in complaint for complaint in watched.complaints)  # the refusal itself, and no exception
+    watched.page.fill("#noise_multiplier", "2")
+    watched.page.wait_for_selector("#problem", state="hidden")
+
+
+def test_the_tabs_work_by_keyboard(watch, address):
+    watched = watch(address)
+    settled(watched)
+    watched.page.focus("#tab-bound")
+    watched.page.keyboard.press("ArrowRight")
+    assert watched.page.get_attribute("#tab-report", "aria-selected") == "true"
+    assert watched.page.is_visible("#drop")
+    assert watched.page.is_hidden("#settings")
+
+
+def test_a_copied_line_is_the_line(watch, address):
+    watched = watch(address)
+    settled(watched)
+    watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    watched.page.click("[data-copy=python]")
+    watched.page.get_by_text("Copied.").wait_for()
+    assert watched.page.evaluate("navigator.clipboard.readText()") == watched.page.inner_text("#python")
+
+
+@pytest.mark.parametrize("spoil", [lambda found: found, poisoned], ids=["a result", "a poisoned one"])
+def test_a_dropped_result_is_shown_and_nothing_in_it_runs(watch, address, tmp_path, spoil):
+    found = spoil(result(Verdict.CONTRADICTED))
+    document = copy.deepcopy(found.to_json()) | {"arrays": {"file": "audit.arrays.safetensors", "sha256": "0" * 64}}
+    document["subject"]["sha256"] = {"data": "0" * 64}
+    file = tmp_path / "audit.json"
+    document["threat_model"]["adversary"] = "informed"
+    document["threat_model"]["criterion"]["reduction"] = "each"  # words that the schema lists
+    file.write_text(json.dumps(document))
+    watched = watch(address)
+    settled(watched)
+    watched.page.click("#tab-report")
+    watched.page.set_input_files("#file", file)
+    inside = watched.page.frame_locator("#report")
+    inside.get_by_text("CONTRADICTED").first.wait_for()
+    assert inside.locator("script, img").count() == 0
+    watched.keep("explore-report")
+    assert watched.complaints == []
+    assert all(one.startswith(address) for one in watched.addresses)
+
+
+def test_a_file_that_is_no_result_is_answered_with_a_sentence(watch, address, tmp_path):
+    file = tmp_path / "audit.json"
+    file.write_text("{}")
+    watched = watch(address)
+    watched.page.click("#tab-report")
+    watched.page.set_input_files("#file", file)
+    watched.page.wait_for_selector("#report-problem:not([hidden])")
+    assert "The stored result cannot be read." in watched.page.inner_text("#report-problem")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_static_twin_needs_nothing_else(watch, tmp_path, scheme):
+    path = tmp_path / "page.html"
+    path.write_text(twin_page(AXES))
+    watched = watch(path.as_uri(), scheme=scheme)
+    watched.keep(f"twin-{scheme}")
+    assert watched.violations() == []
+    for key, noise in (("ArrowRight", "1.5"), ("ArrowLeft", "1.1")):
+        watched.page.get_by_role("slider", name="Noise multiplier").focus()
+        watched.page.keyboard.press(key)
+        command = watched.page.inner_text("#command")
+        assert f"--noise-multiplier {noise} " in command
+        assert printed(command).startswith(" ".join(watched.page.inner_text("#sentence").split()))
+    watched.page.fill("#goal", "20")
+    watched.page.click("#solve")
+    assert "--noise-multiplier 1.5 " in watched.page.inner_text("#command")
+    assert watched.complaints == []
+    assert {one.split("#")[0] for one in watched.addresses} == {path.as_uri()}

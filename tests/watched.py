@@ -1,0 +1,69 @@
+"""A real browser, what `make test-browser` installs beside it, and a page that is watched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).parent.parent
+INSTALLED = ROOT / ".browser"
+SCREENSHOTS = INSTALLED / "screenshots"
+
+
+@dataclass
+class Watched:
+    """A page with everything that it asked for and complained about."""
+
+    page: Page
+    addresses: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong, one line each."""
+        self.page.evaluate((INSTALLED / "node_modules/axe-core/axe.min.js").read_text())
+        found = self.page.evaluate("async () => (await axe.run()).violations")
+        return [f"{one['id']}: {[node['html'][:120] for node in one['nodes']]}" for one in found]
+
+    def keep(self, name: str) -> None:
+        """A picture for a person to look at."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Debian's chromium, driven by Playwright."""
+    program = shutil.which("chromium")
+    assert program, "run `make test-browser`, which installs chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watching(browser: Browser) -> Iterator[Callable[..., Watched]]:
+    """Open watched pages, light or dark, wide or narrow."""
+    contexts = []
+
+    def opened(address: str, *, scheme: Literal["light", "dark"] = "light", width: int = 1100) -> Watched:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        watched = Watched(context.new_page())
+        watched.page.on("request", lambda request: watched.addresses.append(request.url))
+        watched.page.on("console", lambda said: said.type in ("error", "warning") and complain(said.text))
+        watched.page.on("pageerror", lambda error: complain(str(error)))
+        watched.page.on("dialog", lambda dialog: complain(f"a dialog: {dialog.message}"))
+        complain = watched.complaints.append
+        watched.page.goto(address)
+        return watched
+
+    yield opened
+    for context in contexts:
+        context.close()
