@@ -8,11 +8,14 @@ import torch
 
 from conftest import dpsgd_game, gradient_game, noisy_sum, shortlist_game, synthetic
 from remanence import (
+    DLG,
     GLM,
+    IDLG,
     Attack,
     Criterion,
     Game,
     Gaussian,
+    InvertingGradients,
     LeaveOneOut,
     Logistic,
     Mechanism,
@@ -49,7 +52,18 @@ GAMES = {
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],
+    "dlg": [gradient_game()],
+    "idlg": [gradient_game(local_steps=2)],
+    "inverting-gradients": [gradient_game()],
     "oblivious": [shortlist_game(candidates=4)],
+}
+
+
+# Attacks that search for minutes keep their promises from the first steps on.
+QUICK = {
+    "dlg": DLG(4, restarts=2, steps=5),
+    "idlg": IDLG(4, restarts=2, steps=5),
+    "inverting-gradients": InvertingGradients(4, restarts=2, steps=5),
 }
 
 
@@ -63,7 +77,7 @@ def test_every_attack_of_the_catalogue_is_checked():
     ids=lambda v: v if isinstance(v, str) else type(v.mechanism).__name__,
 )
 def test_every_attack_keeps_the_contract(name, game):
-    check_attack(load_attack(name), game)
+    check_attack(QUICK.get(name) or load_attack(name), game)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from remanence.attacks.attack import Attack, Reconstruction
     from remanence.attacks.closed_form import ClosedForm
     from remanence.attacks.exclusive_neurons import ExclusiveNeurons
+    from remanence.attacks.gradient_matching import DLG, IDLG, GradientMatching, InvertingGradients
     from remanence.attacks.low_rank import LowRank
     from remanence.attacks.gradient_based import GradientBased
     from remanence.attacks.oblivious import Oblivious
@@ -58,6 +59,7 @@ _HOMES = {
     "attacks.attack": ["Attack", "Reconstruction"],
     "attacks.closed_form": ["ClosedForm"],
     "attacks.exclusive_neurons": ["ExclusiveNeurons"],
+    "attacks.gradient_matching": ["DLG", "IDLG", "GradientMatching", "InvertingGradients"],
     "attacks.low_rank": ["LowRank"],
     "attacks.gradient_based": ["GradientBased"],
     "attacks.oblivious": ["Oblivious"],

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -152,6 +152,12 @@ class AuditResult:
         # Views come after results in the order of imports, so that this one is looked up by its name.
         return import_module("remanence.report.html").card(self)
 
+    def log_to(self, tracker: Literal["mlflow"]) -> None:
+        """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
+        if tracker != "mlflow":
+            raise InputError("There is no such tracker.", needs="mlflow", got=repr(tracker), hint="mlflow")
+        import_module(f"remanence.integrations.{tracker}").log(self)
+
     def __str__(self) -> str:
         best = self.strongest
         rate, limit = best.main, self.policy.max_success
@@ -265,9 +271,14 @@ def _check_bound(bound: Bound, evidence: Sequence[Evidence]) -> None:
 
 
 def compatible_attacks(game: AnyGame) -> list[Attack]:
-    """Every attack of the catalogue that can play this game; the oblivious one is the baseline already."""
+    """Every attack of the catalogue that can play this game, but for those that are too slow unless they are named.
+
+    The oblivious one is the baseline already.
+    """
     found = []
-    for name in CATALOGUE:
+    for name, info in CATALOGUE.items():
+        if info.on_request:
+            continue
         attack = load_attack(name)
         try:
             attack.check(game.knowledge)

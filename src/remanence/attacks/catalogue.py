@@ -10,10 +10,13 @@ from remanence.exceptions import InputError
 from remanence.references import (
     BALLE_2022,
     DIMITROV_2024,
+    GEIPING_2020,
     HAYES_2023,
     MACIAZEK_2025,
     PAN_2022,
     REMANENCE,
+    ZHAO_2020,
+    ZHU_2019,
     Reference,
 )
 
@@ -31,6 +34,7 @@ class AttackInfo:
     sees: str
     reference: Reference
     home: str  # module:class
+    on_request: bool = False  # so slow that an audit runs it only when it is named
 
 
 CLOSED_FORM = AttackInfo(
@@ -97,6 +101,33 @@ RECONSTRUCTOR = AttackInfo(
     MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),
     "remanence.attacks.reconstructor:Reconstructor",
 )
+DLG = AttackInfo(
+    "dlg",
+    "Searches inputs and soft labels whose gradient is the one that was seen, by L-BFGS.",
+    "a shared gradient or update of any network; the batch size",
+    "one gradient",
+    ZHU_2019,
+    "remanence.attacks.gradient_matching:DLG",
+    on_request=True,
+)
+IDLG = AttackInfo(
+    "idlg",
+    "The same, with labels read off the last bias first.",
+    "a shared gradient or update of any network; the batch size",
+    "one gradient",
+    ZHAO_2020,
+    "remanence.attacks.gradient_matching:IDLG",
+    on_request=True,
+)
+INVERTING = AttackInfo(
+    "inverting-gradients",
+    "Searches smooth pictures whose gradient has the direction of the one that was seen, by signed Adam.",
+    "a shared gradient or update of any network; the batch size",
+    "one gradient",
+    GEIPING_2020,
+    "remanence.attacks.gradient_matching:InvertingGradients",
+    on_request=True,
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -116,6 +147,9 @@ CATALOGUE = {
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
+        DLG,
+        IDLG,
+        INVERTING,
         RECONSTRUCTOR,
         OBLIVIOUS,
     )

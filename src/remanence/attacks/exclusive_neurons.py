@@ -76,7 +76,7 @@ def whole_gradient_head(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedG
         f"The attack {info.name} cannot play this game.",
         needs=info.needs,
         got=reason,
-        hint="gradient-matching, which takes any network and any number of local steps",
+        hint="inverting-gradients, which takes any network and any number of local steps",
     )
 
 

@@ -47,7 +47,7 @@ class DenseHead:
                 needs="a bias in that layer; or no bias in any hidden layer, and at least 3 classes",
                 got=f"no bias there, {sum(b is not None for b in self.biases[1:-1])} hidden layers with one, "
                 f"{self.classes} classes",
-                hint="attack it by optimisation: gradient-matching",
+                hint="attack it by optimisation: inverting-gradients",
             )
 
     def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -117,7 +117,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             "The network has no fully connected layer.",
             needs="a network that ends in fully connected layers with ReLU between them",
             got=f"{type(model).__name__} without nn.Linear",
-            hint="attack it by optimisation: remanence.GradientMatching",
+            hint="attack it by optimisation: inverting-gradients",
         )
     if example is None:
         parameter = next(model.parameters())
@@ -143,7 +143,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             needs="linear, ReLU, ..., linear as the last layers (dropout switched off by model.eval())",
             got=f"{len(chain)} such layer(s) out of {len(linear)} linear ones"
             + (f": {', '.join(name for name, _, _ in seen)}" if seen else ""),
-            hint="attack it by optimisation: remanence.GradientMatching",
+            hint="attack it by optimisation: inverting-gradients",
         )
     layers = [linear[name] for name, _, _ in chain]
     first = chain[0][1]

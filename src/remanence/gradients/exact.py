@@ -82,12 +82,11 @@ def reconstruct(
         inputs, labels = _compact(torch.cat([inputs, new[0]], 1), torch.cat([labels, new[1]], 1), slots)
         left = _subtract(head, left, *new, sizes)
         complete = (labels >= 0).sum(1) >= sizes
-        # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
-        live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & ~complete[:, None]
         if complete.all() or inputs.shape[1] >= slots:
             break
-    inputs, left = _refine(head, layers, left, inputs, labels, sizes)
-    unexplained = _shares(left, layers)
+        # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
+        live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & ~complete[:, None]
+    inputs, unexplained = _refine(head, layers, left, inputs, labels, sizes)
     padding = slots - inputs.shape[1]
     return Recovered(
         torch.nn.functional.pad(inputs, (0, 0, 0, padding)),
@@ -172,10 +171,11 @@ def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, s
 
 def _refine(
     head: DenseHead, layers: Layers, left: Layers, inputs: Tensor, labels: Tensor, sizes: Tensor
-) -> tuple[Tensor, Layers]:
+) -> tuple[Tensor, Tensor]:
     """Where the whole batch is known, solve Σ δ_m x_mᵀ = M G₀ over all neurons; keep it as long as it explains more."""
     present = labels >= 0
     improving = (present.sum(1) == sizes) & (sizes > 0)
+    shares = _shares(left, layers)
     for _ in range(_REFINEMENTS):
         if not improving.any():
             break
@@ -187,13 +187,17 @@ def _refine(
         usable = (present & (improving & (failed == 0))[:, None]).unsqueeze(-1)
         tried = inputs + (step * sizes[:, None, None]).where(usable, 0.0)
         after = _subtract(head, layers, tried, labels, sizes)
-        improving &= _shares(after, layers).square().sum(1) < _shares(left, layers).square().sum(1)
+        shares_after = _shares(after, layers)
+        improving &= shares_after.sum(1) < shares.sum(1)
         inputs = torch.where(improving[:, None, None], tried, inputs)
+        worthwhile = shares_after.sum(1) < shares.sum(1) / 2
+        shares = torch.where(improving[:, None], shares_after, shares)
         left = [
             (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
             for (w, b), (v, c) in zip(after, left, strict=True)
         ]
-    return inputs, left
+        improving &= worthwhile
+    return inputs, shares
 
 
 def _choose(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
