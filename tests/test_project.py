@@ -34,7 +34,7 @@ LAYERS = [
     {"report", "integrations", "testing", "recorded_run"},
     {"targets"},
     {"reproductions"},
-    {"loading"},
+    {"loading", "settings_file"},
     {"gradient_audit"},
     {"explore"},
     {"cli_output"},

@@ -72,12 +72,25 @@ def remanence(
     """
 
 
+def _from_settings(context: typer.Context, target: str) -> str:
+    """The target, or the one that an audit.toml names; its other settings become the defaults."""
+    if not target.endswith(".toml"):
+        return target
+    from remanence.settings_file import read_settings
+
+    context.default_map = read_settings(Path(target))
+    return context.default_map["target"]
+
+
 @app.command()
 def audit(
     target: Annotated[
         str,
         typer.Argument(
-            help="A built-in name (see `remanence targets`), path/to/file.py:factory, or a recorded run's folder."
+            help="A built-in name (see `remanence targets`), path/to/file.py:factory, a recorded run's folder, or an "
+            "audit.toml with a target and options.",
+            callback=_from_settings,
+            is_eager=True,
         ),
     ],
     attack: Annotated[
@@ -198,10 +211,10 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 
 @app.command()
 def reproduce(
-    name: Annotated[
-        str | None,
+    names: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="A figure or table, or a stored NAME.json to draw again. Without it they are listed.",
+            help="Figures or tables, or stored NAME.json files to draw again. Without any they are listed.",
             show_default=False,
         ),
     ] = None,
@@ -218,7 +231,7 @@ def reproduce(
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs/reproductions"),
 ) -> None:
-    """Run a paper's figure or table again, beside the values that the paper prints.
+    """Run papers' figures or tables again, beside the values that the paper prints.
 
     Writes NAME.json, a page NAME.md and, with the extra `plot`, NAME.svg.
     """
@@ -226,19 +239,20 @@ def reproduce(
     from remanence.reproductions import registry, views
     from remanence.reproductions.reproduction import Settings
 
-    if name is None:
+    if not names:
         console().print(views.listing(registry.REPRODUCTIONS.values()))
         return
     check_writable(out)
-    if name.endswith(".json"):
-        document = views.load(Path(name))
-    else:
-        entry = registry.find(name)
-        settings = Settings(scale.value, data, seed=seed, trials=trials)
-        document = registry.run(entry, replace(settings, device=compute_device(device)))
-    console().print(views.terminal(document))
-    for path in views.save(document, out):
-        typer.echo(path)
+    settings = Settings(scale.value, data, seed=seed, trials=trials)
+    stored = {name: views.load(Path(name)) for name in names if name.endswith(".json")}
+    entries = {name: registry.find(name) for name in names if name not in stored}
+    if entries:
+        settings = replace(settings, device=compute_device(device))
+    for name in names:
+        document = stored[name] if name in stored else registry.run(entries[name], settings)
+        console().print(views.terminal(document))
+        for path in views.save(document, out):
+            typer.echo(path)
     if not views.can_draw():
         typer.echo("No picture: matplotlib is not installed (pip install matplotlib).", err=True)
 

@@ -1,0 +1,108 @@
+"""Remanence in other people's habits: a settings file, a fixture, an experiment tracker."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from audit_results import result
+from remanence import InputError, Verdict
+from remanence.cli import main
+from remanence.settings_file import read_settings
+
+pytest_plugins = ["pytester"]
+
+FACTORY = "from remanence.targets import diabetes_shortlist as factory\n"
+
+
+def run(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/model.py").write_text(FACTORY)
+    settings = 'target = "model.py:factory"\nattack = ["retrain-and-compare"]\ntrials = 30\nseed = 5\nout = "found"\n'
+    (tmp_path / "mine/audit.toml").write_text(settings + "max_success = 0.95\naccept_unproven = true\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "audit", "mine/audit.toml", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["target"] == "mine/model.py:factory"
+    assert document["seed"] == 5
+    assert document["policy"]["max_success"] == 0.95
+    assert [entry["main"]["trials"] for entry in document["evidence"]] == [30]
+    assert document == json.loads((tmp_path / "mine/found/audit.json").read_text())
+    assert run(monkeypatch, "audit", "mine/audit.toml", "--json", "--max-success", "0.1") == 1
+    assert json.loads(capsys.readouterr().out)["policy"]["max_success"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('target = "x', "not TOML"),
+        ("trials = 3", "'target' is a required property"),
+        ('target = "x"\nmax_sucess = 0.1', "'max_sucess' was unexpected"),
+        ('target = "x"\nmax_success = 1.5', "at $.max_success"),
+        ('target = "x"\ntrials = 0', "at $.trials"),
+    ],
+)
+def test_a_mistake_in_a_settings_file_is_named_with_its_place(tmp_path, text, reason):
+    (tmp_path / "audit.toml").write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_settings(tmp_path / "audit.toml")
+    assert reason in refused.value.got
+
+
+def test_a_built_in_target_is_no_path(tmp_path):
+    (tmp_path / "audit.toml").write_text('target = "wine-pipeline"')
+    assert read_settings(tmp_path / "audit.toml") == {"target": "wine-pipeline"}
+
+
+def test_the_fixture_makes_privacy_a_unit_test(pytester):
+    pytester.makepyfile(
+        FACTORY
+        + """
+from remanence import Verdict
+
+def test_it(audit_release):
+    assert audit_release(factory(), max_success=0.9, trials=40).verdict is Verdict.UNPROVEN
+
+def test_it_not(audit_release):
+    assert audit_release(factory(), max_success=0.1, trials=40).verdict is Verdict.UNPROVEN
+"""
+    )
+    outcome = pytester.runpytest_subprocess("--junit-xml=found.xml", "-p", "no:cacheprovider")
+    outcome.assert_outcomes(passed=1, failed=1)
+    properties = (pytester.path / "found.xml").read_text()
+    assert 'name="remanence_verdict" value="UNPROVEN"' in properties
+    assert 'name="remanence_verdict" value="EXPOSED"' in properties
+    assert "report.html" in properties
+
+
+def test_mlflow_gets_the_numbers_and_no_reconstruction(monkeypatch):
+    given = {}
+    tracker = SimpleNamespace(
+        log_metrics=given.update,
+        set_tags=given.update,
+        log_dict=lambda document, name: given.update({name: document}),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", tracker)
+    found = result(Verdict.PROTECTED)
+    found.log_to("mlflow")
+    assert given["remanence.success"] == found.strongest.main.rate
+    assert given["remanence.bound"] == found.bounds[0].success
+    assert given["remanence.verdict"] == "PROTECTED"
+    assert given["audit.json"] == found.sealed()[0]
+    assert len(given) == 10
+
+
+def test_a_missing_or_unknown_tracker_is_explained(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(InputError, match="MLflow is not installed"):
+        result(Verdict.PROTECTED).log_to("mlflow")
+    with pytest.raises(InputError, match="no such tracker"):
+        result(Verdict.PROTECTED).log_to("a diary")
