@@ -116,7 +116,7 @@ def test_the_weaker_adversary_subtracts_the_mean_over_batches():
     release = mechanism.release(known, targets, stream(0, "training", "cpu"))
     gone = torch.stack(
         [
-            remainder(mechanism, release, step, known_data=known, subtract="expected")[0]  # pyright: ignore
+            remainder(mechanism, release, slice(step, step + 1), known_data=known, subtract="expected")[0, 0]  # pyright: ignore
             for step in range(400)
         ]
     )

@@ -20,7 +20,7 @@ from remanence.priors import FinitePrior
 from remanence.records import Records, concatenate
 from remanence.releases import Transcript
 
-_CPU_NUMBERS = 2**25  # records written out for every step, at once
+_CPU_NUMBERS = 2**25  # records, or their gradients, written out for every step at once
 _GPU_NUMBERS = 2**28
 _PATIENCE = 25  # iterations between two looks at the loss
 
@@ -72,7 +72,8 @@ class GradientBased(Attack[Transcript]):
 
         def reconstruct(release: Transcript) -> Reconstruction:
             room = _GPU_NUMBERS if starts.features.device.type == "cuda" else _CPU_NUMBERS
-            chunk = max(1, room // (mechanism.steps * starts.features.numel()))
+            written = mechanism.network.numbers if self.loss == "equation-1" else starts.flat.shape[1]
+            chunk = max(1, room // (mechanism.steps * len(starts) * written))
             parts = [
                 self._search(mechanism, release.take(slice(start, start + chunk)), starts, box)
                 for start in range(0, len(release), chunk)
@@ -156,13 +157,16 @@ class GradientBased(Attack[Transcript]):
         inner, norms = mechanism.network.projections(flat, left.reshape(-1, numbers), records, max_norm=norm)
         if self.loss == "likelihood":
             return -log_likelihood(mechanism, inner, norms).unflatten(0, (trials, steps)).sum(1)
-        target = left.reshape(-1, numbers)
-        distances = []
-        for start in range(places.shape[1]):
-            own = mechanism.network.clipped_sum(flat, records[:, start : start + 1], max_norm=norm)
-            # Less ‖ḡ‖₁, which is constant and so large that single precision would lose the rest.
-            distances.append(((own - target).abs() - target.abs()).sum(1))
-        return (torch.stack(distances, 1) - inner).unflatten(0, (trials, steps)).sum(1).double()
+        count = places.shape[1]
+        own = mechanism.network.clipped_sum(
+            flat.repeat_interleave(count, 0),
+            Records(records.features.flatten(0, 1)[:, None], records.labels.flatten()[:, None]),
+            max_norm=norm,
+        ).unflatten(0, (-1, count))
+        target = left.reshape(-1, 1, numbers)
+        # Less ‖ḡ‖₁, which is constant and so large that single precision would lose the rest.
+        distances = ((own - target).abs() - target.abs()).sum(2)
+        return (distances - inner).unflatten(0, (trials, steps)).sum(1).double()
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:

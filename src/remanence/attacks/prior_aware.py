@@ -19,6 +19,9 @@ from remanence.mechanisms.dpsgd import DPSGD
 from remanence.priors import FinitePrior
 from remanence.releases import Transcript
 
+_CPU_NUMBERS = 2**20  # gradients held at once, few enough for a CPU's cache
+_GPU_NUMBERS = 2**27
+
 
 @final
 @dataclass(frozen=True)
@@ -85,16 +88,23 @@ class PriorAware(Attack[Transcript]):
         self, knowledge: Knowledge, mechanism: DPSGD, prior: FinitePrior, release: Transcript
     ) -> Tensor:
         products, sizes = [], []
-        for step in range(mechanism.steps):
+        trials = len(release)
+        on_gpu = release["gradients"].device.type == "cuda"
+        together = max(1, (_GPU_NUMBERS if on_gpu else _CPU_NUMBERS) // (trials * mechanism.network.numbers))
+        for start in range(0, mechanism.steps, together):  # many steps at once, as if they were trials
+            steps = slice(start, start + together)
             left = remainder(
-                mechanism, release, step, known_data=knowledge.known_data, subtract=self.subtract
+                mechanism, release, steps, known_data=knowledge.known_data, subtract=self.subtract
             )
-            inner, norms = mechanism.network.projections(
-                release["parameters"][:, step], left, prior.candidates[None], max_norm=mechanism.max_grad_norm
+            found = mechanism.network.projections(
+                release["parameters"][:, steps].flatten(0, 1),
+                left.flatten(0, 1),
+                prior.candidates[None],
+                max_norm=mechanism.max_grad_norm,
             )
-            products.append(inner)
-            sizes.append(norms)
-        inner, norms = torch.stack(products, 2), torch.stack(sizes, 2)  # (trials, candidates, steps)
+            for part, into in zip(found, (products, sizes), strict=True):
+                into.append(part.unflatten(0, (trials, -1)).mT)
+        inner, norms = torch.cat(products, 2), torch.cat(sizes, 2)  # (trials, candidates, steps)
         if self.score == "sum":
             return inner.sum(2)
         if self.score == "top":

@@ -18,26 +18,25 @@ Subtraction = Literal["known", "expected", "nothing"]
 def remainder(
     mechanism: DPSGD,
     release: Transcript,
-    step: int | slice,
+    steps: slice,
     *,
     known_data: Records | None = None,
     subtract: Subtraction = "known",
 ) -> Tensor:
-    """The privatised gradient of a step less what the adversary takes off it, `(trials, numbers)`.
+    """The privatised gradients of some steps less what the adversary takes off them, `(trials, steps, numbers)`.
 
     `known`: the known records' part of this very batch, as Hayes et al. assume. `expected`: that part's
     mean over batches, q·Σ clip(g), for the weaker adversary who does not know who was sampled. `nothing`:
     everybody's gradient stays in.
     """
-    gradients = release["gradients"][:, step]
+    gradients = release["gradients"][:, steps]
     if subtract == "known":
-        return gradients - release["known"][:, step]
+        return gradients - release["known"][:, steps]
     if subtract == "nothing" or known_data is None:
         return gradients
-    expected = mechanism.network.clipped_sum(
-        release["parameters"][:, step], known_data[None], max_norm=mechanism.max_grad_norm
-    )
-    return gradients - mechanism.sample_rate * expected
+    parameters = release["parameters"][:, steps].flatten(0, 1)
+    expected = mechanism.network.clipped_sum(parameters, known_data[None], max_norm=mechanism.max_grad_norm)
+    return gradients - mechanism.sample_rate * expected.view_as(gradients)
 
 
 def log_likelihood(mechanism: DPSGD, inner: Tensor, norms: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from remanence.records import Records
 from remanence.releases import Release, Transcript, Weights
 
 _CPU_BYTES = 2**28
-_GPU_BYTES = 2**34
+_GPU_SHARE = 0.4  # of the device's memory, for transcripts
 
 
 @final
@@ -73,8 +73,10 @@ class DPSGD(Mechanism[Release]):
 
     def trials_at_once(self, targets: Records) -> int:
         """A transcript is large; few trials at a time also stay in a CPU's cache."""
-        on_gpu = targets.features.device.type == "cuda"
-        budget = _GPU_BYTES if on_gpu else _CPU_BYTES
+        device = targets.features.device
+        on_gpu = device.type == "cuda"
+        whole = torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
+        budget = int(_GPU_SHARE * whole) if on_gpu else _CPU_BYTES
         numbers = self.network.numbers * (4 if self.final_only else 3 * self.steps)
         return max(1, min(4096 if on_gpu else 64, budget // (4 * numbers)))
 
@@ -89,8 +91,9 @@ class DPSGD(Mechanism[Release]):
         expected = self.sample_rate * (known_count + set_size)
         parameters = self.network.initial(trials, generator).to(device)
         velocity = torch.zeros_like(parameters)
-        history: dict[str, list[Tensor]] = {"parameters": [], "gradients": [], "known": []}
-        for _ in track(range(self.steps), total=self.steps, what="training"):
+        room = trials, 0 if self.final_only else self.steps, self.network.numbers
+        history = {name: parameters.new_empty(room) for name in ("parameters", "gradients", "known")}
+        for step in track(range(self.steps), total=self.steps, what="training"):
             known = torch.zeros_like(parameters)
             if known_data is not None:
                 known = self._known_sum(
@@ -102,12 +105,12 @@ class DPSGD(Mechanism[Release]):
             gradient = known + own + self.noise_multiplier * self.max_grad_norm * noise
             if not self.final_only:
                 for name, value in (("parameters", parameters), ("gradients", gradient), ("known", known)):
-                    history[name].append(value)
+                    history[name][:, step] = value
             velocity = self.momentum * velocity + gradient / expected
             parameters = parameters - self.learning_rate * velocity
         if self.final_only:
             return Weights({"parameters": parameters})
-        return Transcript({name: torch.stack(values, 1) for name, values in history.items()})
+        return Transcript(history)
 
     def _draw(
         self, trials: int, count: int, generator: torch.Generator, device: torch.device

@@ -34,7 +34,7 @@ from remanence.rounds import stream
 from remanence.statistics import SuccessRate
 
 SMALL_EPSILONS = (10.0, 100.0, 1000.0, 10_000.0)
-PAPER_EPSILONS = (1.0, 10.0, 100.0, 300.0, 1000.0, 10_000.0)
+PAPER_EPSILONS = (10.0, 100.0, 300.0, 1000.0, 10_000.0)
 FLAT = "Adam from five starts until the loss is flat; *iterations* is the mean; the paper takes 1,000,000."
 
 
@@ -99,6 +99,8 @@ def figure_1(settings: Settings) -> Outcome:
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         row: dict[str, Cell] = {"epsilon": epsilon}
         for loss, targets in (("likelihood", count), ("equation-1", printed)):
+            if loss == "equation-1" and epsilon in (10.0, 300.0):
+                continue  # it is many times slower, and three points show where it lies
             found = reconstruct(settings, epsilon, loss, targets)
             row[loss], row[f"± {loss}"] = _mean(found.errors)
             row[f"iterations, {loss}"] = round(found.iterations)
@@ -132,7 +134,7 @@ def figure_6(settings: Settings) -> Outcome:
     """A gallery: the first target of each class and what came back at several ε."""
     known, name = _split(settings)[1], handwriting(settings)[1]
     count = _counts(settings)[0]
-    epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS[1:]
+    epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS
     every = [reconstruct(settings, epsilon, "likelihood", count) for epsilon in epsilons]
     firsts = [len(every[0].targets) // 10 * label for label in range(10)]
     rows = [
@@ -150,8 +152,8 @@ def figure_8(settings: Settings) -> Outcome:
     data, known = _split(settings)
     name = handwriting(settings)[1]
     count = _counts(settings)[0]
-    trials = settings.trials or (300 if settings.small else 10_000)
-    epsilons = (10.0, 100.0, 1000.0) if settings.small else PAPER_EPSILONS[:5]
+    trials = settings.trials or (300 if settings.small else 4000)
+    epsilons = (10.0, 100.0, 1000.0) if settings.small else PAPER_EPSILONS[:4]
     others = data[len(known) :][:5000].flat
     rows: list[dict[str, Cell]] = []
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
@@ -191,7 +193,7 @@ def figure_12(settings: Settings) -> Outcome:
     count = _counts(settings)[0]
     dimension, levels = data.flat.shape[1], 17 if settings.small else 256
     chance = (2 * math.ceil(32 / 255 * (levels - 1) - 1) + 1) / levels  # whole levels strictly within
-    epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS[2:]
+    epsilons = SMALL_EPSILONS if settings.small else PAPER_EPSILONS[1:]
     rows: list[dict[str, Cell]] = []
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         mechanism = mechanism_of(data, epsilon=epsilon)
@@ -247,7 +249,7 @@ def _split(settings: Settings) -> tuple[Records, Records]:
 def _counts(settings: Settings) -> tuple[int, int]:
     """Targets for the likelihood, and for the slower loss of Equation 1."""
     return (
-        (settings.trials or 40, settings.trials or 20) if settings.small else (settings.trials or 1000, 200)
+        (settings.trials or 40, settings.trials or 20) if settings.small else (settings.trials or 1000, 100)
     )
 
 
