@@ -28,6 +28,7 @@ class GradientMatching(Attack[Gradient]):
     batch_size: int = 8
     restarts: int = 1
     steps: int = 300
+    value_range: tuple[float, float] | None = None  # of the inputs, if the adversary knows it
 
     @property
     @abstractmethod
@@ -73,7 +74,15 @@ class DLG(GradientMatching):
     @property
     def settings(self) -> Matching:
         """L-BFGS at rate 1."""
-        return Matching("euclidean", "l-bfgs", "optimise", self.steps, self.restarts, learning_rate=1.0)
+        return Matching(
+            "euclidean",
+            "l-bfgs",
+            "optimise",
+            self.steps,
+            self.restarts,
+            learning_rate=1.0,
+            value_range=self.value_range,
+        )
 
 
 @final
@@ -86,7 +95,15 @@ class IDLG(GradientMatching):
     @property
     def settings(self) -> Matching:
         """L-BFGS at rate 1."""
-        return Matching("euclidean", "l-bfgs", "infer", self.steps, self.restarts, learning_rate=1.0)
+        return Matching(
+            "euclidean",
+            "l-bfgs",
+            "infer",
+            self.steps,
+            self.restarts,
+            learning_rate=1.0,
+            value_range=self.value_range,
+        )
 
 
 @final
@@ -94,9 +111,8 @@ class IDLG(GradientMatching):
 class InvertingGradients(GradientMatching):
     """The angle between the gradients and the pictures' total variation, by signed Adam (Geiping et al. 2020)."""
 
-    total_variation: float = 0.01
-    value_range: tuple[float, float] | None = None
     steps: int = 4800
+    total_variation: float = 0.01
     info: ClassVar[AttackInfo] = INVERTING
 
     @property

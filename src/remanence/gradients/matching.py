@@ -25,7 +25,7 @@ class Matching:
     """How to search.
 
     `labels`: "optimise" them as probabilities along with the inputs, or "infer" them from the last layer's bias.
-    `value_range` keeps inputs inside; `tolerance` ends the search once every gradient is met, relatively.
+    `value_range` keeps inputs inside (L-BFGS, at the end only); `tolerance` ends the search once every gradient is met, relatively.
     """
 
     distance: Literal["euclidean", "cosine"] = "cosine"
@@ -107,6 +107,8 @@ def _search(
         + torch.arange(trials, device=device) * settings.restarts
     )
     x = best["x"][chosen]
+    if settings.value_range is not None:
+        x = x.clamp(*settings.value_range)
     probable = best["y"][chosen].softmax(-1) if labels is None else labels[chosen]
     found = update(parameters, x, probable)
     wanted = {name: value[chosen] for name, value in target.items()}
