@@ -30,6 +30,13 @@ REPRODUCTIONS = {
             minutes=8,
         ),
         Reproduction(
+            "hayes-figure-2",
+            "The last layer of a pretrained network: two attacks and two bounds, with accuracies",
+            HAYES_2023.at("Figure 2"),
+            f"{_HOME}.hayes_features:figure_2",
+            minutes=3,
+        ),
+        Reproduction(
             "hayes-figure-3",
             "Prior-aware attack and bound over the size of the shortlist",
             HAYES_2023.at("Figure 3"),

@@ -58,9 +58,8 @@ def save(document: Document, folder: Path) -> list[Path]:
     drawn = bool(document["panels"]) and can_draw()
     files = {f"{name}.svg": svg(document)} if drawn else {}
     files[f"{name}.md"] = markdown(document, picture=f"{name}.svg" if drawn else None).encode()
-    files[f"{name}.json"] = (
-        json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    ).encode()
+    entries = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in document.items())
+    files[f"{name}.json"] = ("{\n" + ",\n".join(entries) + "\n}\n").encode()  # pictures would fill pages
     write_files(folder, files)
     return [folder / file for file in files]
 
