@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
@@ -45,7 +46,9 @@ def listing(entries: Iterable[Reproduction]) -> Table:
 
 def terminal(document: Document) -> Group:
     """The result on a terminal."""
-    table = Table(*(heading.replace("_", " ") for heading in headings(document)))
+    table = Table(
+        *(heading.replace("_", " ") for heading in headings(document)), box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for line in cells(document):
         table.add_row(*line)
     title = f"{document['reference']}: {document['title']}"
