@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
     from remanence.game import Game, play
     from remanence.gradients.exposure import Exposure, gradient_exposure
+    from remanence.gradients.guard import ExclusivityGuard
     from remanence.leave_one_out import LeaveOneOut
     from remanence.mechanisms.dpsgd import DPSGD
     from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
@@ -82,6 +83,7 @@ _HOMES = {
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],
     "game": ["Game", "play"],
     "gradients.exposure": ["Exposure", "gradient_exposure"],
+    "gradients.guard": ["ExclusivityGuard"],
     "leave_one_out": ["LeaveOneOut"],
     "mechanisms.dpsgd": ["DPSGD"],
     "mechanisms.families": ["Gaussian", "Logistic", "Multinomial", "Tweedie"],

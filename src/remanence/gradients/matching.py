@@ -25,7 +25,8 @@ class Matching:
     """How to search.
 
     `labels`: "optimise" them as probabilities along with the inputs, or "infer" them from the last layer's bias.
-    `value_range` keeps inputs inside (L-BFGS, at the end only); `tolerance` ends the search once every gradient is met, relatively.
+    `value_range` keeps inputs inside (L-BFGS: at the end only); `tolerance` ends the search once every gradient
+    is met, relatively.
     """
 
     distance: Literal["euclidean", "cosine"] = "cosine"

@@ -1,0 +1,65 @@
+"""The guard sees what the analysis sees, and acts on it."""
+
+import pytest
+import torch
+from test_exact import batch
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence import ExclusivityGuard, InputError, gradient_exposure
+
+
+def test_the_guard_agrees_with_the_analysis():
+    network = relu_network(40, 150, 7, seed=0)
+    verdicts = set()
+    with ExclusivityGuard(network) as guard:
+        for seed in range(12):
+            inputs, labels = batch(8, 40, 7, seed)
+            cross_entropy(network(inputs), labels).backward()
+            exposed = guard.exposed.clone()  # the analysis runs the model too
+            assert torch.equal(exposed, gradient_exposure(network, inputs, labels).exposed)
+            verdicts.update(exposed.tolist())
+            assert guard.allows() == (not exposed.any())
+    assert verdicts == {True, False}
+    assert guard.batches == 12
+    assert "12 batches" in guard.report()
+
+
+def test_an_exposed_batch_sends_no_gradient():
+    network = relu_network(40, 150, 7, seed=0)
+    inputs, labels = batch(8, 40, 7, 0)
+    with ExclusivityGuard(network) as guard:
+        cross_entropy(network(inputs), labels).backward()
+        assert guard.withhold()
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_batch_without_exclusive_neurons_passes_and_is_still_called_low_rank():
+    network = relu_network(40, 150, 7, seed=0)
+    twice = batch(4, 40, 7, 0)[0].repeat(2, 1)  # every neuron is active for an even number of samples
+    with ExclusivityGuard(network) as guard:
+        cross_entropy(network(twice), torch.arange(8) % 7).backward()
+        assert not guard.withhold()
+        assert guard.is_low_rank
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_resampling_finds_a_batch_or_says_that_there_is_none():
+    network = relu_network(40, 150, 7, seed=0)
+    draws = iter([batch(8, 40, 7, 0), (batch(4, 40, 7, 0)[0].repeat(2, 1), torch.arange(8) % 7)])
+    with ExclusivityGuard(network) as guard:
+        inputs, _ = guard.resample(lambda: next(draws))
+        assert torch.equal(inputs[:4], inputs[4:])
+        with pytest.raises(InputError, match="3 attempts"):
+            guard.resample(lambda: batch(8, 40, 7, 0), attempts=3)
+
+
+def test_the_hook_is_gone_afterwards_and_an_unused_guard_says_so():
+    network = relu_network(40, 150, 7, seed=0)
+    guard = ExclusivityGuard(network)
+    with pytest.raises(InputError, match="seen no batch"):
+        _ = guard.exposed
+    with guard:
+        pass
+    assert not network[0]._forward_hooks
+    assert guard.report() == "no batch seen"
