@@ -19,7 +19,9 @@ from remanence.priors import Baseline, Uninformed
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release
-from remanence.rounds import Rounds, stream
+from remanence.rounds import Gallery, Rounds, stream
+
+_SHOWN = 30  # reconstructions in a gallery
 
 
 @final
@@ -85,9 +87,13 @@ class LeaveOneOut:
         guess = self._reconstruct(attack, release, chosen, seed, device)
         shift = int(torch.randint(1, count, (), generator=stream(seed, "control", "cpu")))
         gradient = self.mechanism.remaining_gradient(self.data[1:], first, release)
+        targets, strangers = self.data[chosen[:, None]], self.data[((chosen + shift) % count)[:, None]]
+        main = self.criterion.compare(targets, guess.records)
+        shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Rounds(
-            main=self.criterion.compare(self.data[chosen[:, None]], guess.records),
-            control=self.criterion.compare(self.data[((chosen + shift) % count)[:, None]], guess.records),
+            main=main,
+            control=self.criterion.compare(strangers, guess.records),
+            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]),
             baseline=self.guess(),
             remaining_gradient=None if gradient is None else gradient.expand(len(chosen)),
             sensitivity=guess.sensitivity,

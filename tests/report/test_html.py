@@ -243,6 +243,15 @@ def test_the_gallery_is_a_file_of_its_own_for_its_owner_and_goes_away(tmp_path):
     assert not (tmp_path / GALLERY).exists()
 
 
+def test_a_leave_one_out_audit_keeps_targets_and_reconstructions_side_by_side():
+    shown = result(Verdict.EXPOSED).gallery
+    assert shown is not None
+    assert torch.equal(shown["targets"], DATA.features[:30])
+    assert torch.allclose(shown["reconstructions"], shown["targets"], rtol=0.05)
+    assert not torch.allclose(shown["controls"], shown["targets"], rtol=0.05)
+    assert shown["succeeded"].all()
+
+
 def test_pictures_in_a_gallery_are_pictures():
     generator = torch.Generator().manual_seed(0)
     tensors = {

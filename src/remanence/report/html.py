@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -67,9 +67,11 @@ def card(result: AuditResult) -> str:
     return _card(result, style=style())
 
 
-def index(results: Mapping[str, AuditResult]) -> str:
-    """One page that links the reports in these folders."""
-    return template("index.html.jinja").render(results=results, words=words, style=style())
+def index(results: Mapping[str, AuditResult], galleries: Collection[str] = ()) -> str:
+    """One page that links the reports in these folders, and the galleries in some of them."""
+    return template("index.html.jinja").render(
+        results=results, galleries=galleries, words=words, style=style()
+    )
 
 
 def style() -> str:
@@ -90,6 +92,11 @@ def _true_positives(evidence: Evidence) -> str:
         return ""
     found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
     return f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
+
+
+def _unbroken(text: str) -> str:
+    """An interval that a narrow table breaks before its bracket and nowhere else."""
+    return text.replace(" to ", "\u00a0to\u00a0")
 
 
 def _hidden(result: AuditResult) -> str:
@@ -115,5 +122,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"thousandths": thousandths, "upwards": upwards, "ours": Markup}
+    environment.filters |= {
+        "thousandths": thousandths,
+        "upwards": upwards,
+        "ours": Markup,
+        "unbroken": _unbroken,
+    }
     return environment

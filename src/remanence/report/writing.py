@@ -24,5 +24,6 @@ def write_report(result: AuditResult, folder: Path, *, gallery: bool = False) ->
 
 def write_index(results: Mapping[str, AuditResult], folder: Path) -> Path:
     """Write one page that links the report in each of these subfolders."""
-    write_files(folder, {INDEX: index(results).encode()})
+    galleries = {name for name in results if (folder / name / GALLERY).exists()}
+    write_files(folder, {INDEX: index(results, galleries).encode()})
     return folder / INDEX
