@@ -2,13 +2,19 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
+from scipy.stats import norm
 
-from remanence import SuccessRate
+from remanence import DPSGD, AnyModule, FinitePrior, Game, Records, SuccessRate
 from remanence.cli import main
 from remanence.references import HAYES_2023
-from remanence.reproductions import registry, views
+from remanence.reproductions import hayes_full_batch, hayes_optimisation, registry, views
+from remanence.reproductions.datasets import handwriting
+from remanence.reproductions.hayes_full_batch import optimum
+from remanence.reproductions.hayes_games import EXACT
 from remanence.reproductions.reproduction import (
     Outcome,
     Panel,
@@ -115,3 +121,81 @@ def test_the_registry_tells_where_each_lives(name):
     module, _, function = registry.find(name).home.partition(":")
     __import__(module)
     assert callable(getattr(sys.modules[module], function))
+
+
+def test_the_simulated_optimum_is_exact_for_two_opposite_gradients():
+    # One input with either label, at zero weights and without learning: the gradients are exactly opposite.
+    module = torch.nn.Linear(3, 2)
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    inputs = torch.tensor([[1.0, -2.0, 0.5]])
+    mechanism = DPSGD(AnyModule(module), 4.0, 9, max_grad_norm=0.2, learning_rate=0.0)
+    prior = FinitePrior(Records(inputs.expand(2, -1), torch.tensor([0, 1])))
+    game = Game(mechanism, prior, Records(torch.ones(2, 3), torch.tensor([0, 1])), EXACT)
+    found, error = optimum(game, Settings(), runs=20)
+    assert found == pytest.approx(norm.cdf(3 / 4), abs=5 * error)
+    assert 0 < error < 0.01  # 40,000 draws
+
+
+def test_the_share_of_shortlists_is_counted_and_not_drawn():
+    # Of 5 others 3 are farther than the target: with two of them taken, C(3, 2) of C(5, 2) shortlists are won.
+    assert hayes_optimisation._choose(3, 5, 2) == pytest.approx(3 / 10)
+    assert hayes_optimisation._choose(1, 5, 2) == 0
+    assert hayes_optimisation._choose(5, 5, 1) == pytest.approx(1)
+
+
+def test_a_share_of_the_pixels_counts_within_32_of_255():
+    target = torch.zeros(1, 4)
+    off = torch.tensor([[63 / 255, -63 / 255, 65 / 255, 1.0]])  # of [−1, 1]: twice as much
+    for share, right in ((0.5, 1), (0.6, 0)):
+        assert hayes_optimisation._share_right(target, off, share).successes == right
+
+
+def test_the_longest_gradients_are_recorded_after_clipping():
+    game = hayes_full_batch.shortlist_game(
+        handwriting(Settings())[0],
+        replace(hayes_full_batch.mechanism_of(handwriting(Settings())[0], epsilon=5.0), steps=3),
+        candidates=4,
+        known=20,
+    )
+    mean, longest = hayes_full_batch.gradient_norms(game, Settings(), runs=2)
+    assert longest.shape == (4, 3)
+    assert float(longest.max()) == pytest.approx(0.1)
+    assert mean == pytest.approx(0.1, rel=0.01)  # Hayes et al.: at C = 0.1 all gradients are clipped
+
+
+def runs(name: str, trials: int) -> list[dict]:
+    return registry.run(registry.find(name), Settings(trials=trials))["rows"]
+
+
+def check_rows(rows: list[dict]) -> None:
+    """No attack on a correct mechanism is certain to be above its bound, and controls are not above a guess."""
+    for row in rows:
+        measured = {k: v for k, v in row.items() if isinstance(v, dict) and k != "control"}
+        assert measured
+        for rate in measured.values():
+            wide = SuccessRate(round(rate["rate"] * rate["trials"]), int(rate["trials"]), 1 - 1e-7)
+            assert wide.lower <= row["bound"]
+        assert row["control"]["lower"] <= row["guess"]
+
+
+def test_a_figure_of_the_paper_runs_and_stays_below_its_bounds():
+    rows = runs("hayes-figure-10", trials=8)
+    check_rows(rows)
+    assert {row["known records"] for row in rows} == {4, 128, 499}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"hayes-figure-{k}" for k in (2, 3, 4, 5, 7, 9, 13, 14)])
+def test_every_figure_with_a_shortlist_runs_and_stays_below_its_bounds(name):
+    check_rows(runs(name, trials=12))
+
+
+@pytest.mark.slow
+def test_optimisation_recovers_pictures_where_there_is_little_noise_and_none_where_there_is_much():
+    errors = {row["epsilon"]: row["likelihood"] for row in runs("hayes-figure-1", trials=10)}
+    assert errors[10_000.0] < 0.005 < 0.1 < errors[10.0]
+    rows = runs("hayes-figure-12", trials=10)
+    assert all(
+        row["noise"]["rate"] == 1 for row in rows if row["epsilon"] == 10_000.0 and row["share of pixels"] < 1
+    )
