@@ -30,7 +30,7 @@ def one_by_one(head, targets, generator):
         for _ in range(head.epochs):
             optimizer.zero_grad()
             logits = layer(targets.embedding[trial])
-            labels = head._classes(targets)[trial]
+            labels = head.classes_of(targets)[trial]
             weight = None if head.class_weights is None else torch.tensor(head.class_weights)
             if head.outputs == 1:
                 losses = nn.functional.binary_cross_entropy_with_logits(

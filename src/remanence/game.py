@@ -116,11 +116,10 @@ class Game:
         starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
             count = min(chunk, trials - start)
-            targets = source.sample(count, draws)
+            targets, others = source.sample_pair(count, draws, controls)
             release = self.mechanism.release(self.known_data, targets, trainings)
             guess = reconstruct(release)
             mains.append(self.criterion.compare(targets, guess.records))
-            others = source.sample(count, controls)
             strangers.append(self.criterion.compare(others, guess.records))
             gallery = gallery or self._gallery(targets, others, guess.records)
             gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))

@@ -44,6 +44,15 @@ class Prior(ABC):
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n targets, each a set of records: batch `(n, set)`."""
 
+    def sample_pair(
+        self, n: int, generator: torch.Generator, controls: torch.Generator
+    ) -> tuple[Records, Records]:
+        """Draw n targets and, for each, a stranger to hold its reconstruction against.
+
+        Where records stand for a large population, a stranger has no record in common with the target.
+        """
+        return self.sample(n, generator), self.sample(n, controls)
+
     @abstractmethod
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ: how often the best guess succeeds without the release."""
@@ -167,14 +176,25 @@ class EmpiricalPrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets of records, each set without replacement: batch `(n, set_size)`."""
+        return self.records[self._index(n, generator)]
+
+    def sample_pair(
+        self, n: int, generator: torch.Generator, controls: torch.Generator
+    ) -> tuple[Records, Records]:
+        """Disjoint sets, where there are records enough."""
+        index = self._index(n, generator)
+        if 2 * self.set_size > len(self.records):
+            return self.records[index], self.sample(n, controls)
+        return self.records[index], self.records[_elsewhere(index, len(self.records), controls)]
+
+    def _index(self, n: int, generator: torch.Generator) -> Tensor:
         count = len(self.records)
-        device = self.records.features.device
         if self.set_size == 1:
             index = torch.randint(count, (n, 1), generator=generator, device=generator.device)
         else:
             keys = torch.rand(n, count, generator=generator, device=generator.device)
             index = keys.topk(self.set_size, dim=1).indices
-        return self.records[index.to(device)]
+        return index.to(self.records.features.device)
 
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ from samples: Clopper–Pearson on the largest number of samples within reach of one guess.
@@ -211,7 +231,8 @@ class StratifiedPrior(Prior):
     """Sets with a given number of records of each class, drawn from a pool: what a weak adversary knows.
 
     `counts` is the number per class, one for all classes or one for each; the classes are those of the
-    pool, in order. The i-th records of all sets have the same class.
+    pool, in order. The i-th records of all sets have the same class. A pool that `augment` made is so many
+    `copies` of the same records, one after the other.
 
     >>> pool = Records(torch.arange(6.0)[:, None], torch.tensor([0, 1, 0, 1, 0, 1]))
     >>> StratifiedPrior(pool, 2).sample(1, torch.Generator().manual_seed(0)).labels
@@ -220,6 +241,7 @@ class StratifiedPrior(Prior):
 
     records: Records  # (records,)
     counts: int | tuple[int, ...] = 1
+    copies: int = 1
     _layout: tuple[Tensor, list[int], list[int], tuple[int, ...]] = field(
         init=False, repr=False, compare=False
     )  # the records by class; each class's first place, its size, and how many a set takes
@@ -245,20 +267,48 @@ class StratifiedPrior(Prior):
         """How many records a set has."""
         return sum(self._layout[3])
 
+    @property
+    def classes(self) -> Tensor:
+        """The labels of the classes that a set has records of, in order."""
+        counts = torch.tensor(self._layout[3], device=self.records.labels.device)
+        return torch.unique(self.records.labels)[counts > 0]
+
+    @property
+    def places(self) -> Tensor:
+        """Where in a set the records of each class stand, `(classes, most)`; the last is repeated."""
+        starts = [sum(self._layout[3][:i]) for i in range(len(self._layout[3]))]
+        most = max(self._layout[3])
+        rows = [
+            [start + min(i, count - 1) for i in range(most)]
+            for start, count in zip(starts, self._layout[3], strict=True)
+            if count
+        ]
+        return torch.tensor(rows)
+
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets, each without replacement (Floyd's algorithm): batch `(n, set_size)`."""
-        by_class, starts, sizes, counts = self._layout
-        columns = []
-        for start, size, count in zip(starts, sizes, counts, strict=True):
-            chosen: list[Tensor] = []
-            for last in range(size - count, size):
-                drawn = torch.randint(last + 1, (n,), generator=generator, device=generator.device)
-                taken = torch.zeros(n, dtype=torch.bool, device=generator.device)
-                for earlier in chosen:
-                    taken |= earlier == drawn
-                chosen.append(drawn.masked_fill(taken, last))
-            columns += [start + index for index in chosen]
-        return self.records[by_class[torch.stack(columns, 1).to(by_class.device)]]
+        return self._gather([_floyd(n, size, count, generator) for size, count in self._sizes()])
+
+    def sample_pair(
+        self, n: int, generator: torch.Generator, controls: torch.Generator
+    ) -> tuple[Records, Records]:
+        """Disjoint sets, where there are records enough of every class."""
+        index = [_floyd(n, size, count, generator) for size, count in self._sizes()]
+        if any(2 * count > size for size, count in self._sizes()):
+            return self._gather(index), self.sample(n, controls)
+        others = [
+            _elsewhere(own, size, controls) for own, (size, _) in zip(index, self._sizes(), strict=True)
+        ]
+        return self._gather(index), self._gather(others)
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        return list(zip(self._layout[2], self._layout[3], strict=True))
+
+    def _gather(self, index: list[Tensor]) -> Records:
+        """The records at these places of each class."""
+        by_class, starts, _, _ = self._layout
+        places = torch.cat([start + own for start, own in zip(starts, index, strict=True)], 1)
+        return self.records[by_class[places.to(by_class.device)]]
 
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
@@ -303,7 +353,26 @@ class StratifiedPrior(Prior):
 
     def to(self, device: torch.device | str) -> StratifiedPrior:
         """The same samples on another device."""
-        return StratifiedPrior(self.records.to(device), self.counts)
+        return StratifiedPrior(self.records.to(device), self.counts, self.copies)
+
+
+def _floyd(n: int, size: int, count: int, generator: torch.Generator) -> Tensor:
+    """n sets of `count` different numbers below `size`, `(n, count)` (Floyd's algorithm)."""
+    chosen = torch.empty(n, 0, dtype=torch.int64, device=generator.device)
+    for last in range(size - count, size):
+        drawn = torch.randint(last + 1, (n, 1), generator=generator, device=generator.device)
+        drawn = drawn.masked_fill((chosen == drawn).any(1, keepdim=True), last)
+        chosen = torch.cat([chosen, drawn], 1)
+    return chosen
+
+
+def _elsewhere(index: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """As many different numbers below `size`, none of them in the same row of `index`."""
+    n, count = index.shape
+    drawn = _floyd(n, size - count, count, generator).to(index.device)
+    for taken in index.sort(1).values.T:  # the drawn are ranks among those that are left
+        drawn = drawn + (drawn >= taken[:, None])
+    return drawn
 
 
 def _largest_mass(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -13,10 +13,10 @@ T = TypeVar("T")
 _PATIENCE = 2.0
 
 
-def track(items: Iterable[T], *, total: int, what: str) -> Iterator[T]:
+def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> Iterator[T]:
     """Yield the items; once two seconds have passed, show how many are done.
 
-    Nothing is drawn where stderr is not a terminal.
+    A function for `what` is asked again after every item. Nothing is drawn where stderr is not a terminal.
 
     >>> list(track("abc", total=3, what="letters"))
     ['a', 'b', 'c']
@@ -28,9 +28,10 @@ def track(items: Iterable[T], *, total: int, what: str) -> Iterator[T]:
             yield item
             if bar is None and time.monotonic() - started > _PATIENCE:
                 bar = _bar()
-                bar.add_task(what, total=total)
+                bar.add_task("", total=total)
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=done)
+                description = what if isinstance(what, str) else what()
+                bar.update(bar.task_ids[0], completed=done, description=description)
     finally:
         if bar is not None:
             bar.stop()

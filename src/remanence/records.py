@@ -123,8 +123,10 @@ def concatenate(parts: Sequence[Records]) -> Records:
             got=f"weights on {len(weights)} of {len(parts)} parts",
             hint="give the unweighted ones a weight of 1",
         )
+    embeddings = [part.embedding for part in parts if part.embedding is not None]
     return Records(
         torch.cat([part.features for part in parts]),
         torch.cat([part.labels for part in parts]),
         torch.cat(weights) if weights else None,
+        torch.cat(embeddings) if len(embeddings) == len(parts) else None,
     )

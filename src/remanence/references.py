@@ -58,11 +58,17 @@ GEIPING_2020 = Reference(
 )
 ZHU_2019 = Reference("Zhu et al. 2019", "L. Zhu, Z. Liu, S. Han. Deep Leakage from Gradients. NeurIPS, 2019.")
 ZHAO_2020 = Reference(
-    "Zhao et al. 2020", "B. Zhao, K. R. Mopuri, H. Bilen. iDLG: Improved Deep Leakage from Gradients. arXiv 2001.02610."
+    "Zhao et al. 2020",
+    "B. Zhao, K. R. Mopuri, H. Bilen. iDLG: Improved Deep Leakage from Gradients. arXiv 2001.02610.",
 )
 MAHLOUJIFAR_2024 = Reference(
     "Mahloujifar et al. 2024",
     "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",
+)
+MACIAZEK_2025 = Reference(
+    "Maciazek and Allison 2025",
+    "T. Maciazek, R. Allison. Vulnerability of Transfer-Learned Neural Networks to Data Reconstruction Attacks "
+    "in Small-Data Regime. 2025.",
 )
 REMANENCE = Reference("Remanence", "This tool; derived in its documentation.")
 

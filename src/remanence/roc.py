@@ -120,6 +120,10 @@ class Roc:
         fpr, tpr = self.curve()
         return float(np.trapezoid(tpr, fpr))
 
+    def true_positive_rate(self, fpr: float) -> float:
+        """The rate of `tpr_at_fpr` alone, which needs no resampling."""
+        return _tpr(self.errors, self.controls, fpr)[0]
+
     def tpr_at_fpr(self, fpr: float, *, confidence: float = CONFIDENCE) -> TruePositiveRate:
         """The largest true positive rate whose false positive rate is at most `fpr`.
 

@@ -14,6 +14,7 @@ Tensors have the heads last: a softmax over ten classes in the last dimension is
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,23 @@ def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
     return Weights({"weight": weight, "bias": bias})
 
 
+def span_coefficients(head: TransferHead, inputs: Tensor) -> Tensor:
+    """A of heads without initial weights, trained on one record per class `(trials, classes, numbers)`.
+
+    W = A · inputs, `(trials, outputs, classes)`. Deterministic: the noise of private training is left out.
+    """
+    gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()
+    labels = torch.arange(inputs.shape[1], device=inputs.device)[:, None].expand(-1, len(inputs))
+    targets = _one_hot(labels, head.outputs)
+    start = torch.zeros_like(targets)
+    nothing = torch.Generator()
+    if head.noise_multiplier is None:
+        return _descend(head, gram, start, targets, nothing)[1].permute(2, 0, 1)
+    return _descend_privately(replace(head, noise_multiplier=0.0), gram, start, targets, nothing)[1].permute(
+        2, 0, 1
+    )
+
+
 def _descend(
     head: TransferHead, gram: Tensor, start: Tensor, targets: Tensor, generator: torch.Generator
 ) -> tuple[float, Tensor]:
@@ -83,11 +101,8 @@ def _descend_privately(
     """The same with clipped gradients, Poisson batches and the part of the noise that lies in the span."""
     count = gram.shape[0]
     norms = gram.diagonal().mT.sqrt()  # of the embeddings with their 1, (records, trials)
-    factor = torch.linalg.solve_triangular(  # L⁻¹ of every head, so that its transpose maps ε to coefficients
-        _cholesky(gram), torch.eye(count, dtype=torch.float64, device=gram.device), upper=False
-    )
-    spread = factor.permute(2, 1, 0).to(start.dtype).contiguous()  # L⁻ᵀ, (records, records, trials)
     deviation = _noise(head, count)
+    spread = _spread(gram).to(start.dtype) if deviation else gram
     share, coefficients = 1.0, torch.zeros_like(start)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.steps):
@@ -105,6 +120,13 @@ def _descend_privately(
         velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
         share, coefficients = share - head.learning_rate * drift, coefficients - head.learning_rate * velocity
     return share, coefficients
+
+
+def _spread(gram: Tensor) -> Tensor:
+    """L⁻ᵀ of every head, which maps unit noise to coefficients, `(records, records, trials)`."""
+    unit = torch.eye(gram.shape[0], dtype=torch.float64, device=gram.device)
+    inverse = torch.linalg.solve_triangular(_cholesky(gram), unit, upper=False)  # (trials, records, records)
+    return inverse.permute(2, 1, 0).contiguous()
 
 
 def _add_remainder(

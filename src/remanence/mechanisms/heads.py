@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,7 +16,7 @@ from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks import Perceptron
 from remanence.mechanisms.sgd import SGD, require_recipe
 from remanence.progress import track
-from remanence.records import Records
+from remanence.records import Records, concatenate
 from remanence.releases import Weights
 
 _CPU_BYTES = 2**24
@@ -74,6 +75,11 @@ class TransferHead(Mechanism[Weights]):
         return self.classes if self.classes > 2 else 1
 
     @property
+    def rows_are_classes(self) -> bool:
+        """Whether each class has a row of weights of its own: one linear layer, no mapped labels."""
+        return self.hidden is None and self.outputs > 1 and self.task is None
+
+    @property
     def steps(self) -> int:
         """Steps of DP-SGD."""
         return round(self.epochs / self.sample_rate)
@@ -110,7 +116,7 @@ class TransferHead(Mechanism[Weights]):
                 got=f"{len(known_data)} known records",
                 hint="SGD on the embeddings plays the informed adversary's game",
             )
-        inputs, labels = self._embedding(targets), self._classes(targets)
+        inputs, labels = self._embedding(targets), self.classes_of(targets)
         linear = self.hidden is None and self.optimizer == "sgd"
         if linear:
             return train_dual(self, inputs, labels, generator)
@@ -151,7 +157,7 @@ class TransferHead(Mechanism[Weights]):
         if self.hidden is not None:
             values = values.relu() @ release["out_weight"].mT + release["out_bias"][:, None]
         answers = values.argmax(2) if self.outputs > 1 else (values[..., 0] > 0).long()
-        return (answers == self._classes(test)).float().mean(1)
+        return (answers == self.classes_of(test)).float().mean(1)
 
     def _embedding(self, records: Records) -> Tensor:
         if records.embedding is None:
@@ -163,7 +169,8 @@ class TransferHead(Mechanism[Weights]):
             )
         return records.embedding
 
-    def _classes(self, records: Records) -> Tensor:
+    def classes_of(self, records: Records) -> Tensor:
+        """The class of each record in this head's task."""
         labels = records.labels.long()
         if self.task is not None:
             labels = torch.tensor(self.task, device=labels.device)[labels]
@@ -175,6 +182,22 @@ class TransferHead(Mechanism[Weights]):
                 hint="TransferHead(classes=...), or task=(...) to map labels to classes",
             )
         return labels
+
+
+def augment(
+    records: Records,
+    backbone: nn.Module,
+    change: Callable[[Tensor, torch.Generator], Tensor],
+    copies: int,
+    generator: torch.Generator,
+) -> Records:
+    """Embedded records and so many changed copies of each, embedded too: a small pool goes further."""
+    views = [embed(records, backbone)]
+    for _ in range(copies):
+        starts = range(0, len(records), 4096)
+        changed = torch.cat([change(records.features[s : s + 4096], generator) for s in starts])
+        views.append(embed(Records(changed, records.labels, records.weights), backbone))
+    return concatenate(views)
 
 
 def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:

@@ -1,0 +1,135 @@
+"""How a reconstructor network reads a release: as one long vector, or with the symmetry of a linear head."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from remanence.mechanisms.dual import span_coefficients
+from remanence.mechanisms.heads import TransferHead
+from remanence.records import Records
+
+Tensors = Mapping[str, Tensor]
+_EPSILON = 1e-8
+
+
+class Reader(nn.Module):
+    """From releases, and the class that is asked for, to the vector that a decoder starts from."""
+
+    size: int
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """What is worth computing once for a block of releases, whichever class is asked for later."""
+        return tensors
+
+    @abstractmethod
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """One vector per release, `(trials, size)`; `asked` holds the index of a class for each."""
+
+
+class FlatReader(Reader):
+    """All numbers of the release, each in standard units over the shadows, and the class as a unit vector.
+
+    Numbers that never change are left out: the adversary knows them.
+    """
+
+    kept: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, shadows: Tensors, classes: int) -> None:
+        super().__init__()
+        flat = _flat(shadows).double()
+        deviation = flat.std(0)
+        kept = (deviation > _EPSILON * flat.abs().amax(0).clamp(min=_EPSILON)).nonzero().squeeze(1)
+        self.register_buffer("kept", kept)
+        self.register_buffer("mean", flat.mean(0)[kept].float())
+        self.register_buffer("deviation", deviation[kept].float())
+        self.classes = classes
+        self.size = len(kept) + classes
+
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """Standardise and append the class."""
+        values = (_flat(tensors)[:, self.kept] - self.mean) / self.deviation
+        if asked is None:
+            return values
+        return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
+
+
+class HeadReader(Reader):
+    """The asked class's row of a linear head, and what the other rows say about it.
+
+    A head's rows sum to what its initial weights sum to, so that a row shows its class's embedding only up to
+    what all classes share. Embeddings behind a ReLU are never negative and often 0, which gives the common part
+    back: `estimate_embeddings` solves for them under that constraint. The coordinatewise minimum over the rows
+    says the same more crudely, and does not depend on the recipe.
+    """
+
+    means: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, shadows: Tensors, head: TransferHead, pool: Records) -> None:
+        super().__init__()
+        assert pool.embedding is not None
+        self.head, self.classes = head, head.classes
+        labels = head.classes_of(pool)
+        means = torch.stack([pool.embedding[labels == c].mean(0) for c in range(self.classes)])
+        self.register_buffer("means", means)
+        self.nonnegative = bool((pool.embedding >= 0).all())
+        views = self._views(self.prepare(shadows))
+        self.register_buffer("mean", views.mean(0))  # (classes, numbers)
+        self.register_buffer("deviation", views.std(0).clamp(min=_EPSILON))
+        self.size = views.shape[-1] + self.classes
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Estimate all classes' embeddings."""
+        estimate = estimate_embeddings(self.head, tensors["weight"], self.means, nonnegative=self.nonnegative)
+        return {**tensors, "estimate": estimate}
+
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """Everything in standard units of the asked class."""
+        assert asked is not None
+        rows = torch.arange(len(asked), device=asked.device)
+        views = self._views(tensors, asked[:, None], rows[:, None])[:, 0]
+        values = (views - self.mean[asked]) / self.deviation[asked]
+        return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
+
+    def _views(self, tensors: Tensors, asked: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
+        """The estimate, the row, its bias, and the row above the smallest of all: `(trials, asked, numbers)`."""
+        weight, bias, estimate = tensors["weight"], tensors["bias"], tensors["estimate"]
+        floor = weight.amin(1, keepdim=True)
+        if asked is not None:
+            weight, bias, estimate = weight[rows, asked], bias[rows, asked], estimate[rows, asked]
+        return torch.cat([estimate, weight, weight - floor, bias.unsqueeze(-1)], -1)
+
+
+def estimate_embeddings(
+    head: TransferHead, weight: Tensor, means: Tensor, *, nonnegative: bool, rounds: int = 2, steps: int = 20
+) -> Tensor:
+    """Each class's mean embedding from a linear head's rows, `(trials, classes, numbers)`, without learning.
+
+    Training without initial weights on one record per class would give W = Aᵀ X, with coefficients A that depend
+    on X. Starting from the classes' usual means, A is computed by training, then X by projected gradient steps on
+    ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again.
+    """
+    plain = replace(head, batch_size=None, sample_rate=1.0, task=None)
+    estimate = means.expand(len(weight), -1, -1)
+    for _ in range(rounds):
+        mixing = span_coefficients(plain, estimate)  # (trials, classes of the head, classes)
+        normal = mixing.mT @ mixing
+        rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
+        pull, step = rate * (mixing.mT @ weight), rate * normal
+        for _ in range(steps):
+            estimate = estimate + pull - step @ estimate
+            estimate = estimate.relu() if nonnegative else estimate
+    return estimate
+
+
+def _flat(tensors: Tensors) -> Tensor:
+    return torch.cat([tensor.flatten(1).float() for tensor in tensors.values()], 1)

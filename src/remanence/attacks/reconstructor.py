@@ -1,0 +1,227 @@
+"""The attack that learns to invert training: a network from releases to records, taught by shadow models.
+
+One engine, two adversaries. Informed (Balle et al. 2022, §IV): shadows are trained on the known records and one
+record of the adversary's own. Weak (Maciazek and Allison 2025): shadows are trained on sets of the adversary's own
+records, and the network draws one record of each class that it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.adversary import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import RECONSTRUCTOR, AttackInfo
+from remanence.attacks.decoders import Decoder, convolutional, draws_pictures, perceptron, softmin_loss
+from remanence.attacks.learning import Learner
+from remanence.attacks.readers import FlatReader, HeadReader, Reader, Tensors
+from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
+from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.mechanisms.heads import TransferHead
+from remanence.priors import EmpiricalPrior, StratifiedPrior
+from remanence.records import Records
+from remanence.releases import Gradient, Logits, Release, Weights
+from remanence.roc import Roc
+
+_HELD_OUT = 500  # shadows that show how learning goes
+_STATISTICS = 2000  # shadows that the reader's units are taken from
+_AT_ONCE = 1024
+
+
+@final
+@dataclass(frozen=True)
+class Reconstructor(Attack[Release]):
+    """A network that reads a release and draws the record, or one record for each class.
+
+    `mode` "strong" reads a linear head with its symmetry and trains with a schedule and averaged weights;
+    "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` None streams
+    fresh shadow models that are never seen twice; a number trains that many once and keeps them. `width` is
+    the paper's S for pictures, and the size of the hidden layers for small records. With a `checkpoint` file,
+    learning goes on where it was killed.
+    """
+
+    mode: str = "strong"
+    steps: int = 3000
+    batch: int = 256
+    width: int = 0  # 0: chosen by the size of the record
+    shadows: int | None = None
+    learning_rate: float | None = None
+    perceptual: nn.Module | None = None
+    ensemble: int = 1
+    checkpoint: Path | None = None
+    info: ClassVar[AttackInfo] = RECONSTRUCTOR
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("strong", "paper") or self.steps < 1 or self.batch < 2 or self.ensemble < 1:
+            raise InputError(
+                "There is no such reconstructor.",
+                needs="mode 'strong' or 'paper', at least one step, two shadows per batch and one network",
+                got=f"mode {self.mode!r}, {self.steps} steps, batch {self.batch}, ensemble {self.ensemble}",
+                hint="Reconstructor() has defaults for small records",
+            )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Releases of the same shape each time, and records to train shadows on."""
+        readable = issubclass(knowledge.mechanism.releases, Weights | Logits | Gradient)
+        if not readable or not isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior):
+            raise IncompatibleGameError(
+                "Reconstructor cannot play this game.",
+                needs=RECONSTRUCTOR.needs,
+                got=f"{knowledge.mechanism.releases.sees}; {knowledge.prior.describe()}",
+                hint="Game(..., prior=EmpiricalPrior(records) or StratifiedPrior(records), targets=...)",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """Train shadows and networks."""
+        self.check(knowledge)
+        ours, aside = split(knowledge)
+        farm = ShadowFarm(ours, generator)
+        stored = None if self.shadows is None else farm.stored(self.shadows)
+        trial = HeldOut.of(aside, generator)
+        networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
+        classes = knowledge.prior.classes if isinstance(knowledge.prior, StratifiedPrior) else None
+
+        def reconstruct(release: Release) -> Reconstruction:
+            tensors = release.tensors
+            drawn = torch.stack([net.draw(net.reader.prepare(tensors)) for net in networks]).mean(0)
+            if classes is None:
+                unknown = torch.full(drawn.shape[:2], torch.nan, device=drawn.device)
+                return Reconstruction(Records(drawn, unknown))
+            labels = classes.expand(len(release), -1)
+            return Reconstruction(Records(drawn, labels), diagnostics={"class": labels.clone()})
+
+        return reconstruct
+
+    def _learn(
+        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, member: int
+    ) -> ReconstructorNetwork:
+        generator = farm.generator
+        sample = farm.block(_STATISTICS) if stored is None else stored
+        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = self._network(farm.knowledge, sample).to(generator.device)
+        stream = batches(farm, stored, self.batch, network.reader.prepare)
+        prepared = network.reader.prepare(trial.tensors)
+
+        def loss(model: nn.Module) -> Tensor:
+            shadows = next(stream)
+            if network.places is None:
+                return self._loss(model(shadows.tensors, None), shadows.targets.features)
+            asked = torch.randint(
+                len(network.places), (len(shadows),), generator=generator, device=generator.device
+            )
+            rows = torch.arange(len(shadows), device=asked.device)[:, None]
+            return self._loss(
+                model(shadows.tensors, asked), shadows.targets.features[rows, network.places[asked]]
+            )
+
+        learner = Learner(
+            steps=self.steps,
+            learning_rate=self.learning_rate or network.learning_rate,
+            scheduled=self.mode == "strong",
+            checkpoint=None if self.checkpoint is None else self.checkpoint.with_suffix(f".{member}.pt"),
+        )
+        return learner.fit(network, loss, lambda model: trial.quality(model, prepared))
+
+    def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
+        prior, mechanism = knowledge.prior, knowledge.mechanism
+        assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
+        places = prior.places.to(prior.records.labels.device) if isinstance(prior, StratifiedPrior) else None
+        reader: Reader
+        # Rows have the meaning of classes only where the head's classes are those that are asked for.
+        head = mechanism if isinstance(mechanism, TransferHead) and mechanism.rows_are_classes else None
+        if self.mode == "strong" and head is not None and places is not None:
+            reader = HeadReader(sample.tensors, head, prior.records)
+        else:
+            reader = FlatReader(sample.tensors, 0 if places is None else len(places))
+        pool, strong = prior.records, self.mode == "strong"
+        rate = 1e-3 if strong else 2e-4
+        # Balle et al. 2022 draw MNIST with a perceptron, from weights whose order means nothing to a convolution.
+        if places is None or not draws_pictures(pool.example_shape):
+            small = not draws_pictures(pool.example_shape)
+            rate = 3e-3 if strong and small else rate
+            hidden = self.width or (256 if small else 1000)
+            decoder = perceptron(reader.size, (hidden, hidden), pool, strong=strong)
+        elif strong:
+            decoder = convolutional(reader.size, self.width or 64, pool, trunk=1024)
+        else:
+            decoder = convolutional(reader.size, self.width or 256, pool)
+        return ReconstructorNetwork(reader, decoder, places, rate)
+
+    def _loss(self, drawn: Tensor, candidates: Tensor) -> Tensor:
+        loss = softmin_loss(drawn, candidates)
+        if self.perceptual is None:
+            return loss
+        closest = (drawn.unsqueeze(1) - candidates).flatten(2).square().mean(2).argmin(1)
+        target = candidates[torch.arange(len(drawn), device=drawn.device), closest]
+        seen, wanted = self.perceptual(drawn), self.perceptual(target)
+        return loss + (seen - wanted).square().mean() / wanted.square().mean().clamp(min=1e-8)
+
+
+class ReconstructorNetwork(nn.Module):
+    """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for)."""
+
+    def __init__(self, reader: Reader, decoder: Decoder, places: Tensor | None, learning_rate: float) -> None:
+        super().__init__()
+        self.reader, self.decoder, self.places, self.learning_rate = reader, decoder, places, learning_rate
+
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """A record for every release, `(trials, *example)`, from what the reader prepared."""
+        return self.decoder(self.reader(tensors, asked))
+
+    @torch.no_grad()
+    def draw(self, prepared: Tensors) -> Tensor:
+        """One record for every release, or one of each class: `(trials, guesses, *example)`."""
+        count = len(next(iter(prepared.values())))
+        parts = []
+        for start in range(0, count, _AT_ONCE):
+            block = {name: tensor[start : start + _AT_ONCE] for name, tensor in prepared.items()}
+            size = min(_AT_ONCE, count - start)
+            if self.places is None:
+                parts.append(self(block, None).unsqueeze(1))
+                continue
+            asked = torch.arange(len(self.places), device=self.places.device)
+            parts.append(torch.stack([self(block, one.expand(size)) for one in asked], 1))
+        return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Shadows on records that no network learns from, and as many strangers, to see how learning goes."""
+
+    tensors: Tensors
+    targets: Records  # (trials, set)
+    strangers: Records
+
+    @classmethod
+    def of(cls, knowledge: Knowledge, generator: torch.Generator) -> HeldOut:
+        """Train them."""
+        targets, strangers = knowledge.prior.sample_pair(_HELD_OUT, generator, generator)
+        chunk = knowledge.mechanism.trials_at_once(targets)
+        parts = [
+            knowledge.mechanism.release(knowledge.known_data, targets[start : start + chunk], generator)
+            for start in range(0, _HELD_OUT, chunk)
+        ]
+        return cls(type(parts[0]).concatenate(parts).tensors, targets, strangers)
+
+    def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, str]:
+        """Less the mean error of the closest record, and what a person wants to see meanwhile."""
+        drawn = network.draw(prepared)
+
+        def errors(records: Tensor) -> Tensor:
+            records = records.unsqueeze(1) if network.places is None else records[:, network.places]
+            pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
+            return pairs.flatten(3).square().mean(3).amin(2).cpu()
+
+        own = errors(self.targets.features)
+        rate = Roc(own.numpy(), errors(self.strangers.features).numpy()).true_positive_rate(0.01)
+        return -float(own.mean()), f" (held out: error {float(own.mean()):.4f}, TPR at 1 % FPR {rate:.3f})"

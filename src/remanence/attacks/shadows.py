@@ -1,0 +1,95 @@
+"""Shadow models: the adversary trains what the victim trained, on records of his own, and knows the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from remanence.adversary import Knowledge
+from remanence.priors import EmpiricalPrior, StratifiedPrior
+from remanence.progress import track
+from remanence.records import Records, concatenate
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """Releases and the sets that they were trained on; a target's class is asked for where there are several."""
+
+    tensors: Mapping[str, Tensor]  # of the releases
+    targets: Records  # (shadows, set)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, index: Tensor) -> Shadows:
+        """Some of them."""
+        return Shadows({name: tensor[index] for name, tensor in self.tensors.items()}, self.targets[index])
+
+
+@dataclass(frozen=True)
+class ShadowFarm:
+    """Trains shadow models by the block, as many as anybody wants, each on a fresh draw from the prior."""
+
+    knowledge: Knowledge
+    generator: torch.Generator
+
+    def block(self, count: int | None = None) -> Shadows:
+        """So many shadows, or as many as fit into memory together."""
+        prior, mechanism = self.knowledge.prior, self.knowledge.mechanism
+        if count is None:
+            probe = torch.Generator(self.generator.device).manual_seed(0)
+            count = mechanism.trials_at_once(prior.sample(1, probe))
+        targets = prior.sample(count, self.generator)
+        release = mechanism.release(self.knowledge.known_data, targets, self.generator)
+        return Shadows(release.tensors, targets)
+
+    def stored(self, count: int) -> Shadows:
+        """A fixed number, trained block by block and kept."""
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        most = self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
+        starts = range(0, count, most)
+        parts = [
+            self.block(min(most, count - start))
+            for start in track(starts, total=len(starts), what="training shadows")
+        ]
+        tensors = {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}
+        return Shadows(tensors, concatenate([part.targets for part in parts]))
+
+
+def batches(
+    farm: ShadowFarm,
+    stored: Shadows | None,
+    size: int,
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+) -> Iterator[Shadows]:
+    """Endless batches: fresh ones that are never seen again, or the stored ones, reshuffled each time round.
+
+    `prepare` is applied to whole blocks.
+    """
+    kept = None if stored is None else Shadows(prepare(stored.tensors), stored.targets)
+    while True:
+        block = kept
+        if block is None:
+            fresh = farm.block()
+            block = Shadows(prepare(fresh.tensors), fresh.targets)
+        order = torch.randperm(len(block), generator=farm.generator, device=farm.generator.device)
+        for index in order.split(size):
+            if len(index) == size or len(block) < size:
+                yield block.take(index.to(block.targets.labels.device))
+
+
+def split(knowledge: Knowledge) -> tuple[Knowledge, Knowledge]:
+    """The same knowledge with some of the prior's records set aside: one in twenty, one in eight of a few."""
+    prior = knowledge.prior
+    assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
+    copies = prior.copies if isinstance(prior, StratifiedPrior) else 1
+    originals = prior.records.labels[: len(prior.records) // copies]
+    every = 20 if len(originals) >= 5000 else 8
+    rank = torch.empty_like(originals, dtype=torch.int64)  # every so-manieth of each class
+    rank[originals.argsort(stable=True)] = torch.arange(len(originals), device=rank.device)
+    aside = (rank % every == every - 1).repeat(copies)
+    ours, theirs = (replace(prior, records=prior.records[mask]) for mask in (~aside, aside))
+    return replace(knowledge, prior=ours), replace(knowledge, prior=theirs)
