@@ -109,7 +109,7 @@ def optimum(game: Game, settings: Settings, *, runs: int, draws: int = 2000) -> 
 def figure_3(settings: Settings) -> Outcome:
     """Prior sizes from 2 to 2,048 (512 at the small scale) at several ε."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 300) if settings.small else (999, settings.trials or 4000)
+    known, trials = (499, settings.trials or 150) if settings.small else (999, settings.trials or 4000)
     sizes = [2**power for power in ((1, 3, 5, 7, 9) if settings.small else (1, 3, 5, 7, 9, 11))]
     epsilons = (1.0, 10.0, 30.0)
     cases = [(epsilon, size) for epsilon in epsilons for size in sizes]
@@ -131,7 +131,7 @@ def figure_3(settings: Settings) -> Outcome:
 def figure_7(settings: Settings) -> Outcome:
     """Hidden layers of width 10, 100 and 1000 (10, 30 and 100 at the small scale)."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 200) if settings.small else (999, settings.trials or 400)
+    known, trials = (499, settings.trials or 100) if settings.small else (999, settings.trials or 400)
     widths = (10, 30, 100) if settings.small else (10, 100, 1000)
     rows: list[dict[str, Cell]] = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
@@ -205,7 +205,7 @@ def figure_10(settings: Settings) -> Outcome:
 def figure_13(settings: Settings) -> Outcome:
     """Clipping norms 0.1 and 1, the mean gradient norms, and the bound for a record with such gradients."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 400) if settings.small else (999, settings.trials or 4000)
+    known, trials = (499, settings.trials or 200) if settings.small else (999, settings.trials or 4000)
     rows = []
     epsilons = (1.0, 4.0, 10.0, 20.0, 40.0)
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):

@@ -59,7 +59,8 @@ def figure_14(settings: Settings) -> Outcome:
 
 def _over_rate(settings: Settings, *, epsilons: tuple[float, ...], sizes: tuple[int, ...]) -> Outcome:
     data, name = handwriting(settings)
-    known, trials = (99, settings.trials or 300) if settings.small else (999, settings.trials or 1000)
+    few = 300 if len(epsilons) == 1 else 100
+    known, trials = (99, settings.trials or few) if settings.small else (999, settings.trials or 1000)
     rates = (0.01, 0.1, 0.5, 0.99)
     cases = [(epsilon, size, rate) for epsilon in epsilons for size in sizes for rate in rates]
     rows: list[dict[str, Cell]] = []

@@ -152,7 +152,7 @@ def figure_8(settings: Settings) -> Outcome:
     data, known = _split(settings)
     name = handwriting(settings)[1]
     count = _counts(settings)[0]
-    trials = settings.trials or (300 if settings.small else 4000)
+    trials = settings.trials or (150 if settings.small else 4000)
     epsilons = (10.0, 100.0, 1000.0) if settings.small else PAPER_EPSILONS[:4]
     others = data[len(known) :][:5000].flat
     rows: list[dict[str, Cell]] = []
@@ -249,7 +249,7 @@ def _split(settings: Settings) -> tuple[Records, Records]:
 def _counts(settings: Settings) -> tuple[int, int]:
     """Targets for the likelihood, and for the slower loss of Equation 1."""
     return (
-        (settings.trials or 40, settings.trials or 20) if settings.small else (settings.trials or 1000, 100)
+        (settings.trials or 30, settings.trials or 10) if settings.small else (settings.trials or 1000, 100)
     )
 
 
