@@ -1,0 +1,113 @@
+"""Other batches with the same gradient, the size that they can have, and the defence that makes them possible."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence import InputError, gradient_exposure
+from remanence.gradients.artifacts import (
+    ArtifactSpace,
+    _null_projection,
+    artifact_space,
+    equation_9,
+    exclusivity_reduced,
+    largest_change,
+    printed_bound,
+)
+
+BOX = (-1.0, 1.0)
+
+
+def pictures(count, numbers, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, numbers, generator=generator).double() * 2 - 1, torch.arange(count) % 5
+
+
+def gradients(network, inputs, labels):
+    return torch.autograd.grad(cross_entropy(network(inputs), labels), list(network.parameters()))
+
+
+@pytest.mark.parametrize("with_relu", [True, False])
+def test_an_artifact_batch_has_the_same_gradient(with_relu):
+    network = relu_network(30, 7, 40, 5)
+    network = network if with_relu else exclusivity_reduced(network, batch_size=12)
+    inputs, labels = pictures(12, 30)
+    change = largest_change(artifact_space(network, inputs, labels), inputs, value_range=BOX)
+    moved = inputs + change
+    assert moved.min() >= -1 - 1e-12
+    assert moved.max() <= 1 + 1e-12
+    assert change.square().mean().sqrt() > 0.05, "the change must be one that can be seen"
+    for before, after in zip(
+        gradients(network, inputs, labels), gradients(network, moved, labels), strict=True
+    ):
+        assert (before - after).abs().max() < 1e-12
+
+
+def test_a_batch_no_larger_than_the_layer_has_no_other():
+    network = exclusivity_reduced(relu_network(30, 7, 40, 5), batch_size=8)
+    inputs, labels = pictures(7, 30)
+    assert not artifact_space(network, inputs, labels).ambiguous.any()
+    inputs, labels = pictures(8, 30)
+    assert artifact_space(network, inputs, labels).ambiguous.any()
+
+
+def test_exposed_samples_are_never_ambiguous():
+    seen = set()
+    for seed in range(6):
+        network = relu_network(30, 7, 40, 5, seed=seed)
+        inputs, labels = pictures(10, 30, seed)
+        exposed = gradient_exposure(network, inputs, labels).exposed
+        ambiguous = artifact_space(network, inputs, labels).ambiguous
+        assert not (exposed & ambiguous).any()
+        seen.update(zip(exposed.tolist(), ambiguous.tolist(), strict=True))
+    assert {(True, False), (False, True)} <= seen
+
+
+def test_the_printed_bound_exceeds_what_is_possible():
+    # W₀ = (1, 0.1), x₁ = (1, 0.9), x₂ = 0, α = (0.05, 1): Equation 9 says 0.632, the true maximum is 0.0101.
+    weight = torch.tensor([[1.0, 0.1]]).double()
+    alphas = torch.tensor([[0.05, 1.0]]).double()
+    x = torch.tensor([[1.0, 0.9], [0.0, 0.0]]).double()
+    assert printed_bound(alphas, weight, x) == pytest.approx(0.632, abs=2e-3)
+    space = ArtifactSpace(_null_projection(alphas), _null_projection(weight))
+    reached = max(
+        float(largest_change(space, x, value_range=BOX, seed=seed).square().sum()) for seed in range(6)
+    )
+    # One dimension: Δ = c (1, −0.05)ᵀ (−0.1, 1), and x₁'s second number may grow by 0.1 at most, the first not at all.
+    assert reached == pytest.approx(0.0101 * (1 + 0.05**2), rel=2e-2)
+
+
+def test_the_printed_bound_is_computed_for_a_network_too():
+    network = exclusivity_reduced(relu_network(30, 7, 40, 5), batch_size=12)
+    inputs, labels = pictures(12, 30)
+    assert equation_9(network, inputs, labels) > 0
+
+
+def test_the_defence_warns_where_the_batch_is_too_small():
+    network = relu_network(30, 7, 40, 5)
+    with pytest.warns(UserWarning, match="not larger than the 7 neurons of '0'"):
+        reduced = exclusivity_reduced(network, batch_size=7)
+    assert isinstance(reduced[1], nn.Identity)
+    assert isinstance(network[1], nn.ReLU), "the original stays as it is"
+    assert isinstance(reduced[3], nn.ReLU), "only the first is taken out"
+
+
+def test_a_relu_that_is_no_module_cannot_be_taken_out():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)))
+
+    with pytest.raises(InputError, match="cannot be taken out"):
+        exclusivity_reduced(Functional(), batch_size=8)
+
+
+def test_convolutions_in_front_are_refused():
+    network = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 5))
+    with pytest.raises(InputError, match="does not read the inputs"):
+        artifact_space(network, torch.zeros(2, 1, 4, 4), torch.tensor([0, 1]))
