@@ -26,7 +26,6 @@ from remanence.integrations.opacus import record
 from remanence.recorded_run import accounted_schedule, audit_run, read_run
 from remanence.verdict import Policy, Verdict
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Opacus warns about its own random numbers and hooks
 FEATURES, CLASSES, KNOWN = 120, 5, 150
 POLICY = Policy(0.9)
 
@@ -188,7 +187,7 @@ def test_a_recording_changes_nothing_in_the_training(tmp_path):
     ids=str,
 )
 def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
-    train(tmp_path / "run", canaries=few(count=60), **{"epochs": 12, **how})
+    train(tmp_path / "run", canaries=few(), **{"epochs": 12, **how})
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert result.verdict is not Verdict.CONTRADICTED
     assert result.strongest.caveats == ()
@@ -216,7 +215,7 @@ BUGS = {
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_broken_run_is_named(tmp_path, name):
-    train(tmp_path / "run", canaries=few(count=60), **BUGS[name])
+    train(tmp_path / "run", canaries=few(), **BUGS[name])
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert name in {caveat.id for caveat in result.strongest.caveats}
     assert result.verdict is not Verdict.PROTECTED
@@ -255,22 +254,18 @@ def test_batches_larger_than_accounted_are_named(tmp_path):
 
 @pytest.fixture(scope="module")
 def halved(tmp_path_factory):
-    """A run with a quarter of the noise that its accountant was told, and canaries enough to prove it."""
+    """A run with half the noise that its accountant was told, and canaries enough to prove it."""
     folder = tmp_path_factory.mktemp("halved") / "run"
-
-    def bug(optimizer):
-        half_noise(optimizer)
-        half_noise(optimizer)
-
-    train(folder, canaries=crafted(300, (FEATURES,), CLASSES, seed=5), bug=bug)
+    train(folder, canaries=crafted(120, (FEATURES,), CLASSES, seed=5), bug=half_noise)
     return folder
 
 
-def test_canaries_contradict_a_run_with_too_little_noise(halved):
+def test_canaries_contradict_a_run_with_half_the_noise(halved):
     result = audit_run(halved, policy=POLICY)
     assert result.verdict is Verdict.CONTRADICTED
     assert result.strongest.findings["p_value_of_the_claim"] < 0.05
-    assert result.strongest.findings["gaussian_mu_at_least"] > 1.0  # which was claimed
+    assert result.strongest.findings["noise_multiplier_at_most"] < 3.0  # which was claimed
+    assert result.strongest.main.lower > result.bounds[0].success
 
 
 def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
@@ -286,12 +281,12 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert "gaussian mu at least" in printed
     loaded = AuditResult.load(tmp_path / "out")
     assert loaded.verdict is Verdict.CONTRADICTED
-    assert loaded.strongest.main.lower == audit_run(halved, policy=POLICY).strongest.main.lower
+    assert loaded.strongest.main.lower > loaded.bounds[0].success
 
 
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
     ran = accounted_schedule(halved)
-    assert ran[0].noise_multiplier == pytest.approx(0.75, rel=0.05)
+    assert ran[0].noise_multiplier == pytest.approx(1.5, rel=0.05)
     train(tmp_path / "run", canaries=None, batch=50, epochs=2)
     assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
     train(tmp_path / "broken", canaries=None, bug=batch_clipping)

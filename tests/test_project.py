@@ -23,7 +23,7 @@ LAYERS = [
     {"mechanisms"},
     {"gradients"},
     {"adversary", "bounds"},
-    {"calibration", "one_run"},
+    {"calibration", "one_run", "exchange"},
     {"frontier"},
     {"attacks"},
     {"verdict", "caveats"},

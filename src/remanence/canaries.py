@@ -56,11 +56,16 @@ class Canaries:
         return self.shortlists.labels.shape[1]
 
     @property
+    def rows(self) -> Tensor:
+        """Which of all candidates, shortlist after shortlist, are inserted."""
+        every = torch.arange(len(self)) * self.candidates + self.chosen
+        return every[self.chosen >= 0]
+
+    @property
     def inserted(self) -> Records:
         """The records to train on, in the order of the canaries; append them to the training data."""
-        present = self.chosen >= 0
-        rows = torch.arange(len(self))[present]
-        return self.shortlists[rows, self.chosen[present]]
+        features, labels = self.shortlists.features.flatten(0, 1), self.shortlists.labels.flatten()
+        return Records(features[self.rows], labels[self.rows])
 
 
 def real(records: Records, *, candidates: int = 1, seed: int) -> Canaries:

@@ -9,6 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+_MOST_NUMBERS = 2**27  # inner products that are kept for the exact test, half a gigabyte
+
 
 @final
 @dataclass
@@ -27,6 +29,9 @@ class Decoder:
     _log_odds: Tensor = field(init=False)  # (canaries · candidates,)
     _gram: Tensor = field(init=False)
     _products: Tensor = field(init=False)
+    _kept: list[tuple[Tensor, Tensor, float]] = field(
+        init=False, default_factory=list
+    )  # gram, products, rate
 
     def __post_init__(self) -> None:
         total = self.canaries * self.candidates
@@ -42,6 +47,7 @@ class Decoder:
         """Take in one step: all candidates' clipped gradients `(candidates, numbers)` and what was released."""
         gram = (gradients @ gradients.mT).double()
         products = (gradients @ released).double()
+        self._keep(gram / noise**2, products / noise**2, sample_rate)
         variance = _noise_left(gram, products, released, noise)
         mean = sample_rate * self._prior
         centred = products - mean * gram.sum(1)
@@ -53,6 +59,30 @@ class Decoder:
         presence = (mean + estimate - 0.5) / left
         absent = torch.tensor(math.log1p(-sample_rate), dtype=torch.float64)
         self._log_odds += torch.logaddexp(absent, math.log(sample_rate) + presence)
+
+    def _keep(self, gram: Tensor, products: Tensor, rate: float) -> None:
+        """Steps of full batches, which have the same members, become one."""
+        if rate == 1 and self._kept and self._kept[-1][2] == 1:
+            before = self._kept.pop()
+            gram, products = before[0] + gram, before[1] + products
+        if len(self._kept) * gram.numel() <= _MOST_NUMBERS:
+            self._kept.append((gram if rate == 1 else gram.float(), products, rate))
+
+    def projections(self, presence: Tensor) -> dict[str, Tensor] | None:
+        """All steps as `remanence.exchange` reads them, given who was in each `(steps, rows)`.
+
+        None where they are too many to keep, or full batches and sampled ones are mixed.
+        """
+        grams, products, rates = zip(*self._kept, strict=True)
+        full = rates == (1.0,)
+        if not full and (1.0 in rates or len(rates) < len(presence)):
+            return None
+        return {
+            "gram": torch.stack(grams).float(),
+            "products": torch.stack(products),
+            "presence": presence[:1] if full else presence,
+            "rates": torch.tensor(rates, dtype=torch.float64),
+        }
 
     def scores(self) -> Tensor:
         """Log odds by canary and candidate, `(canaries, candidates)`."""

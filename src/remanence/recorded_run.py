@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from scipy.stats import chi2
+from torch import Tensor
 
 from remanence import bounds, caveats
 from remanence.auditing import AuditResult, environment
@@ -22,16 +23,20 @@ from remanence.caveats import Caveat
 from remanence.decoding import guesses
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
+from remanence.exchange import Projections
 from remanence.one_run import Outcome, dpsgd_curve, gaussian_epsilon
 from remanence.priors import Baseline
+from remanence.progress import track
 from remanence.recording import Recording, read_recording, unreadable
-from remanence.references import MAHLOUJIFAR_2024, REMANENCE
+from remanence.references import BESAG_1989, MAHLOUJIFAR_2024, REMANENCE
 from remanence.rounds import stream
 from remanence.statistics import CONFIDENCE, SuccessRate
 from remanence.verdict import Policy, decide
 
 ATTACK = "one-run-canaries"
 _SURE = 6.0  # standard deviations that chance does not explain
+_STATES = 200  # of the exact test's chain
+_HALVINGS = 4  # to 4 % of the noise
 _MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
 _SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
 
@@ -157,7 +162,7 @@ def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
 
 
 def audit_run(
-    folder: Path,
+    folder: str | Path,
     *,
     policy: Policy | None = None,
     seed: int = 0,
@@ -167,13 +172,15 @@ def audit_run(
 ) -> AuditResult:
     """Guess the canaries of a recorded run and hold the count against the accountant's claim.
 
-    CONTRADICTED if so many correct guesses have a probability of at most 5 % under the claimed curve, however
-    the canaries of one run depend on each other (`remanence.one_run`). `guessed` is how many canaries the attack
-    does not abstain on, and must not be chosen by looking at the result.
+    CONTRADICTED if the claimed training would give so many correct guesses with a probability of at most 5 %,
+    however the canaries of one run depend on each other: by the exact test of `remanence.exchange` if the run's
+    projections were kept, and by the theorem of `remanence.one_run` otherwise. The theorem's limits on μ and ε
+    hold for any mechanism; `guessed` is how many canaries its attack does not abstain on, and must not be chosen
+    by looking at the result.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     policy = policy or Policy()
-    run = read_run(folder)
+    run = read_run(Path(folder))
     described = run.recording.manifest.get("canaries")
     if described is None:
         raise InputError(
@@ -199,9 +206,20 @@ def audit_run(
     right = guess == chosen
     outcome = Outcome(int(right[surest].sum()), len(surest), count, candidates)
     level = 1 - CONFIDENCE
-    p_value = outcome.p_value(dpsgd_curve(run.claimed))
-    floor = _least_success(outcome, run.claimed, level, rejected=p_value < level)
+    exact = _exact_test(run.recording, guess, chosen, candidates, seed)
+    of_any = outcome.p_value(dpsgd_curve(run.claimed))
+    p_value = of_any if exact is None else exact(1.0, _STATES)
     ceiling = _ceiling(run.claimed, candidates)
+
+    def rejects(scale: float) -> bool:
+        if exact is not None:
+            return exact(scale, _STATES // 2) <= level
+        return outcome.rejects(dpsgd_curve(_scaled(run.claimed, scale)), level)
+
+    rejected = p_value <= level
+    scale = _least_rejected(rejects, rejected=rejected)
+    floor = 0.0 if scale is None else float(_ceiling(_scaled(run.claimed, scale), candidates).success)
+    floor = max(floor, math.nextafter(ceiling.success, 2.0)) if rejected else min(floor, ceiling.success)
     deviations = run.deviations()
     stranger = guess == draw(count, candidates, stream(seed, "control", "cpu"))
     mu = outcome.mu_lower(level)
@@ -215,11 +233,16 @@ def audit_run(
             "surest_guesses": outcome.guesses,
             "surest_guesses_correct": outcome.correct,
             "p_value_of_the_claim": p_value,
+            "p_value_of_any_such_mechanism": of_any,
             "gaussian_mu_at_least": mu,
             "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
             "epsilon_at_least": outcome.epsilon_lower(delta, level),
+            **({} if scale is None else {"epsilon_at_least_if_dpsgd": _epsilon(run, scale, delta)}),
             "delta": delta,
-            "claimed_epsilon": bounds.epsilon_upper(run.claimed, delta),
+            "claimed_epsilon": _epsilon(run, 1.0, delta),
+            **(
+                {} if scale is None else {"noise_multiplier_at_most": scale * run.claimed[0].noise_multiplier}
+            ),
             "claimed_noise_multiplier": run.claimed[0].noise_multiplier,
             "realised_noise_multiplier": run.noise_multiplier,
             "claimed_sample_rate": run.claimed[0].sample_rate,
@@ -243,26 +266,38 @@ def audit_run(
     )
 
 
-def _least_success(outcome: Outcome, claimed: Sequence[Segment], level: float, *, rejected: bool) -> float:
-    """The success that every setting allows which is not rejected: the claim's, with more noise or less.
+def _exact_test(
+    recording: Recording, guess: Tensor, chosen: Tensor, candidates: int, seed: int
+) -> Callable[[float, int], float] | None:
+    """The p-value of the claim with so many times its noise; None where the projections were too large to keep."""
+    if "projections.safetensors" not in recording.manifest["files"]:
+        return None
+    arrays: dict[str, Any] = {name: t.numpy() for name, t in recording.tensors("projections").items()}
+    run = Projections(**arrays, candidates=candidates)
 
-    Above the claim's own ceiling exactly if the claim itself is rejected.
-    """
+    def p_value(scale: float, states: int) -> float:
+        return run.p_value(guess.numpy(), chosen.numpy(), seed=seed, scale=scale, states=states)
 
-    def rejects(scale: float) -> bool:
-        return outcome.rejects(dpsgd_curve(_scaled(claimed, scale)), level)
+    return p_value
 
+
+def _least_rejected(rejects: Callable[[float], bool], *, rejected: bool) -> float | None:
+    """The least noise, in units of the claim's, at which this outcome is too good; None if at no noise."""
     kept, out = (0.5, 1.0) if rejected else (1.0, 2.0)
-    while rejected and rejects(kept) and kept > 1e-3:
+    while rejected and kept > 1e-3 and rejects(kept):
         kept, out = kept / 2, kept
     while not rejected and not rejects(out):
         kept, out = out, 2 * out
         if out > _MOST_NOISE:
-            return 0.0
-    for _ in range(6):
+            return None
+    for _ in track(range(_HALVINGS), total=_HALVINGS, what="searching the noise that explains it"):
         middle = math.sqrt(kept * out)
         kept, out = (kept, middle) if rejects(middle) else (middle, out)
-    return float(_ceiling(_scaled(claimed, out), outcome.candidates).success)
+    return out
+
+
+def _epsilon(run: RecordedRun, scale: float, delta: float) -> float:
+    return bounds.epsilon_upper(_scaled(run.claimed, scale), delta)
 
 
 def _scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
@@ -295,7 +330,7 @@ def _threat_model(run: RecordedRun, described: dict) -> dict:
             "sample_rate": first.sample_rate,
             "steps": run.steps,
             "max_grad_norm": run.recording.manifest["max_grad_norm"],
-            "analysis": MAHLOUJIFAR_2024.short,
+            "analysis": f"{BESAG_1989.short}; {MAHLOUJIFAR_2024.short}",
         },
         "criterion": {"error": "mismatch", "threshold": 0.5, "reduction": "each", "label_scale": None},
     }

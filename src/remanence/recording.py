@@ -21,6 +21,7 @@ from remanence.exceptions import InputError
 from remanence.progress import track
 
 MANIFEST = "manifest.json"
+STEP = ("parameters", "gradients", "known")  # the tensors of one step
 FORMAT = 1
 _SHARD_BYTES = 2**26
 
@@ -78,7 +79,7 @@ class RecordingWriter:
         for index in range(self._shards):
             shard = load_file(self._partial / _shard(index))
             for step in range(len(shard["parameters"])):
-                yield tuple(shard[name][step].float() for name in ("parameters", "gradients", "known"))
+                yield tuple(shard[name][step].float() for name in STEP)
 
     def _flush(self) -> None:
         if self._steps:

@@ -61,6 +61,10 @@ ZHAO_2020 = Reference(
     "Zhao et al. 2020",
     "B. Zhao, K. R. Mopuri, H. Bilen. iDLG: Improved Deep Leakage from Gradients. arXiv 2001.02610.",
 )
+BESAG_1989 = Reference(
+    "Besag and Clifford 1989",
+    "J. Besag, P. Clifford. Generalized Monte Carlo Significance Tests. Biometrika 76, 1989.",
+)
 MAHLOUJIFAR_2024 = Reference(
     "Mahloujifar et al. 2024",
     "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",

@@ -8,6 +8,7 @@ What is written is what ran: who was in each batch, how much noise was added, ho
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from remanence.canaries import Canaries
 from remanence.decoding import Decoder
 from remanence.exceptions import InputError
 from remanence.integrations.opacus_steps import Steps
-from remanence.recording import RecordingWriter
+from remanence.recording import STEP, RecordingWriter
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -62,14 +63,17 @@ def record(
     steps = Steps(optimizer, _sampler(loader), positions)
     decoder = None if canaries is None else Decoder(len(canaries), canaries.candidates)
 
-    def take(parameters: Tensor, gradients: Tensor, known: Tensor) -> None:
-        if whole:
-            writer.add({"parameters": parameters, "gradients": gradients, "known": known})
-        elif decoder is not None and canaries is not None:
+    def read(step: int, rate: float, parameters: Tensor, gradients: Tensor, known: Tensor) -> None:
+        if canaries is not None and decoder is not None:
             found = _candidate_gradients(model, optimizer, canaries, parameters, loss)
-            decoder.step(
-                found, gradients - known, noise=steps.noise, sample_rate=_rate(privacy_engine, loader)
-            )
+            released = (gradients - known).cpu()
+            decoder.step(found, released, noise=steps.noises[step], sample_rate=min(rate, 1.0))
+
+    def take(*tensors: Tensor) -> None:
+        if whole:
+            writer.add(dict(zip(STEP, tensors, strict=True)))
+        else:
+            read(-1, _rate(privacy_engine, loader), *tensors)
 
     try:
         with steps.watching(take):
@@ -95,10 +99,8 @@ def record(
         if canaries is not None and decoder is not None:
             if whole:
                 rates = [rate for _, rate, count in claimed for _ in range(count)]
-                for index, (parameters, gradients, known) in enumerate(writer.replay("reading the canaries")):
-                    found = _candidate_gradients(model, optimizer, canaries, parameters, loss)
-                    rate = rates[min(index, len(rates) - 1)]
-                    decoder.step(found, gradients - known, noise=steps.noise, sample_rate=rate)
+                for step, tensors in enumerate(writer.replay("reading the canaries")):
+                    read(step, rates[min(step, len(rates) - 1)], *tensors)
             manifest["canaries"] = {
                 "count": len(canaries),
                 "candidates": canaries.candidates,
@@ -106,6 +108,11 @@ def record(
                 "sha256": canaries.shortlists.sha256(),
             }
             writer.add_once("canaries", {"scores": decoder.scores(), "chosen": canaries.chosen})
+            projections = decoder.projections(
+                steps.presence(canaries.rows, canaries.shortlists.labels.numel())
+            )
+            if projections is not None:
+                writer.add_once("projections", projections)
         writer.finish(manifest)
     finally:
         writer.abandon()
@@ -209,7 +216,8 @@ def _candidate_gradients(
             for parameter in own:
                 parameter.grad = None  # or backward() would add to the one that is kept
                 parameter.grad_sample = None  # pyright: ignore[reportAttributeAccessIssue]
-            with torch.enable_grad():
+            with torch.enable_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about inputs without gradients, as in every Opacus loop
                 loss(model(features[chunk]), labels[chunk]).backward()
             flat = torch.cat([sample.flatten(1) for sample in optimizer.grad_samples], 1)
             norms = flat.norm(dim=1, keepdim=True)

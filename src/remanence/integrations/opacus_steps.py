@@ -25,7 +25,7 @@ class Steps:
 
     def __init__(self, optimizer: DPOptimizer, sampler: Any, canaries: range) -> None:
         self.sizes: list[int] = []
-        self.noise = optimizer.noise_multiplier * optimizer.max_grad_norm
+        self.noises: list[float] = []  # as the optimizer was told, a standard deviation per step
         self._optimizer, self._sampler, self._canaries = optimizer, sampler, canaries
         self._drawn: deque[list[int]] = deque()  # batches that the sampler has drawn and no step has used
         self._members: list[int] = []  # of the current step
@@ -123,6 +123,7 @@ class Steps:
         self._worst_clipping = max(self._worst_clipping, off / (1 + len(self._members)))
         self._repeated += len(self._members) - len(set(self._members))
         self.sizes.append(len(self._members))
+        self.noises.append(float(optimizer.noise_multiplier) * norm)
         self._indices.append(torch.tensor(self._members, dtype=torch.int32))
         take(parameters, noisy, self._sums[0])
         self._members, self._sums = [], None
@@ -132,6 +133,14 @@ class Steps:
         starts = torch.tensor([0, *self.sizes]).cumsum(0)
         squares = torch.tensor(self._noise_squares, dtype=torch.float64)
         return {"indices": torch.cat(self._indices), "starts": starts, "noise_squares": squares}
+
+    def presence(self, rows: Tensor, total: int) -> Tensor:
+        """How often each candidate was in each step, `(steps, total)`; `rows` are those of the inserted canaries."""
+        found = torch.zeros(len(self.sizes), total)
+        for step, members in enumerate(self._indices):
+            own = members[members >= self._canaries.start].long() - self._canaries.start
+            found[step].index_add_(0, rows[own], torch.ones(len(own)))
+        return found
 
     def summary(self, *, records: int) -> dict[str, Any]:
         """The measurements that an audit holds against the claim."""
