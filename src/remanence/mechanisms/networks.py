@@ -180,10 +180,10 @@ class Perceptron(Network):
         twice = values.requires_grad
         with torch.enable_grad():
             for weight, bias in self.layers(parameters.detach()):
+                values = activate(outputs[-1]) if outputs else values
                 inputs.append(values if twice else values.detach())
                 before = _product(weight, values) + bias.unsqueeze(2)
                 outputs.append(before if outputs else before.requires_grad_())
-                values = activate(before)
             logits = outputs[-1]  # (trials, classes, records)
             labels = records.labels.long().expand(len(logits), -1)
             deltas = torch.autograd.grad(_loss(logits, labels), outputs, create_graph=twice)
