@@ -158,7 +158,7 @@ def test_the_norms_of_a_runs_own_target_are_recorded_after_clipping():
     mean, own = hayes_full_batch.gradient_norms(game, Settings(), runs=5)
     assert own.shape == (5, 3)
     assert own[:, 0].tolist() == pytest.approx([0.1] * 5)  # before training all gradients are long
-    assert 0.05 < mean <= 0.1
+    assert 0.05 < mean < 0.1001
 
 
 def runs(name: str, trials: int) -> list[dict]:

@@ -233,7 +233,7 @@ def reproduce(
 ) -> None:
     """Run papers' figures or tables again, beside the values that the paper prints.
 
-    Writes NAME.json, a page NAME.md and, with the extra `plot`, NAME.svg.
+    Writes NAME.json, a page NAME.md and, where matplotlib is installed, NAME.svg.
     """
     from remanence.files import check_writable
     from remanence.reproductions import registry, views

@@ -238,7 +238,7 @@ def figure_13(settings: Settings) -> Outcome:
     ]
     notes = [
         "*mean gradient norm*: after clipping, over all known records and steps of 20 runs.",
-        "*individual bound*: γ for the target of each of those runs, from the norms that its gradients had in that very "
+        "*individual bound*: γ for the target of each of those runs, from the norms that its gradients had in that "
         "run; the mean over runs. It is conditional on the run and no guarantee before training.",
     ]
     return Outcome(

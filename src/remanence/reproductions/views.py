@@ -123,7 +123,7 @@ def markdown(document: Document, *, picture: str | None) -> str:
 
 
 def can_draw() -> bool:
-    """Whether the extra `plot` is installed."""
+    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
