@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence import InputError, Records
+from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, dpsgd
 from remanence.canaries import Canaries, crafted, mislabelled, real
@@ -265,7 +265,8 @@ def test_canaries_contradict_a_run_with_half_the_noise(halved):
     assert result.verdict is Verdict.CONTRADICTED
     assert result.strongest.findings["p_value_of_the_claim"] < 0.05
     assert result.strongest.findings["noise_multiplier_at_most"] < 3.0  # which was claimed
-    assert result.strongest.main.lower > result.bounds[0].success
+    assert result.strongest.main.lower <= result.strongest.main.rate
+    assert result.strongest.findings["best_attack_at_least"] > result.bounds[0].success
 
 
 def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
@@ -281,7 +282,12 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert "gaussian mu at least" in printed
     loaded = AuditResult.load(tmp_path / "out")
     assert loaded.verdict is Verdict.CONTRADICTED
-    assert loaded.strongest.main.lower > loaded.bounds[0].success
+    assert loaded.strongest.main.lower == loaded.strongest.main.floor
+    document = json.loads((tmp_path / "out" / "audit.json").read_text())
+    document["evidence"][0]["findings"]["p_value_of_the_claim"] = 0.5
+    (tmp_path / "out" / "audit.json").write_text(json.dumps(document))
+    with pytest.raises(RemanenceError, match="does not follow"):
+        AuditResult.load(tmp_path / "out")
 
 
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):

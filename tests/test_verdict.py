@@ -43,3 +43,7 @@ def test_the_exit_codes_are_the_documented_ones():
 def test_a_policy_is_a_share_strictly_between_none_and_all(limit):
     with pytest.raises(InputError, match="strictly between 0 and 1"):
         Policy(limit)
+
+
+def test_a_rejected_claim_is_contradicted_whatever_the_rates_are():
+    assert decide([SuccessRate(0, 100)], 0.05, Policy(0.1), rejected=True) is Verdict.CONTRADICTED

@@ -102,7 +102,8 @@ class AuditResult:
         ]
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
         tightest = min((bound.success for bound in bounds), default=None)
-        if verdict is not decide([entry.main for entry in evidence], tightest, policy):
+        rejected = any(entry.rejects_the_claim for entry in evidence)
+        if verdict is not decide([entry.main for entry in evidence], tightest, policy, rejected=rejected):
             raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
             target=document["target"],

@@ -46,6 +46,11 @@ class Evidence:
         """Where the attack comes from, if it is one of ours."""
         return CATALOGUE[self.attack].reference.short if self.attack in CATALOGUE else ""
 
+    @property
+    def rejects_the_claim(self) -> bool:
+        """Whether a test of what the training claims to be failed at the stated confidence."""
+        return self.findings.get("p_value_of_the_claim", 1.0) <= 1 - self.main.confidence
+
     def to_json(self) -> Json:
         """The entry in audit.json."""
         return {

@@ -213,19 +213,18 @@ def audit_run(
 
     def rejects(scale: float) -> bool:
         if exact is not None:
-            return exact(scale, _STATES // 2) <= level
+            return exact(scale, _STATES // 4) <= level
         return outcome.rejects(dpsgd_curve(_scaled(run.claimed, scale)), level)
 
     rejected = p_value <= level
     scale = _least_rejected(rejects, rejected=rejected)
-    floor = 0.0 if scale is None else float(_ceiling(_scaled(run.claimed, scale), candidates).success)
-    floor = max(floor, math.nextafter(ceiling.success, 2.0)) if rejected else min(floor, ceiling.success)
+    best = 0.0 if scale is None else float(_ceiling(_scaled(run.claimed, scale), candidates).success)
     deviations = run.deviations()
     stranger = guess == draw(count, candidates, stream(seed, "control", "cpu"))
     mu = outcome.mu_lower(level)
     evidence = Evidence(
         attack=ATTACK,
-        main=SuccessRate(int(right.sum()), count, floor=floor),
+        main=_rate(int(right.sum()), count, best if rejected else min(best, ceiling.success)),
         control=SuccessRate(int(stranger.sum()), count),
         baseline=Baseline(1 / choices, 1 / choices, f"one of {choices} equally likely choices"),
         caveats=deviations,
@@ -234,6 +233,7 @@ def audit_run(
             "surest_guesses_correct": outcome.correct,
             "p_value_of_the_claim": p_value,
             "p_value_of_any_such_mechanism": of_any,
+            "best_attack_at_least": best,
             "gaussian_mu_at_least": mu,
             "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
             "epsilon_at_least": outcome.epsilon_lower(delta, level),
@@ -252,11 +252,13 @@ def audit_run(
         arrays={"guess": guess, "sureness": sureness, "succeeded": right},
     )
     # A claim that the recording itself disproves protects nobody; it can still be contradicted.
-    proven = (ceiling,) if not deviations or floor > ceiling.success else ()
+    proven = (ceiling,) if not deviations or rejected else ()
     return AuditResult(
         target=target or str(folder),
         seed=seed,
-        verdict=decide([evidence.main], min((b.success for b in proven), default=None), policy),
+        verdict=decide(
+            [evidence.main], min((b.success for b in proven), default=None), policy, rejected=rejected
+        ),
         policy=policy,
         threat_model=_threat_model(run, described),
         subject={"sha256": {"canaries": described["sha256"], **_hashes(run.recording)}},
@@ -294,6 +296,14 @@ def _least_rejected(rejects: Callable[[float], bool], *, rejected: bool) -> floa
         middle = math.sqrt(kept * out)
         kept, out = (kept, middle) if rejects(middle) else (middle, out)
     return out
+
+
+def _rate(right: int, count: int, best: float) -> SuccessRate:
+    """The share found, with a lower limit on what the best attack on such a run finds.
+
+    That limit may be above the share, which no interval should be, and so gives way to the exact one.
+    """
+    return SuccessRate(right, count, floor=min(best, SuccessRate(right, count).lower))
 
 
 def _epsilon(run: RecordedRun, scale: float, delta: float) -> float:

@@ -34,7 +34,7 @@ _MEANINGS = {
     Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
     Verdict.UNPROVEN: "No attack went above your limit, and no proof rules one out.",
     Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
-    Verdict.CONTRADICTED: "An attack beat a proven bound: the training is not what it claims to be.",
+    Verdict.CONTRADICTED: "An attack did better than the claim allows: the training is not what it claims to be.",
 }
 
 
@@ -54,10 +54,13 @@ class Policy:
             )
 
 
-def decide(attacks: Iterable[SuccessRate], bound: float | None, policy: Policy) -> Verdict:
+def decide(
+    attacks: Iterable[SuccessRate], bound: float | None, policy: Policy, *, rejected: bool = False
+) -> Verdict:
     """Weigh the strongest attack and the tightest bound against the policy.
 
-    A failed attack never yields PROTECTED: only a bound can.
+    A failed attack never yields PROTECTED: only a bound can. `rejected` says that a test of the claim itself,
+    which the bound rests on, failed.
 
     >>> decide([SuccessRate(0, 1000)], None, Policy(0.1))
     <Verdict.UNPROVEN: 'UNPROVEN'>
@@ -65,7 +68,7 @@ def decide(attacks: Iterable[SuccessRate], bound: float | None, policy: Policy) 
     <Verdict.PROTECTED: 'PROTECTED'>
     """
     certain = max((rate.lower for rate in attacks), default=0.0)
-    if bound is not None and certain > bound:
+    if rejected or (bound is not None and certain > bound):
         return Verdict.CONTRADICTED
     if certain > policy.max_success:
         return Verdict.EXPOSED
