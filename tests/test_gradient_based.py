@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from conftest import dpsgd_game
 from remanence import (
+    DPSGD,
     AnyModule,
     Criterion,
     EmpiricalPrior,
@@ -15,6 +17,7 @@ from remanence import (
     IncompatibleGameError,
     Perceptron,
     PriorAware,
+    Records,
     Uninformed,
     mean_squared_error,
     play,
@@ -134,3 +137,19 @@ def test_who_does_not_know_the_batches_finds_less():
     ]  # pyright: ignore
     assert rates[0].lower > rates[1].upper
     assert rates[1].lower > rates[2].rate
+
+
+@pytest.mark.parametrize("loss", ["likelihood", "equation-1"])
+def test_any_module_and_pictures_of_any_shape_play(loss):
+    generator = torch.Generator().manual_seed(0)
+    data = Records(torch.rand(30, 1, 4, 4, generator=generator), torch.randint(3, (30,), generator=generator))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ELU(), nn.Flatten(), nn.Linear(12, 3))
+    mechanism = DPSGD(AnyModule(module), 1e-3, 6, max_grad_norm=0.5, learning_rate=0.5)
+    pictures = Game(
+        mechanism, Uninformed(), data[5:], Criterion(mean_squared_error, 1e-2), EmpiricalPrior(data[:5])
+    )
+    evidence = play(pictures, GradientBased(starts=2, loss=loss), trials=4)
+    assert evidence.main.successes == 4
+    assert evidence.control.successes < 4
