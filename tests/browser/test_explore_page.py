@@ -129,6 +129,14 @@ def test_the_tabs_work_by_keyboard(watch, address):
     assert watched.page.is_hidden("#settings")
 
 
+def test_a_taken_port_is_a_sentence(address):
+    port = address.rstrip("/").rpartition(":")[2]
+    command = [sys.executable, "-m", "remanence", "explore", "--no-browser", "--port", port]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("InputError: The port is taken.")
+
+
 def test_a_copied_line_is_the_line(watch, address):
     watched = watch(address)
     settled(watched)
@@ -141,7 +149,9 @@ def test_a_copied_line_is_the_line(watch, address):
 @pytest.mark.parametrize("spoil", [lambda found: found, poisoned], ids=["a result", "a poisoned one"])
 def test_a_dropped_result_is_shown_and_nothing_in_it_runs(watch, address, tmp_path, spoil):
     found = spoil(result(Verdict.CONTRADICTED))
-    document = copy.deepcopy(found.to_json()) | {"arrays": {"file": "audit.arrays.safetensors", "sha256": "0" * 64}}
+    document = copy.deepcopy(found.to_json()) | {
+        "arrays": {"file": "audit.arrays.safetensors", "sha256": "0" * 64}
+    }
     document["subject"]["sha256"] = {"data": "0" * 64}
     file = tmp_path / "audit.json"
     document["threat_model"]["adversary"] = "informed"

@@ -1,13 +1,16 @@
 """The server behind the page: its own address only, sentences for every mistake, and no script runs."""
 
 import json
+import sys
 
 import pytest
 from starlette.testclient import TestClient
 
-from remanence import Policy, audit
+from remanence import InputError, Policy, audit
+from remanence.cli import main
 from remanence.explore import server
 from remanence.explore.server import LARGEST_BODY, application
+from remanence.explore.twin import write_twin
 from remanence.targets import diabetes_shortlist
 
 QUESTION = {
@@ -150,6 +153,22 @@ def test_a_script_in_a_dropped_result_stays_text(page, document):
 def test_only_the_last_reports_are_kept(page, document):
     addresses = [page.post("/api/report", content=json.dumps(document)).json()["address"] for _ in range(10)]
     assert [page.get(address).status_code for address in addresses] == [404] * 2 + [200] * 8
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setattr(sys, "argv", ["remanence", "explore", "--no-browser"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "pip install 'remanence[explore]', or --export page.html" in capsys.readouterr().err
+
+
+def test_a_twin_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("remanence.explore.twin.twin_page", lambda axes: pytest.fail("it was computed"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_twin(tmp_path / "file" / "page.html")
 
 
 def test_our_own_mistake_is_a_sentence_too(monkeypatch):

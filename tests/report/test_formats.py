@@ -63,6 +63,12 @@ def test_junit_fails_skips_or_passes(verdict):
     assert (int(suite.attrib["failures"]) > 0) == (verdict.exit_code == 1)
 
 
+def test_a_rate_that_may_be_above_the_limit_is_no_failure():
+    found = replace(result(Verdict.UNPROVEN), policy=Policy(0.5))  # 403 to 518 in 1000
+    attack = next(ET.fromstring(junit(found)).iter("testcase"))  # noqa: S314
+    assert [child.tag for child in attack] == ["skipped"]
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_summary_fits_a_pull_request_and_a_card_has_keys(verdict):
     found = result(verdict)

@@ -187,6 +187,10 @@ def test_the_unluckiest_records_and_classes_come_first():
     shown = records(found)
     assert [row.error for row in shown] == errors_found.sort().values[:10].tolist()
     assert shown[0].position == int(errors_found.argmin())
+    best = found.strongest
+    missed = replace(best, arrays={**best.arrays, "succeeded": DATA.labels[:, None] == 1})
+    by_class = classes(replace(found, evidence=(missed,)))
+    assert [(row.label, row.rate.rate) for row in by_class] == [(1, 1.0), (0, 0.0)]
     by_class = classes(found)
     assert sum(row.rate.trials for row in by_class) == 40
     assert sum(row.rate.successes for row in by_class) == found.strongest.main.successes

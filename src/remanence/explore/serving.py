@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from remanence.exceptions import InputError
@@ -25,7 +26,7 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
 
     # The port is known before the application is made, because it checks the Host header against it.
     config = uvicorn.Config(
-        "remanence", host=ADDRESS, port=port, log_level="warning", lifespan="off", ws="none",
+        "remanence", host=ADDRESS, port=port, log_level="critical", lifespan="off", ws="none",
         limit_concurrency=32, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     try:
@@ -37,4 +38,5 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     port = bound.getsockname()[1]
     config.app = application(port)
     ready(f"http://{ADDRESS}:{port}/")
-    uvicorn.Server(config).run(sockets=[bound])
+    with contextlib.suppress(KeyboardInterrupt):  # how a person ends it
+        uvicorn.Server(config).run(sockets=[bound])

@@ -13,7 +13,7 @@ from typing import Any
 
 from remanence import bounds
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
-from remanence.files import write_files
+from remanence.files import check_writable, write_files
 from remanence.progress import track
 from remanence.report.odds import sentence
 
@@ -28,6 +28,7 @@ _START = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000, "candidat
 
 def write_twin(path: Path, axes: dict[str, list[float]] = AXES) -> None:
     """Compute the grid (about a minute) and write the page."""
+    check_writable(path.parent)
     write_files(path.parent, {path.name: twin_page(axes).encode()})
 
 
