@@ -139,17 +139,17 @@ def test_who_does_not_know_the_batches_finds_less():
     assert rates[1].lower > rates[2].rate
 
 
-@pytest.mark.parametrize("loss", ["likelihood", "equation-1"])
-def test_any_module_and_pictures_of_any_shape_play(loss):
+def test_any_module_and_pictures_of_any_shape_play():
     generator = torch.Generator().manual_seed(0)
-    data = Records(torch.rand(30, 1, 4, 4, generator=generator), torch.randint(3, (30,), generator=generator))
+    data = Records(torch.rand(12, 1, 4, 4, generator=generator), torch.randint(3, (12,), generator=generator))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ELU(), nn.Flatten(), nn.Linear(12, 3))
-    mechanism = DPSGD(AnyModule(module), 1e-3, 6, max_grad_norm=0.5, learning_rate=0.5)
+    mechanism = DPSGD(AnyModule(module), 1e-3, 3, max_grad_norm=0.5, learning_rate=0.5)
     pictures = Game(
-        mechanism, Uninformed(), data[5:], Criterion(mean_squared_error, 1e-2), EmpiricalPrior(data[:5])
+        mechanism, Uninformed(), data[1:], Criterion(mean_squared_error, 1e-2), EmpiricalPrior(data[:1])
     )
-    evidence = play(pictures, GradientBased(starts=2, loss=loss), trials=4)
-    assert evidence.main.successes == 4
-    assert evidence.control.successes < 4
+    evidence = play(
+        pictures, GradientBased(labels=(int(data.labels[0]),), starts=1, most_iterations=100), trials=2
+    )
+    assert evidence.main.successes == 2
