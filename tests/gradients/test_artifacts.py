@@ -9,7 +9,6 @@ from conftest import relu_network
 from remanence import InputError, gradient_exposure
 from remanence.gradients.artifacts import (
     ArtifactSpace,
-    _null_projection,
     artifact_space,
     equation_9,
     exclusivity_reduced,
@@ -36,13 +35,13 @@ def test_an_artifact_batch_has_the_same_gradient(with_relu):
     inputs, labels = pictures(12, 30)
     change = largest_change(artifact_space(network, inputs, labels), inputs, value_range=BOX)
     moved = inputs + change
-    assert moved.min() >= -1 - 1e-12
-    assert moved.max() <= 1 + 1e-12
+    assert moved.min() >= -1 - 1e-6
+    assert moved.max() <= 1 + 1e-6
     assert change.square().mean().sqrt() > 0.05, "the change must be one that can be seen"
     for before, after in zip(
         gradients(network, inputs, labels), gradients(network, moved, labels), strict=True
     ):
-        assert (before - after).abs().max() < 1e-12
+        assert (before - after).abs().max() < 1e-7
 
 
 def test_a_batch_no_larger_than_the_layer_has_no_other():
@@ -71,7 +70,7 @@ def test_the_printed_bound_exceeds_what_is_possible():
     alphas = torch.tensor([[0.05, 1.0]]).double()
     x = torch.tensor([[1.0, 0.9], [0.0, 0.0]]).double()
     assert printed_bound(alphas, weight, x) == pytest.approx(0.632, abs=2e-3)
-    space = ArtifactSpace(_null_projection(alphas), _null_projection(weight))
+    space = ArtifactSpace(alphas, weight)
     reached = max(
         float(largest_change(space, x, value_range=BOX, seed=seed).square().sum()) for seed in range(6)
     )

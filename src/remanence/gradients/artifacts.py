@@ -14,57 +14,66 @@ import copy
 import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.optimize import linprog
+from scipy.sparse import eye_array, kron, vstack
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.exceptions import InputError
 from remanence.gradients.dense import dense_head
 
-_ASCENTS = 200
-_PROJECTIONS = 50
-
 
 @dataclass(frozen=True)
 class ArtifactSpace:
-    """All changes of a batch that leave its gradient as it is: Δ = onto_samples · C · onto_inputs."""
+    """All changes Δ `(samples, numbers)` of a batch that leave its gradient as it is: A Δ = 0 and Δ W₀ᵀ = 0."""
 
-    onto_samples: Tensor  # (samples, samples), the projection on the null space of A
-    onto_inputs: Tensor  # (numbers, numbers), the projection on the null space of W₀
+    alphas: Tensor  # A, (neurons, samples)
+    weight: Tensor  # W₀, (neurons, numbers)
 
     @property
     def ambiguous(self) -> Tensor:
         """Samples that can change, `(samples,)`: no attack can single them out without a prior."""
-        can_move = self.onto_inputs.diagonal().sum() > 0.5  # its trace is the dimension
-        return (self.onto_samples.diagonal() > 1e-9) & can_move
-
-    def project(self, change: Tensor) -> Tensor:
-        """The nearest change that leaves the gradient as it is."""
-        return self.onto_samples @ change @ self.onto_inputs
+        has_room = len(_null_space(self.weight)) > 0
+        return (_null_space(self.alphas).square().sum(0) > 1e-9) & has_room
 
 
 def artifact_space(model: nn.Module, inputs: Tensor, labels: Tensor) -> ArtifactSpace:
     """The space for a batch on a network whose first layer is dense, with or without a ReLU behind it."""
     layer, alphas = _first_layer(model, inputs, labels)
-    return ArtifactSpace(_null_projection(alphas.mT), _null_projection(layer.weight.detach().double()))
+    return ArtifactSpace(alphas.mT, layer.weight.detach().double())
 
 
 def largest_change(
-    space: ArtifactSpace, x: Tensor, *, value_range: tuple[float, float], seed: int = 0
+    space: ArtifactSpace, x: Tensor, *, value_range: tuple[float, float], climbs: int = 4, seed: int = 0
 ) -> Tensor:
-    """A large change inside the space that keeps all inputs in their range.
+    """A large change in the space that keeps all inputs in their range; x is `(samples, numbers)`.
 
-    The largest is a maximum of a convex function over a polytope, which is hard; this climbs ‖Δ‖² by projected
-    steps (Dykstra's projections on the space and the box) and ends feasible, so its size is a lower bound on
-    what is possible. The paper's Equation 9 is not one: it ignores the box (docs/gradients.md has an example).
+    The largest is a maximum of a convex function over a polytope, which is hard. This climbs ‖Δ‖² by linear
+    programs, each of which moves as far as possible along the last change, and stops at a corner that is
+    feasible: a lower bound on what is possible. The paper's Equation 9 is not one, since it ignores the range.
     """
+    samples, numbers = x.shape
     low, high = value_range
-    x = x.double()
-    generator = torch.Generator(device=x.device).manual_seed(seed)
-    change = space.project(torch.randn(x.shape, generator=generator, dtype=torch.float64, device=x.device))
-    for _ in range(_ASCENTS):
-        change = _feasible(space, x, 1.5 * change, low, high)
-    return change
+    alphas, weight = (matrix.cpu().numpy() for matrix in (space.alphas, space.weight))
+    # Rows of unit size, so that the solver's tolerance means the same for all of them.
+    conditions = vstack(
+        [
+            kron(_unit_rows(alphas), eye_array(numbers)),
+            kron(eye_array(samples), _unit_rows(weight)),
+        ]
+    ).tocsr()
+    flat = x.double().cpu().numpy().ravel()
+    box = np.stack([low - flat, high - flat], 1)
+    goal = np.random.default_rng(seed).standard_normal(flat.size)
+    change, nothing = np.zeros_like(flat), np.zeros(len(alphas) * numbers + samples * len(weight))
+    for _ in range(climbs):
+        found = linprog(-goal, A_eq=conditions, b_eq=nothing, bounds=box, method="highs")
+        if found.x is None or found.x @ found.x <= change @ change * (1 + 1e-9):
+            break
+        change = goal = found.x
+    return torch.from_numpy(change.reshape(samples, numbers).copy())
 
 
 def equation_9(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
@@ -78,9 +87,7 @@ def equation_9(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
 
 def printed_bound(alphas: Tensor, weight: Tensor, x: Tensor) -> float:
     """Equation 9 from A `(neurons, samples)`, W₀ and the inputs `(samples, numbers)`."""
-    _, sizes, right = torch.linalg.svd(weight, full_matrices=True)
-    rank = int((sizes > 1e-12 * sizes[0]).sum())
-    eta = (x @ right[rank:].mT).abs()  # (samples, null dimensions)
+    eta = (x @ _null_space(weight).mT).abs()  # (samples, null dimensions)
     onto_rows = torch.linalg.pinv(alphas) @ alphas
     return float(eta.square().sum() - torch.trace(onto_rows @ eta @ eta.mT))
 
@@ -160,21 +167,14 @@ def _relu_after(model: nn.Module, layer: str, example: Tensor | None) -> str:
     return after[0]
 
 
-def _null_projection(matrix: Tensor) -> Tensor:
-    """The orthogonal projection on the vectors that the matrix sends to 0."""
+def _null_space(matrix: Tensor) -> Tensor:
+    """An orthonormal basis, as rows, of the vectors that the matrix sends to 0."""
     _, sizes, right = torch.linalg.svd(matrix, full_matrices=True)
     rank = int((sizes > 1e-12 * sizes.max()).sum()) if len(sizes) and sizes.max() > 0 else 0
-    kept = right[rank:]
-    return kept.mT @ kept
+    return right[rank:]
 
 
-def _feasible(space: ArtifactSpace, x: Tensor, change: Tensor, low: float, high: float) -> Tensor:
-    """Dykstra's projection on the space and the box, then shrunk into the box without leaving the space."""
-    correction = torch.zeros_like(change)
-    for _ in range(_PROJECTIONS):
-        boxed = (x + change + correction).clamp(low, high) - x
-        correction = change + correction - boxed
-        change = space.project(boxed)
-    room = torch.where(change > 0, high - x, x - low)
-    needed = (change.abs() / room.clamp(min=1e-300)).where(change.abs() > 1e-14, 0.0)
-    return change / max(1.0, float(needed.max()))
+def _unit_rows(matrix: np.ndarray) -> np.ndarray:
+    """Rows divided by their length; a row of zeros stays."""
+    sizes = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix / np.where(sizes > 0, sizes, 1.0)

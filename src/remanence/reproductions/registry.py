@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from remanence.exceptions import InputError
-from remanence.references import HAYES_2023
+from remanence.references import HAYES_2023, PAN_2022
 from remanence.reproductions.reproduction import Reproduction, Settings
 
 _HOME = "remanence.reproductions"
@@ -112,6 +112,69 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 14"),
             f"{_HOME}.hayes_minibatch:figure_14",
             minutes=3,
+        ),
+        Reproduction(
+            "pan-table-1",
+            "Threat models of the gradient attacks",
+            PAN_2022.at("Table 1"),
+            f"{_HOME}.pan_attacks:table_1",
+            minutes=0,
+        ),
+        Reproduction(
+            "pan-table-2",
+            "One gradient, insecure batches of 8: DLG, Inverting, the printed algorithm and ours",
+            PAN_2022.at("Table 2, fully connected"),
+            f"{_HOME}.pan_attacks:table_2",
+            minutes=2,
+        ),
+        Reproduction(
+            "pan-figure-5",
+            "Other batches with the same gradient: how different, and a gallery",
+            PAN_2022.at("Figure 5"),
+            f"{_HOME}.pan_exclusivity:figure_5",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-6",
+            "Batches and what each attack makes of their gradients, a gallery",
+            PAN_2022.at("Figure 6"),
+            f"{_HOME}.pan_attacks:figure_6",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-7",
+            "The exact attack over batch size, epoch, width and depth",
+            PAN_2022.at("Figure 7 and C.5"),
+            f"{_HOME}.pan_attacks:figure_7",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-9",
+            "Groups A to E, pruning and signs: attacks and accuracies",
+            PAN_2022.at("Figure 9 and C.4"),
+            f"{_HOME}.pan_exclusivity:figure_9",
+            minutes=4,
+        ),
+        Reproduction(
+            "pan-figure-10",
+            "Insecure batches and exposed samples over width, depth, epoch and label mix",
+            PAN_2022.at("Figure 10"),
+            f"{_HOME}.pan_exclusivity:figure_10",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-11",
+            "With and without exclusive neurons: three attacks",
+            PAN_2022.at("Figure 11 and C.2"),
+            f"{_HOME}.pan_attacks:figure_11",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-c3",
+            "What leaving the first ReLU out costs in accuracy",
+            PAN_2022.at("Figure C.3"),
+            f"{_HOME}.pan_exclusivity:figure_c3",
+            minutes=1,
         ),
     )
 }
