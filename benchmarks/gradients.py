@@ -34,6 +34,7 @@ from remanence.gradients.exact import reconstruct
 from remanence.gradients.hybrid import hybrid_attack
 from remanence.gradients.low_rank import reconstruct_low_rank
 from remanence.gradients.metrics import Quality, quality
+from remanence.reproductions.pan_convolutional import NETWORKS
 
 Pictures = tuple[Tensor, Tensor]  # (samples, channels, h, w) in [−1, 1], and labels
 
@@ -232,66 +233,13 @@ def guard(options: argparse.Namespace) -> None:
         )
 
 
-def lenet5(classes: int) -> nn.Sequential:
-    return nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(
-            nn.Flatten(),
-            nn.Linear(16 * 53 * 53, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-            nn.Linear(84, classes),
-        ),
-    )
-
-
-def alexnet(classes: int) -> nn.Sequential:
-    """AlexNet's shapes without dropout; its dense layers are 4096 wide."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU()),
-        *(
-            nn.MaxPool2d(3, 2),
-            nn.Conv2d(192, 384, 3, 1, 1),
-            nn.ReLU(),
-            nn.Conv2d(384, 256, 3, 1, 1),
-            nn.ReLU(),
-        ),
-        *(nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Flatten(), nn.Linear(9216, 4096)),
-        *(nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)),
-    )
-
-
-def vgg13(classes: int) -> nn.Sequential:
-    """VGG-13's convolutions without batch normalisation; dense layers 1024 wide instead of 4096."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for width in (64, 128, 256, 512, 512):
-        for _ in range(2):
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    head = [
-        nn.Flatten(),
-        nn.Linear(25088, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, classes),
-    ]
-    for layer in layers:
-        if isinstance(layer, nn.Conv2d):  # torch's default shrinks the signal to nothing in ten layers
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    return nn.Sequential(*layers, *head)
-
-
 def hybrid(options: argparse.Namespace) -> None:
     """Pictures upsampled to 224 × 224 as in the paper; its data sets (ImageNet, ISIC, FaceScrub) are not to be had."""
     data = pictures(options.cifar, "xte", "yte")
-    for make in (lenet5, alexnet, vgg13)[: options.networks]:
+    for make in list(NETWORKS.values())[: options.networks]:
         for seed in range(options.batches):
             torch.manual_seed(seed)
-            network = make(10).to(options.device)
+            network = make(3, 224, 10).to(options.device)
             inputs, labels = draw(data, 8, seed)
             inputs = interpolate(inputs, size=(224, 224), mode="bilinear", align_corners=False).to(
                 options.device

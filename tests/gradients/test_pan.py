@@ -1,8 +1,10 @@
 """What the paper's figures promise, at the smallest scale at which the promise can be checked."""
 
 import pytest
+import torch
 
-from remanence.reproductions import pan_attacks, pan_exclusivity
+from remanence.gradients.dense import dense_head
+from remanence.reproductions import pan_attacks, pan_convolutional, pan_exclusivity
 from remanence.reproductions.reproduction import Settings
 
 
@@ -57,6 +59,20 @@ def test_no_attack_exceeds_the_bound_of_one_noised_gradient():
         cells = pan_exclusivity._shortlist(scenario, noise, trials=60)
         assert cells["shortlist of ten"]["lower"] <= cells["γ"]
         assert cells["shortlist of ten"]["lower"] > 0.1, "it beats a guess, or the comparison says nothing"
+
+
+def test_convolutional_networks_have_the_shapes_of_the_paper():
+    head = dense_head(pan_convolutional.lenet5(3, 224, 10), torch.zeros(1, 3, 224, 224))
+    assert head.weights[0].shape == (120, 44944)
+    assert not head.is_whole_network
+
+
+@pytest.mark.slow
+def test_pictures_behind_convolutions_are_rebuilt():
+    row = pan_convolutional.table_2(Settings()).rows[0]
+    assert row["features recovered"] == "8 of 8"
+    assert row["label accuracy"] == 1
+    assert row["PSNR"] > 8, "a grey picture has about 3.5"
 
 
 @pytest.mark.slow

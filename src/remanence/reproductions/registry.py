@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from remanence.exceptions import InputError
-from remanence.references import HAYES_2023, PAN_2022
+from remanence.references import HAYES_2023, MACIAZEK_2025, PAN_2022
 from remanence.reproductions.reproduction import Reproduction, Settings
 
 _HOME = "remanence.reproductions"
@@ -15,6 +15,13 @@ _HOME = "remanence.reproductions"
 REPRODUCTIONS = {
     entry.name: entry
     for entry in (
+        Reproduction(
+            "maciazek-table-1",
+            "A weak adversary reads training pictures out of transfer-learned heads",
+            MACIAZEK_2025.at("Tables 1 and 4; Figures 1, 6, 8 and 9"),
+            f"{_HOME}.maciazek:table_1",
+            minutes=3,
+        ),
         Reproduction(
             "hayes-shortlist-of-ten",
             "The likelihood attack on a shortlist of ten, its optimum and the bound",
@@ -125,6 +132,13 @@ REPRODUCTIONS = {
             "One gradient, insecure batches of 8: DLG, Inverting, the printed algorithm and ours",
             PAN_2022.at("Table 2, fully connected"),
             f"{_HOME}.pan_attacks:table_2",
+            minutes=2,
+        ),
+        Reproduction(
+            "pan-table-2-convolutional",
+            "Behind convolutions: features exactly, pictures by an untrained generator",
+            PAN_2022.at("Table 2 and Figure 8, convolutional"),
+            f"{_HOME}.pan_convolutional:table_2",
             minutes=2,
         ),
         Reproduction(
