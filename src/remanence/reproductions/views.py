@@ -106,6 +106,7 @@ def markdown(document: Document, *, picture: str | None) -> str:
     where = f"{environment['device']}, torch {environment['torch']}, {environment['seconds']:g} s"
     settings = "; ".join(f"{key.replace('_', ' ')} {as_text(v)}" for key, v in document["settings"].items())
     command = f"remanence reproduce {document['name']} --scale {document['scale']} --seed {document['seed']}"
+    command += " --data FOLDER" if document["scale"] == "paper" else ""
     return "\n".join(
         [
             f"# {document['reference']}: {document['title']}",
