@@ -160,11 +160,11 @@ def _few(count: int) -> NDArray[np.int_]:
 
 def _plain_ticks(axis: Axis) -> None:
     """Numbers as text: matplotlib's own for logarithmic axes are formulas."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(numticks=6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _axis_end(largest: float) -> float:

@@ -87,10 +87,10 @@ def _card(result: AuditResult, *, style: str = "") -> str:
 
 
 def _true_positives(evidence: Evidence) -> str:
-    """The share of targets found where 1 in 100 strangers is taken for one; nothing without numbers per trial."""
+    """The share of targets found where 1 in 100 strangers is taken for one, where there are errors to order."""
     curve = figures.curve(evidence)
     if curve is None:
-        return ""
+        return "n/a"
     confidence, (trials, counted) = evidence.main.confidence, curve.errors.shape
     found, size = curve.tpr_at_fpr(0.01, confidence=confidence), trials * counted
     # Resampling sees no uncertainty at 0 and 1; the exact interval at the found threshold does.
