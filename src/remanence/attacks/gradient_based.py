@@ -17,6 +17,7 @@ from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.dpsgd import DPSGD
 from remanence.mechanisms.networks import Network
 from remanence.priors import FinitePrior
+from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Transcript
 
@@ -106,45 +107,45 @@ class GradientBased(Attack[Transcript]):
         self, mechanism: DPSGD, release: Transcript, starts: Records, box: tuple[Tensor, Tensor]
     ) -> tuple[Records, Tensor, Tensor]:
         """Descend from all starts of all trials; the best record, its loss and the iterations, per trial."""
-        trials = len(release)
+        trials, device = len(release), starts.features.device
+        parameters = release["parameters"]
         left = remainder(mechanism, release, slice(None)).float()  # (trials, steps, numbers)
-        places = starts.features.expand(trials, *starts.features.shape).clone()
-        best, least = places.clone(), torch.full(places.shape[:2], torch.inf, device=places.device).double()
-        iterations = torch.zeros(trials, device=places.device)
-        active = torch.arange(trials, device=places.device)
-        full_rate = self.learning_rate * (box[1] - box[0])
-        rate = full_rate.float().repeat(trials)
-        seen = least.amin(1)
-        unit = 1.0 if self.loss == "likelihood" else mechanism.max_grad_norm**2  # a nat; one clean product
+        places = starts.features.expand(trials, *starts.features.shape)
         first, second = torch.zeros_like(places), torch.zeros_like(places)
-        for iteration in range(1, self.most_iterations + 1):
-            here = places[active].requires_grad_()
-            losses = self._losses(
-                mechanism, release["parameters"][active], left[active], here, starts.labels
-            )  # (active, starts)
+        best, least = places, torch.full(places.shape[:2], torch.inf, dtype=torch.float64, device=device)
+        full_rate = self.learning_rate * float(box[1] - box[0])
+        rate, seen = torch.full((trials,), full_rate, device=device), least.amin(1)
+        unit = 1.0 if self.loss == "likelihood" else mechanism.max_grad_norm**2  # a nat; one clean product
+        going = torch.arange(trials, device=device)
+        found, lowest, iterations = best.clone(), least.clone(), torch.zeros(trials, device=device)
+        for iteration in track(
+            range(1, self.most_iterations + 1), total=self.most_iterations, what="searching"
+        ):
+            here = places.detach().requires_grad_()
+            losses = self._losses(mechanism, parameters, left, here, starts.labels)  # (trials, starts)
             (slope,) = torch.autograd.grad(losses.sum(), here)
-            better = losses.detach() < least[active]
-            least[active] = torch.where(better, losses.detach(), least[active])
-            best[active] = torch.where(_like(better, here), here.detach(), best[active])
-            first[active] = 0.9 * first[active] + 0.1 * slope
-            second[active] = 0.999 * second[active] + 0.001 * slope.square()
-            mean = first[active] / (1 - 0.9**iteration)
-            spread = (second[active] / (1 - 0.999**iteration)).sqrt() + 1e-12
-            moved = here.detach() - _like(rate[active], here) * mean / spread
-            places[active] = moved.clamp(*box)
-            iterations[active] += 1
-            if iteration % _PATIENCE == 0:
-                now = least.amin(1)
-                flat = ~(seen - now > unit * 1e-3 + now.abs() * 1e-6)
-                rate = torch.where(flat, rate / 4, rate)
-                seen = now
-                active = active[rate[active] > full_rate / 256]
-                if len(active) == 0:
-                    break
-        chosen = least.argmin(1, keepdim=True)
-        row = torch.arange(trials, device=places.device)[:, None]
-        found = Records(best[row, chosen], starts.labels[chosen])
-        return found, least.amin(1), iterations
+            here, losses = here.detach(), losses.detach()
+            better = losses < least
+            least, best = torch.where(better, losses, least), torch.where(_like(better, here), here, best)
+            first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope.square()
+            spread = (second / (1 - 0.999**iteration)).sqrt() + 1e-12
+            places = (here - _like(rate, here) * first / (1 - 0.9**iteration) / spread).clamp(*box)
+            if iteration % _PATIENCE and iteration < self.most_iterations:
+                continue
+            found[going], lowest[going], iterations[going] = best, least, float(iteration)
+            falls = seen - least.amin(1) > unit * 1e-3 + least.amin(1).abs() * 1e-6
+            rate, seen = torch.where(falls, rate, rate / 4), least.amin(1)
+            on = rate > full_rate / 256
+            if not on.any():
+                break
+            if not on.all():  # what is done is left out
+                going, parameters, left, places, first, second, best, least, rate, seen = (
+                    tensor[on]
+                    for tensor in (going, parameters, left, places, first, second, best, least, rate, seen)
+                )
+        chosen = lowest.argmin(1, keepdim=True)
+        row = torch.arange(trials, device=device)[:, None]
+        return Records(found[row, chosen], starts.labels[chosen]), lowest.amin(1), iterations
 
     def _losses(
         self, mechanism: DPSGD, parameters: Tensor, left: Tensor, places: Tensor, labels: Tensor
