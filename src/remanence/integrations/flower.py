@@ -1,0 +1,123 @@
+"""Flower: keep the updates of a federation that one owns for an audit, or hold back those that give samples away.
+
+Both are client mods: `ClientApp(mods=[record_updates(folder)])`. They see what a client sends, nothing of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from remanence.exceptions import InputError
+from remanence.files import write_files
+from remanence.gradients.dense import dense_head
+from remanence.gradients.exact import reconstruct
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message  # pyright: ignore[reportMissingImports]
+
+    CallNext = Callable[[Message, Context], Message]
+    Mod = Callable[[Message, Context, CallNext], Message]
+
+EXPOSED = 700  # the code of the error that goes out in place of an update
+
+
+def record_updates(folder: Path | str) -> Mod:
+    """Write the weights that came in and the update that goes out, for `remanence gradient --weights --gradient`.
+
+    Files are named by message and client; the update is new weights minus old ones, so pass the learning
+    rate of a single step to `--learning-rate`.
+    """
+    place = Path(folder)
+
+    def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+        before = _weights(message)
+        reply = call_next(message, context)
+        after = _weights(reply) if not reply.has_error() else {}
+        if before and after.keys() == before.keys():
+            name = f"{message.metadata.group_id or 'round'}-{context.node_id}"
+            write_files(
+                place,
+                {
+                    f"weights-{name}.safetensors": save(before),
+                    f"update-{name}.safetensors": save(
+                        {
+                            key: (after[key] - before[key]).contiguous()
+                            for key in before
+                            if after[key].is_floating_point()
+                        }
+                    ),
+                },
+            )
+        return reply
+
+    return mod
+
+
+def withhold_exposed(
+    make_model: Callable[[], nn.Module], *, learning_rate: float, example: Tensor | None = None
+) -> Mod:
+    """Send an error instead of an update from which the exact attack reads samples.
+
+    For clients that take one step; `make_model` makes the network, `example` is a batch of zeros of the right
+    shape for one with convolutions in front. A quiet mod is no protection: the attack is one of many.
+    """
+    if not learning_rate > 0:
+        raise InputError(
+            "The learning rate cannot be used.",
+            needs="above 0",
+            got=str(learning_rate),
+            hint="the client's own",
+        )
+
+    def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+        before = _weights(message)
+        reply = call_next(message, context)
+        if reply.has_error() or not before:
+            return reply
+        found = exposed_samples(
+            make_model(), before, _weights(reply), learning_rate=learning_rate, example=example
+        )
+        return _error(message, found) if found else reply
+
+    return mod
+
+
+def exposed_samples(
+    model: nn.Module,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    *,
+    learning_rate: float,
+    example: Tensor | None = None,
+) -> int:
+    """How many samples the exact attack reads off the difference of two states."""
+    model.load_state_dict(dict(before))
+    head = dense_head(model.eval(), example)
+    names = [name for name, _ in model.named_parameters()]
+    gradient = {name: ((before[name] - after[name]) / learning_rate).unsqueeze(0) for name in names}
+    # A difference of weights is rounded at the size of the weights, not of the gradient.
+    size = max(float(before[name].abs().max()) for name in names)
+    seen = max(float(gradient[name].abs().max()) for name in names)
+    precision = torch.finfo(before[names[0]].dtype).eps * max(1.0, size / (learning_rate * max(seen, 1e-30)))
+    found = reconstruct(head, head.layers_of(gradient), precision=precision)
+    return int(found.found.sum())
+
+
+def _weights(message: Message) -> dict[str, Tensor]:
+    """The first set of arrays in a message, as tensors."""
+    for record in message.content.array_records.values():
+        return dict(record.to_torch_state_dict())
+    return {}
+
+
+def _error(message: Message, count: int) -> Any:
+    from flwr.app import Error, Message  # pyright: ignore[reportMissingImports]
+
+    reason = f"{count} samples can be read off this update; it was withheld"
+    return Message(Error(EXPOSED, reason), reply_to=message)
