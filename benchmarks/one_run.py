@@ -144,17 +144,20 @@ def opacus() -> None:
         "noise from a repeated seed": (strong, {"bug": repeated_seed}),
         "a shuffle accounted as Poisson": (strong, {"poisson": False}),
     }
-    print("run | verdict | found in 1000 (floor) | ceiling | surest right | p-value | μ at least | caveats")
+    print(
+        "run | verdict | found in 1000 | ceiling | p-value | noise multiplier at most | μ of any mechanism | caveats"
+    )
     for name, (canaries, settings) in runs.items():
         with tempfile.TemporaryDirectory() as folder:
             train(Path(folder) / "run", canaries, *rest, **settings)
             result = audit_run(Path(folder) / "run", policy=Policy(0.75))
         best = result.strongest
         ceiling = "none" if not result.bounds else f"{1000 * result.bounds[0].success:.0f}"
+        noise = best.findings.get("noise_multiplier_at_most")
         print(
-            f"{name} | {result.verdict} | {1000 * best.main.rate:.0f} ({1000 * best.main.lower:.0f}) | {ceiling} | "
-            f"{best.findings['surest_guesses_correct']} of {best.findings['surest_guesses']} | "
-            f"{best.findings['p_value_of_the_claim']:.2g} | {best.findings['gaussian_mu_at_least']:.2f} | "
+            f"{name} | {result.verdict} | {1000 * best.main.rate:.0f} | {ceiling} | "
+            f"{best.findings['p_value_of_the_claim']:.2f} | {'any' if noise is None else f'{noise:.2f}'} | "
+            f"{best.findings['gaussian_mu_at_least']:.2f} | "
             f"{', '.join(caveat.id for caveat in best.caveats) or 'none'}",
             flush=True,
         )

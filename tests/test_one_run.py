@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
@@ -152,6 +153,42 @@ def test_certified_pairs_give_a_curve_at_or_above_the_exact_one():
 
 def _gaussian_delta(epsilon):
     return float(ndtr(0.5 - epsilon) - math.exp(epsilon) * ndtr(-0.5 - epsilon))
+
+
+@pytest.mark.parametrize("claim", [(0.5, 0.0), (1.0, 0.02), (0.0, 0.1)])
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_the_recursion_is_the_linear_program_that_the_inequalities_make(claim, candidates):
+    """Maximise P(C ≥ c) over all laws of C that the two inequalities allow, for a curve of straight lines."""
+    epsilon, delta = claim
+    canaries, guesses = 12, 10
+    counts = np.arange(guesses + 1)
+    lines = [(math.exp(epsilon), delta), (math.exp(-epsilon), 1 - math.exp(-epsilon) * (1 - delta))]
+    rows, limits = [], []
+    for i in range(1, guesses + 1):
+        right = counts / canaries * (counts >= i)
+        wrong = (guesses - counts) / canaries * (counts >= i - 1)
+        for slope, offset in lines:
+            if candidates == 1:
+                rows.append(right - slope * wrong)
+                limits.append(offset)
+            for again, shift in lines if candidates > 1 else []:
+                rows.append(right - slope * again * wrong / (candidates - 1))  # G(G(b / (n − 1)))
+                limits.append(slope * shift + offset)
+                rows.append(right - slope * again * (wrong + right) / candidates)  # G(G(b + a) / n)
+                limits.append(slope * shift / candidates + offset)
+            if candidates > 1:  # each G is also at most 1
+                rows += [right]
+                limits += [slope / candidates + offset]
+    for correct in (5, 7, 9):
+        best = linprog(
+            -(counts >= correct).astype(float),
+            A_ub=np.array(rows),
+            b_ub=np.array(limits),
+            A_eq=np.ones((1, guesses + 1)),
+            b_eq=[1.0],
+        )
+        found = Outcome(correct, guesses, canaries, candidates).p_value(LinesCurve((claim,)))
+        assert found == pytest.approx(-best.fun, rel=1e-3)
 
 
 def test_an_impossible_outcome_is_refused():

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating[Any]]
 
-_STATES = 200  # the smallest p-value is 1 in so many
+_STATES = 100  # the smallest p-value is 1 in so many
 
 
 @final

@@ -35,7 +35,8 @@ from remanence.verdict import Policy, decide
 
 ATTACK = "one-run-canaries"
 _SURE = 6.0  # standard deviations that chance does not explain
-_STATES = 200  # of the exact test's chain
+_STATES = 100  # of the exact test: the smallest p-value is 1 in so many
+_SEARCHING = 40  # states, while searching for the noise
 _HALVINGS = 4  # to 4 % of the noise
 _MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
 _SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
@@ -213,7 +214,7 @@ def audit_run(
 
     def rejects(scale: float) -> bool:
         if exact is not None:
-            return exact(scale, _STATES // 4) <= level
+            return exact(scale, _SEARCHING) <= level
         return outcome.rejects(dpsgd_curve(_scaled(run.claimed, scale)), level)
 
     rejected = p_value <= level
