@@ -63,6 +63,7 @@ def test_a_run_writes_what_it_prints(tiny_entry, tmp_path, monkeypatch, capsys):
     document = json.loads((tmp_path / "tiny.json").read_text())
     assert document["rows"][1]["attack"]["rate"] == 0.1
     assert document["seed"] == 7
+    assert "--seed 7 --trials 20" in (tmp_path / "tiny.md").read_text()
     page = (tmp_path / "tiny.md").read_text()
     for text in (as_text(document["rows"][0]["attack"]), "a stand-in", "nothing was trained"):
         assert text in out

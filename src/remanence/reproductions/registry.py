@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from remanence.exceptions import InputError
-from remanence.references import HAYES_2023, MACIAZEK_2025, PAN_2022
+from remanence.references import BALLE_2022, HAYES_2023, MACIAZEK_2025, PAN_2022
 from remanence.reproductions.reproduction import Reproduction, Settings
 
 _HOME = "remanence.reproductions"
@@ -15,6 +15,13 @@ _HOME = "remanence.reproductions"
 REPRODUCTIONS = {
     entry.name: entry
     for entry in (
+        Reproduction(
+            "balle-reconstructor",
+            "An informed adversary's network against the nearest-neighbour oracle: weights, answers, shadows",
+            BALLE_2022.at("Figures 5c and 7; §VI-B and §VI-C"),
+            f"{_HOME}.balle_shadows:reconstructor",
+            minutes=4,
+        ),
         Reproduction(
             "maciazek-table-1",
             "A weak adversary reads training pictures out of transfer-learned heads",
@@ -222,6 +229,7 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
         "reference": entry.reference.short,
         "scale": settings.scale,
         "seed": settings.seed,
+        "trials": settings.trials,
         **outcome.to_json(),
         "environment": {
             "torch": torch.__version__,

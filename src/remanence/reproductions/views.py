@@ -107,6 +107,7 @@ def markdown(document: Document, *, picture: str | None) -> str:
     settings = "; ".join(f"{key.replace('_', ' ')} {as_text(v)}" for key, v in document["settings"].items())
     command = f"remanence reproduce {document['name']} --scale {document['scale']} --seed {document['seed']}"
     command += " --data FOLDER" if document["scale"] == "paper" else ""
+    command += f" --trials {document['trials']}" if document.get("trials") else ""
     return "\n".join(
         [
             f"# {document['reference']}: {document['title']}",
