@@ -18,7 +18,13 @@ from remanence.exceptions import InputError
 from remanence.gradients.dense import DenseHead, dense_head, head_inputs
 from remanence.gradients.exact import reconstruct
 from remanence.gradients.exposure import Exposure, head_exposure
-from remanence.gradients.files import check_gradient, load_weights, read_batch, read_tensors
+from remanence.gradients.files import (
+    check_gradient,
+    gradient_of_update,
+    load_weights,
+    read_batch,
+    read_tensors,
+)
 from remanence.gradients.leak_map import LayerLeak, leak_map
 from remanence.loading import load_network
 from remanence.mechanisms.shared_gradient import SharedGradient
@@ -39,11 +45,7 @@ class Subject:
     gradients: Sequence[dict[str, Tensor]]
     batch: Records | None  # what enters the head, for the owner's own batch
     exposure: Exposure | None
-
-    @property
-    def precision(self) -> float:
-        """The rounding error of the gradient's numbers; the coarsest tensor counts."""
-        return max(torch.finfo(value.dtype).eps for values in self.gradients for value in values.values())
+    precision: float  # the relative rounding error of the gradients' numbers; the coarsest counts
 
     @property
     def scope(self) -> str:
@@ -78,18 +80,25 @@ def open_subject(
         _check_labels(records.labels, head.classes)
         entering = Records(head_inputs(model, head, records.features), records.labels)
         exposure = head_exposure(head, entering.features, entering.labels)
-        return Subject(model, head, [_own_gradient(model, records)], entering, exposure)
+        return Subject(
+            model, head, [_own_gradient(model, records)], entering, exposure, torch.finfo(dtype).eps
+        )
     example = None
     if input_shape is not None:
         example = torch.randn(4, *input_shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     head = dense_head(model, example)
-    found = []
+    found, precision = [], 0.0
     for path in gradients:
         values = read_tensors(path)
+        coarse = max(
+            (torch.finfo(value.dtype).eps for value in values.values() if value.is_floating_point()),
+            default=0.0,
+        )
         if learning_rate is not None:
-            values = {name: value / -learning_rate for name, value in values.items()}
+            values, coarse = gradient_of_update(model.state_dict(), values, learning_rate)
         found.append(check_gradient(model, values, str(path)))
-    return Subject(model, head, found, None, None)
+        precision = max(precision, coarse)
+    return Subject(model, head, found, None, None, precision)
 
 
 def audit_gradients(
@@ -120,7 +129,7 @@ def audit_gradients(
     names = [name for name, _ in network.named_parameters()]
     tensors = [part.to(dtype) for layer in layers for part in layer if part is not None]
     game = Captured(
-        SharedGradient(network, (head.weights[0].shape[1],)),
+        SharedGradient(network, (head.weights[0].shape[1],), rounding=subject.precision),
         Gradient(dict(zip(names, tensors, strict=True))),
         None if subject.batch is None else [subject.batch],
         batch_size=_rank_of_first(leaks, head),

@@ -84,13 +84,19 @@ def test_several_gradients_count_every_sample(folder, capsys, monkeypatch):
     assert json.loads(out)["evidence"][0]["main"]["trials"] == 12
 
 
-def test_an_update_is_a_gradient_times_the_learning_rate(folder, capsys, monkeypatch):
-    update = {name: -0.05 * value for name, value in torch.load("dense.pt", weights_only=True).items()}
+def test_an_update_is_new_weights_minus_old_ones(folder, capsys, monkeypatch):
+    weights = torch.load("dense.weights.pt", weights_only=True)
+    gradient = torch.load("dense.pt", weights_only=True)
+    # Rounded as a client rounds it: at the size of the weights.
+    update = {name: (weights[name] - 0.05 * gradient[name]) - weights[name] for name in gradient}
     save_file(update, "update.safetensors")
-    options = ["--gradient", "update.safetensors", "--learning-rate", "0.05", "--json", "--out", "result"]
-    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options)
+    options = ["--gradient", "update.safetensors", "--json", "--out", "result", "--learning-rate"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options, "0.05")
     assert code == 1
     assert json.loads(out)["evidence"][0]["main"]["successes"] == 6
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options, "0")
+    assert code == 2
+    assert "learning rate" in err
 
 
 def test_an_own_batch_is_reported_sample_by_sample(folder, capsys, monkeypatch):

@@ -55,7 +55,7 @@ def reconstruct(
     gradient was computed: 1.2e-7 for float32, 2.2e-16 for float64. A batch that is recovered whole is refined
     by least squares over all neurons. `start` is what another attack has recovered already.
     """
-    tolerance = max(1e-6, 1e4 * precision)
+    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     head.require_readable()
     trials, _, numbers = layers[0][0].shape
     device = layers[0][0].device

@@ -123,3 +123,24 @@ def read_batch(path: Path, dtype: torch.dtype) -> Records:
     )
     records.require_finite("batch")
     return records
+
+
+def gradient_of_update(
+    weights: Mapping[str, Tensor], update: Mapping[str, Tensor], learning_rate: float
+) -> tuple[dict[str, Tensor], float]:
+    """The gradient behind new weights minus old ones after one plain step, and its relative rounding error.
+
+    A difference of weights is rounded at the size of the weights, which are larger than a step.
+    """
+    if not learning_rate > 0:
+        raise InputError(
+            "The learning rate cannot be used.",
+            needs="a number above 0",
+            got=f"{learning_rate:g}",
+            hint="the client's",
+        )
+    gradient = {name: value / -learning_rate for name, value in update.items()}
+    largest = max((float(value.abs().max()) for value in gradient.values()), default=0.0)
+    size = max((float(weights[name].abs().max()) for name in update if name in weights), default=0.0)
+    eps = max((torch.finfo(value.dtype).eps for value in update.values()), default=0.0)
+    return gradient, eps * max(1.0, size / (learning_rate * max(largest, 1e-30)))

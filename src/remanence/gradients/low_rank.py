@@ -159,7 +159,7 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, pr
     """Inputs, scales and labels from the columns of A up to scale; only samples that explain their column count."""
     rows, bias = layers[0][0][0][live], layers[0][1]
     rank = directions.shape[1]
-    tolerance = max(1e-6, 1e4 * precision)
+    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     inputs = torch.linalg.lstsq(directions, rows).solution  # up to the scales of the columns
     if bias is not None:
         scales = torch.linalg.lstsq(directions, bias[0][live].unsqueeze(1)).solution.squeeze(1)

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from remanence.exceptions import InputError
 from remanence.files import write_files
 from remanence.gradients.dense import dense_head
 from remanence.gradients.exact import reconstruct
+from remanence.gradients.files import gradient_of_update
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message  # pyright: ignore[reportMissingImports]
@@ -67,13 +66,6 @@ def withhold_exposed(
     For clients that take one step; `make_model` makes the network, `example` is a batch of zeros of the right
     shape for one with convolutions in front. A quiet mod is no protection: the attack is one of many.
     """
-    if not learning_rate > 0:
-        raise InputError(
-            "The learning rate cannot be used.",
-            needs="above 0",
-            got=str(learning_rate),
-            hint="the client's own",
-        )
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
         before = _weights(message)
@@ -99,12 +91,9 @@ def exposed_samples(
     """How many samples the exact attack reads off the difference of two states."""
     model.load_state_dict(dict(before))
     head = dense_head(model.eval(), example)
-    names = [name for name, _ in model.named_parameters()]
-    gradient = {name: ((before[name] - after[name]) / learning_rate).unsqueeze(0) for name in names}
-    # A difference of weights is rounded at the size of the weights, not of the gradient.
-    size = max(float(before[name].abs().max()) for name in names)
-    seen = max(float(gradient[name].abs().max()) for name in names)
-    precision = torch.finfo(before[names[0]].dtype).eps * max(1.0, size / (learning_rate * max(seen, 1e-30)))
+    update = {name: after[name] - before[name] for name, _ in model.named_parameters()}
+    gradient, precision = gradient_of_update(before, update, learning_rate)
+    gradient = {name: value.unsqueeze(0) for name, value in gradient.items()}
     found = reconstruct(head, head.layers_of(gradient), precision=precision)
     return int(found.found.sum())
 

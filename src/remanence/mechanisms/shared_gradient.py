@@ -40,6 +40,7 @@ class SharedGradient(Mechanism[Gradient]):
     noise_multiplier: float = 0.0
     keep: float = 1.0
     signs: bool = False
+    rounding: float | None = None  # relative, where an update is coarser than the network's own numbers
     name: ClassVar[str] = "shared gradient"
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class SharedGradient(Mechanism[Gradient]):
     @property
     def precision(self) -> float:
         """The rounding error of the numbers that the gradient is computed in."""
-        return torch.finfo(next(self.module.parameters()).dtype).eps
+        return self.rounding or torch.finfo(next(self.module.parameters()).dtype).eps
 
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the update."""
