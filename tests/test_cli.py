@@ -102,7 +102,9 @@ def test_the_demo_gives_a_verdict_for_each_and_says_where(run, tmp_path):
     for target in TARGETS:
         assert target in out
         assert (tmp_path / "demo-runs" / target / DOCUMENT).exists()
-    assert str(tmp_path / "demo-runs") in out.replace("\n", "")
+        assert f'href="{target}/report.html"' in (tmp_path / "demo-runs/index.html").read_text()
+        assert (tmp_path / "demo-runs" / target / "report.html").exists()
+    assert out.rstrip().endswith(f"Reports: {tmp_path / 'demo-runs/index.html'}")
 
 
 def test_a_factory_file_is_audited(run, tmp_path):

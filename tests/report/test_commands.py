@@ -45,6 +45,18 @@ def test_formats_for_machines_are_printed_or_written(call, tmp_path, form):
     assert (tmp_path / "file").read_text() == out
 
 
+def test_reconstructions_are_kept_on_request_and_go_away_without_it(call, tmp_path):
+    (tmp_path / "mine.py").write_text("from remanence.targets import diabetes_shortlist as factory\n")
+    folder = tmp_path / "remanence-runs/mine-factory"
+    for extra, kept in ((["--show-reconstructions"], True), ([], False)):
+        call("audit", "mine.py:factory", "--trials", "10", *extra)
+        for name in ("gallery.html", "gallery.safetensors"):
+            assert (folder / name).exists() == kept
+            assert not kept or (folder / name).stat().st_mode & 0o777 == 0o600
+    call("audit", "diabetes-shortlist", "--trials", "10")
+    assert (tmp_path / "remanence-runs/diabetes-shortlist/gallery.html").exists()  # public data
+
+
 def test_compare_exits_with_1_where_something_got_worse(call, tmp_path):
     result(Verdict.PROTECTED).save(tmp_path / "a")
     result(Verdict.UNPROVEN).save(tmp_path / "b")

@@ -270,5 +270,11 @@ def test_pictures_in_a_gallery_are_pictures():
     assert "img-src data:" in page
 
 
+def test_a_membership_game_is_told_as_one():
+    found = result(Verdict.PROTECTED)
+    game = replace(found, threat_model={**found.threat_model, "game": "Membership"})
+    assert "told the target from another record 460 times in 1000" in Page(report(game)).text
+
+
 def test_a_notebook_shows_the_card():
     assert result(Verdict.EXPOSED)._repr_html_() == card(result(Verdict.EXPOSED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 from remanence.exceptions import InputError
 
@@ -37,6 +38,13 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
         ) from None
     port = bound.getsockname()[1]
     config.app = application(port)
-    ready(f"http://{ADDRESS}:{port}/")
+
+    class Announced(uvicorn.Server):
+        """Says where it is once it listens, so that no browser comes too early."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            ready(f"http://{ADDRESS}:{port}/")
+
     with contextlib.suppress(KeyboardInterrupt):  # how a person ends it
-        uvicorn.Server(config).run(sockets=[bound])
+        Announced(config).run(sockets=[bound])

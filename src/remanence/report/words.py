@@ -36,10 +36,14 @@ def tightest(result: AuditResult) -> Bound | None:
 def found(result: AuditResult) -> str:
     """The numbers behind the verdict, out of 1000."""
     best, ceiling = result.strongest, tightest(result)
+    rate = thousandths(best.main.rate)
+    done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
+    if result.threat_model["game"] == "Membership":
+        done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
     words = (
-        f"The strongest attack, {best.attack}, recovered {thousandths(best.main.rate)} records in 1000 "
+        f"The strongest attack, {best.attack}, {done} "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
-        f"Guessing recovers {thousandths(best.baseline.value)}; "
+        f"{guessed} {thousandths(best.baseline.value)}; "
         f"your limit is {thousandths(result.policy.max_success)}."
     )
     if ceiling is not None:
