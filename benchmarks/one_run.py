@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,16 +107,16 @@ def train(
     data = TensorDataset(
         torch.cat([images, canaries.inserted.features]), torch.cat([labels, canaries.inserted.labels])
     )
-    model = network(16)
-    engine = PrivacyEngine()
-    model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5),
+    plain, engine = network(16), PrivacyEngine()
+    made: Any = engine.make_private(
+        module=plain,
+        optimizer=torch.optim.SGD(plain.parameters(), lr=0.5, momentum=0.5),
         data_loader=DataLoader(data, batch_size=256, shuffle=not poisson),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         poisson_sampling=poisson,
     )
+    model, optimizer, loader = made
     if bug is not None:
         bug(optimizer)
     with record(engine, optimizer, model, loader, out=out, canaries=canaries):

@@ -12,6 +12,7 @@ import time
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from opacus import PrivacyEngine
@@ -36,9 +37,7 @@ def network(width: int) -> nn.Module:
     )
 
 
-def run(
-    folder: Path | None, *, width: int, batch: int, steps: int, keep: str | None = None
-) -> tuple[float, float]:
+def run(folder: Path | None, *, width: int, batch: int, steps: int) -> tuple[float, float]:
     """Seconds of the loop, and seconds after it."""
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
@@ -48,19 +47,19 @@ def run(
         torch.cat([images, canaries.inserted.features]),
         torch.cat([torch.tensor(labels), canaries.inserted.labels]),
     )
-    model = network(width)
-    engine = PrivacyEngine()
-    model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+    plain, engine = network(width), PrivacyEngine()
+    made: Any = engine.make_private(
+        module=plain,
+        optimizer=torch.optim.SGD(plain.parameters(), lr=0.5),
         data_loader=DataLoader(data, batch_size=batch),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
     )
+    model, optimizer, loader = made
     recording = (
         nullcontext()
         if folder is None
-        else record(engine, optimizer, model, loader, out=folder, canaries=canaries, keep=keep)
+        else record(engine, optimizer, model, loader, out=folder, canaries=canaries)
     )
     done, seconds = 0, 0.0
     with recording:

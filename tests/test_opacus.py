@@ -279,6 +279,7 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     printed = capsys.readouterr().out
     assert "CONTRADICTED" in printed
     assert "gaussian mu at least" in printed
+    assert "noise multiplier at most" in (tmp_path / "out" / "report.html").read_text()
     loaded = AuditResult.load(tmp_path / "out")
     assert loaded.verdict is Verdict.CONTRADICTED
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
