@@ -29,7 +29,7 @@ EXPOSED = 700  # the code of the error that goes out in place of an update
 def record_updates(folder: Path | str) -> Mod:
     """Write the weights that came in and the update that goes out, for `remanence gradient --weights --gradient`.
 
-    Files are named by message and client; the update is new weights minus old ones, so pass the learning
+    Files are named by client and numbered by round; the update is new weights minus old ones, so pass the learning
     rate of a single step to `--learning-rate`.
     """
     place = Path(folder)
@@ -39,7 +39,8 @@ def record_updates(folder: Path | str) -> Mod:
         reply = call_next(message, context)
         after = _weights(reply) if not reply.has_error() else {}
         if before and after.keys() == before.keys():
-            name = f"{message.metadata.group_id or 'round'}-{context.node_id}"
+            seen = len(list(place.glob(f"update-{context.node_id}-*.safetensors")))
+            name = f"{context.node_id}-{seen + 1}"
             write_files(
                 place,
                 {
