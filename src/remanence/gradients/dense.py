@@ -73,7 +73,7 @@ class DenseHead:
     ) -> list[tuple[Tensor, Tensor]]:
         """Weight and bias gradients of each layer, summed over the last batch dimension of `x`.
 
-        `present` (a mask) leaves samples out.
+        `present` weights the samples; 0 leaves one out.
         """
         inputs, logits = self.forward(x)
         deltas = self.backward(inputs, self.loss_vectors(logits, labels))

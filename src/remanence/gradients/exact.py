@@ -160,13 +160,12 @@ def _compact(inputs: Tensor, labels: Tensor, slots: int) -> tuple[Tensor, Tensor
 
 def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, sizes: Tensor) -> Layers:
     """The gradient that the recovered samples do not explain."""
-    explained = head.gradients(inputs, labels.clamp(min=0), present=(labels >= 0).to(inputs))
-    divisor = sizes.clamp(min=1).to(inputs)
-    left: Layers = []
-    for (weight, bias), (weight_part, bias_part) in zip(layers, explained, strict=True):
-        rest = None if bias is None else bias - bias_part / divisor[:, None]
-        left.append((weight - weight_part / divisor[:, None, None], rest))
-    return left
+    share = (labels >= 0).to(inputs) / sizes.clamp(min=1).unsqueeze(1)
+    explained = head.gradients(inputs, labels.clamp(min=0), present=share)
+    return [
+        (weight - weight_part, None if bias is None else bias - bias_part)
+        for (weight, bias), (weight_part, bias_part) in zip(layers, explained, strict=True)
+    ]
 
 
 def _refine(
@@ -192,11 +191,12 @@ def _refine(
         inputs = torch.where(improving[:, None, None], tried, inputs)
         worthwhile = shares_after.sum(1) < shares.sum(1) / 2
         shares = torch.where(improving[:, None], shares_after, shares)
-        left = [
-            (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
-            for (w, b), (v, c) in zip(after, left, strict=True)
-        ]
         improving &= worthwhile
+        if improving.any():
+            left = [
+                (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
+                for (w, b), (v, c) in zip(after, left, strict=True)
+            ]
     return inputs, shares
 
 
