@@ -1,11 +1,15 @@
 """The report in a browser and on paper."""
 
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 from audit_results import poisoned, result
 from remanence import Verdict
+from remanence.attacks.catalogue import CATALOGUE
+from remanence.caveats import CAVEATS
 from remanence.report.html import index, report
 from remanence.report.writing import write_index, write_report
 
@@ -30,6 +34,18 @@ def test_a_report_fits_a_telephone_and_four_printed_pages(watch, tmp_path, verdi
     assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360
     printed = watched.page.pdf(prefer_css_page_size=True)
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
+
+
+def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path):
+    found = result(Verdict.EXPOSED)
+    best = found.strongest
+    arrays = {**best.arrays, "class": torch.arange(40) % 10}
+    worst = replace(best, caveats=tuple(CAVEATS.values()), unresolved=tuple(range(40)), arrays=arrays)
+    everything = replace(found, evidence=tuple(replace(worst, attack=name) for name in CATALOGUE))
+    watched = watch(write_report(everything, tmp_path).as_uri())
+    watched.keep("report-everything")
+    assert watched.violations() == []
+    assert len(re.findall(rb"/Type\s*/Page\b", watched.page.pdf(prefer_css_page_size=True))) <= 4
 
 
 def test_the_first_screen_answers_the_first_question(watch, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,8 +106,9 @@ def errors(result: AuditResult) -> str | None:
 
 
 def roc(result: AuditResult) -> str | None:
-    """True against false positives of every attack, on logarithmic axes; None without numbers per trial."""
-    curves = {evidence.attack: curve(evidence) for evidence in result.evidence}
+    """True against false positives of the four strongest attacks, on logarithmic axes; None without errors."""
+    ranked = sorted(result.evidence, key=lambda evidence: -evidence.main.lower)
+    curves = {evidence.attack: curve(evidence) for evidence in ranked[:4]}
     drawn = {name: _kept(*one.curve()) for name, one in curves.items() if one is not None}
     if not drawn:
         return None
@@ -117,7 +117,7 @@ def roc(result: AuditResult) -> str | None:
 
     def draw(axes: Axes) -> None:
         axes.plot([floor, 1], [floor, 1], color=FAINT, linewidth=1, label="luck")
-        for (name, (fpr, tpr)), dashes in zip(drawn.items(), itertools.cycle(("-", "--", "-.", ":"))):
+        for (name, (fpr, tpr)), dashes in zip(drawn.items(), ("-", "--", "-.", ":"), strict=False):
             axes.step(
                 np.maximum(fpr, floor), np.maximum(tpr, floor), dashes, color=ATTACK, where="post", label=name
             )
@@ -127,7 +127,7 @@ def roc(result: AuditResult) -> str | None:
         _plain_ticks(axes.yaxis)
         axes.legend(loc="lower right")
 
-    label = "True positives against false positives on logarithmic axes, for every attack."
+    label = "True positives against false positives on logarithmic axes, for the strongest attacks."
     return picture("roc", label, draw, height=2.8, width=4.6)
 
 
