@@ -169,6 +169,19 @@ def test_a_dropped_result_is_shown_and_nothing_in_it_runs(watch, address, tmp_pa
     assert all(one.startswith(address) for one in watched.addresses)
 
 
+def test_a_file_can_really_be_dropped(watch, address):
+    document = result(Verdict.PROTECTED).sealed()[0]
+    watched = watch(address)
+    watched.page.click("#tab-report")
+    dropped = watched.page.evaluate_handle(
+        "text => { const held = new DataTransfer(); held.items.add(new File([text], 'audit.json')); return held; }",
+        json.dumps(document),
+    )
+    watched.page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
+    watched.page.frame_locator("#report").get_by_text("PROTECTED").first.wait_for()
+    assert watched.complaints == []
+
+
 def test_a_file_that_is_no_result_is_answered_with_a_sentence(watch, address, tmp_path):
     file = tmp_path / "audit.json"
     file.write_text("{}")
