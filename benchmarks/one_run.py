@@ -24,7 +24,7 @@ from remanence import Policy, Records
 from remanence.canaries import Canaries, crafted, mislabelled, real
 from remanence.integrations.opacus import record
 from remanence.one_run import GaussianCurve, Outcome
-from remanence.recorded_run import audit_run
+from remanence.one_run_audit import audit_run
 
 LEVEL, RUNS, SHARE = 0.05, 2000, 0.3
 

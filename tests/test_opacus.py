@@ -22,7 +22,8 @@ from remanence.bounds import Segment, dpsgd
 from remanence.canaries import Canaries, crafted, mislabelled, real
 from remanence.cli import main
 from remanence.integrations.opacus import record
-from remanence.recorded_run import accounted_schedule, audit_run, read_run
+from remanence.one_run_audit import audit_run
+from remanence.recorded_run import accounted_schedule, read_run
 from remanence.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
@@ -292,7 +293,8 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
 
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
     ran = accounted_schedule(halved)
-    assert ran[0].noise_multiplier == pytest.approx(1.5, rel=0.05)
+    assert ran[0].noise_multiplier == pytest.approx(1.5, rel=0.1)  # the least of nine steps
+    assert ran[0].noise_multiplier <= read_run(halved).noise_multiplier
     train(tmp_path / "run", canaries=None, batch=50, epochs=2)
     assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
     train(tmp_path / "broken", canaries=None, bug=batch_clipping)

@@ -31,7 +31,7 @@ LAYERS = [
     {"rounds"},
     {"game", "leave_one_out", "membership", "captured", "canaries", "decoding"},
     {"auditing"},
-    {"report", "integrations", "testing", "recorded_run", "one_run_audit"},
+    {"report", "integrations", "testing", "recorded_run", "one_run_audit", "head_audit"},
     {"targets"},
     {"reproductions"},
     {"loading", "settings_file"},

@@ -279,7 +279,7 @@ def main() -> None:
 
 def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:
     from remanence.exceptions import InputError
-    from remanence.recorded_run import audit_run
+    from remanence.one_run_audit import audit_run
 
     if options:
         raise InputError(
