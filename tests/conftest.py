@@ -8,6 +8,7 @@ import torch
 from remanence import (
     DPSGD,
     GLM,
+    SGD,
     Criterion,
     Game,
     LeaveOneOut,
@@ -16,6 +17,8 @@ from remanence import (
     Records,
     Reduction,
     SharedGradient,
+    StratifiedPrior,
+    TransferHead,
     Weights,
     looped,
     mean_squared_error,
@@ -57,6 +60,41 @@ def dpsgd_game(**settings) -> Game:
     data = Records(data.features.float(), data.labels)
     mechanism = DPSGD(Perceptron((4, 5, 3)), **{"noise_multiplier": 1.0, "steps": 6, **settings})
     return Game(mechanism, FinitePrior(data[:5]), data[5:], Criterion(mismatch, 0.5))
+
+
+def pictures(count: int, classes: int = 3, seed: int = 0) -> Records:
+    """Smooth 3 × 3 pictures around a mean of their class, and what a random ReLU layer makes of them."""
+    generator = torch.Generator().manual_seed(99)
+    means = torch.rand(classes, 9, generator=generator)
+    factors, backbone = torch.randn(3, 9, generator=generator), torch.randn(9, 24, generator=generator)
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count).remainder(classes)
+    features = means[labels] + 0.5 * torch.randn(count, 3, generator=generator) @ factors
+    return Records(features.unflatten(1, (3, 3)), labels, embedding=(features @ backbone).relu())
+
+
+def heads_game(per_class: int = 1, **settings) -> Game:
+    """Linear heads on three classes of pictures; a weak adversary."""
+    head = TransferHead(**{"classes": 3, "epochs": 15, "learning_rate": 0.05, **settings})
+    criterion = Criterion(mean_squared_error, 0.3, Reduction.CLASS)
+    public, private = (
+        StratifiedPrior(pictures(300), per_class),
+        StratifiedPrior(pictures(90, seed=1), per_class),
+    )
+    return Game(head, public, None, criterion, targets=private)
+
+
+def network_game(**settings) -> Game:
+    """A small network trained on thirty known pictures and one more; an informed adversary."""
+    data = pictures(530, seed=2)
+    data = Records(data.features, data.labels)
+    mechanism = SGD(
+        Perceptron((9, 4, 3)), **{"epochs": 20, "learning_rate": 0.5, "initial_seed": 0, **settings}
+    )
+    criterion = Criterion(mean_squared_error, 0.3)
+    return Game(
+        mechanism, EmpiricalPrior(data[30:430]), data[:30], criterion, targets=EmpiricalPrior(data[430:])
+    )
 
 
 def relu_network(*sizes: int, bias: bool = True, dtype=torch.float64, seed: int = 0) -> torch.nn.Sequential:

@@ -6,7 +6,15 @@ from typing import ClassVar
 import pytest
 import torch
 
-from conftest import dpsgd_game, gradient_game, noisy_sum, shortlist_game, synthetic
+from conftest import (
+    dpsgd_game,
+    gradient_game,
+    heads_game,
+    network_game,
+    noisy_sum,
+    shortlist_game,
+    synthetic,
+)
 from remanence import (
     DLG,
     GLM,
@@ -21,6 +29,7 @@ from remanence import (
     Mechanism,
     Multinomial,
     Reconstruction,
+    Reconstructor,
     Records,
     Uninformed,
     Weights,
@@ -55,6 +64,7 @@ GAMES = {
     "dlg": [gradient_game()],
     "idlg": [gradient_game(local_steps=2)],
     "inverting-gradients": [gradient_game()],
+    "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
     "oblivious": [shortlist_game(candidates=4)],
 }
 
@@ -64,6 +74,7 @@ QUICK = {
     "dlg": DLG(4, restarts=2, steps=5),
     "idlg": IDLG(4, restarts=2, steps=5),
     "inverting-gradients": InvertingGradients(4, restarts=2, steps=5),
+    "reconstructor": Reconstructor(steps=5, batch=16, shadows=40, width=16),
 }
 
 

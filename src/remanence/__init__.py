@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from remanence.attacks.attack import Attack, Reconstruction
     from remanence.attacks.closed_form import ClosedForm
     from remanence.attacks.exclusive_neurons import ExclusiveNeurons
+    from remanence.attacks.gradient_based import GradientBased
     from remanence.attacks.gradient_matching import DLG, IDLG, GradientMatching, InvertingGradients
     from remanence.attacks.low_rank import LowRank
-    from remanence.attacks.gradient_based import GradientBased
     from remanence.attacks.oblivious import Oblivious
     from remanence.attacks.prior_aware import PriorAware
+    from remanence.attacks.reconstructor import Reconstructor
     from remanence.attacks.retrain import RetrainAndCompare
     from remanence.attacks.scaler_mean import ScalerMean
     from remanence.auditing import AuditResult, audit
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
         Criterion,
         Error,
         Reduction,
+        classifier_divergence,
         mean_squared_error,
         mismatch,
+        nearest_neighbour_errors,
+        on_columns,
         pixels_off,
         relative_error,
     )
@@ -38,19 +42,25 @@ if TYPE_CHECKING:
     from remanence.game import Game, play
     from remanence.gradients.exposure import Exposure, gradient_exposure
     from remanence.gradients.guard import ExclusivityGuard
+    from remanence.head_audit import audit_head, head_game
     from remanence.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.disclosed import Disclosed
     from remanence.mechanisms.dpsgd import DPSGD
     from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
     from remanence.mechanisms.glm import GLM
+    from remanence.mechanisms.heads import TransferHead, augment, embed
     from remanence.mechanisms.looped import looped
     from remanence.mechanisms.mechanism import Mechanism
     from remanence.mechanisms.networks import AnyModule, Perceptron
     from remanence.mechanisms.noisy_sum import NoisySum
+    from remanence.mechanisms.queried import Queried
+    from remanence.mechanisms.sgd import SGD
     from remanence.mechanisms.shared_gradient import SharedGradient
     from remanence.membership import Membership
-    from remanence.priors import EmpiricalPrior, FinitePrior, Prior, Uninformed
+    from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior, Uninformed
     from remanence.records import Records
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
+    from remanence.roc import Roc
     from remanence.statistics import SuccessRate
     from remanence.verdict import Policy, Verdict
 
@@ -65,6 +75,7 @@ _HOMES = {
     "attacks.gradient_based": ["GradientBased"],
     "attacks.oblivious": ["Oblivious"],
     "attacks.prior_aware": ["PriorAware"],
+    "attacks.reconstructor": ["Reconstructor"],
     "attacks.retrain": ["RetrainAndCompare"],
     "attacks.scaler_mean": ["ScalerMean"],
     "auditing": ["AuditResult", "audit"],
@@ -74,8 +85,11 @@ _HOMES = {
         "Criterion",
         "Error",
         "Reduction",
+        "classifier_divergence",
         "mean_squared_error",
         "mismatch",
+        "nearest_neighbour_errors",
+        "on_columns",
         "pixels_off",
         "relative_error",
     ],
@@ -84,19 +98,25 @@ _HOMES = {
     "game": ["Game", "play"],
     "gradients.exposure": ["Exposure", "gradient_exposure"],
     "gradients.guard": ["ExclusivityGuard"],
+    "head_audit": ["audit_head", "head_game"],
     "leave_one_out": ["LeaveOneOut"],
+    "mechanisms.disclosed": ["Disclosed"],
     "mechanisms.dpsgd": ["DPSGD"],
     "mechanisms.families": ["Gaussian", "Logistic", "Multinomial", "Tweedie"],
     "mechanisms.glm": ["GLM"],
+    "mechanisms.heads": ["TransferHead", "augment", "embed"],
     "mechanisms.looped": ["looped"],
     "mechanisms.mechanism": ["Mechanism"],
     "mechanisms.networks": ["AnyModule", "Perceptron"],
     "mechanisms.noisy_sum": ["NoisySum"],
+    "mechanisms.queried": ["Queried"],
+    "mechanisms.sgd": ["SGD"],
     "mechanisms.shared_gradient": ["SharedGradient"],
     "membership": ["Membership"],
-    "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "Uninformed"],
+    "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "StratifiedPrior", "Uninformed"],
     "records": ["Records"],
     "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],
+    "roc": ["Roc"],
     "statistics": ["SuccessRate"],
     "verdict": ["Policy", "Verdict"],
 }

@@ -5,7 +5,7 @@ Errors, never similarities: 0 is exact, and smaller is closer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -200,6 +200,33 @@ def _assign(errors: Tensor) -> Tensor:
     chosen = torch.full((errors.shape[0],), -1, dtype=torch.int64)
     chosen[torch.from_numpy(rows)] = torch.from_numpy(columns)
     return chosen
+
+
+def on_columns(error: Error, columns: Sequence[int]) -> Error:
+    """The same error over some of the flattened features: those that the adversary does not know anyway."""
+    chosen = list(columns)
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        parts = (Records(r.flat[..., chosen], r.labels) for r in (targets, guesses))
+        return error.measure(*parts)
+
+    return Error(f"{error.name} over {len(chosen)} attributes", measure, error.reach)
+
+
+def classifier_divergence(classify: Callable[[Tensor], Tensor]) -> Error:
+    """KL(p(z) ‖ p(ẑ)) between a classifier's answers to target and guess (Balle et al. 2022, §V-A).
+
+    `classify` maps a batch of features to logits.
+    """
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        logs = []
+        for records in (targets, guesses):
+            batch = records.features.flatten(0, records.labels.ndim - 1)
+            logs.append(classify(batch).double().log_softmax(-1).unflatten(0, records.batch_shape))
+        return (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
+
+    return Error("classifier's KL divergence", measure)
 
 
 def nearest_neighbour_errors(

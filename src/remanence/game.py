@@ -46,7 +46,8 @@ class Game:
 
     `prior` is what the adversary believes. `targets` says where targets really come from; left
     out, the belief is right. `known_data` is None for a weak adversary. `bounds` are ceilings that
-    somebody has proven for this game.
+    somebody has proven for this game. `strangers` are what a control draws from, where the targets are
+    too few to draw others from.
     """
 
     mechanism: Mechanism[Release]
@@ -55,6 +56,7 @@ class Game:
     criterion: Criterion = Criterion()
     targets: Prior | None = None
     bounds: tuple[Bound, ...] = ()
+    strangers: Prior | None = None
 
     def __post_init__(self) -> None:
         if self.targets is None and isinstance(self.prior, Uninformed | EmpiricalPrior | StratifiedPrior):
@@ -71,7 +73,8 @@ class Game:
     def _records(self) -> dict[str, Records]:
         """All the data that the game holds."""
         found = {} if self.known_data is None else {"known_data": self.known_data}
-        for name, source in (("prior", self.prior), ("targets", self.targets)):
+        sources = {"prior": self.prior, "targets": self.targets, "strangers": self.strangers}
+        for name, source in sources.items():
             records = getattr(source, "candidates", getattr(source, "records", None))
             if isinstance(records, Records):
                 found[name] = records
@@ -102,6 +105,7 @@ class Game:
             prior=self.prior.to(device),
             known_data=None if self.known_data is None else self.known_data.to(device),
             targets=None if self.targets is None else self.targets.to(device),
+            strangers=None if self.strangers is None else self.strangers.to(device),
         )
 
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
@@ -116,7 +120,10 @@ class Game:
         starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
             count = min(chunk, trials - start)
-            targets, others = source.sample_pair(count, draws, controls)
+            if self.strangers is None:
+                targets, others = source.sample_pair(count, draws, controls)
+            else:
+                targets, others = source.sample(count, draws), self.strangers.sample(count, controls)
             release = self.mechanism.release(self.known_data, targets, trainings)
             guess = reconstruct(release)
             mains.append(self.criterion.compare(targets, guess.records))

@@ -19,7 +19,7 @@ from remanence.records import Records
 from remanence.statistics import CONFIDENCE, clopper_pearson
 
 _PAIRS_AT_ONCE = 2_000_000
-_BASELINE_RECORDS = 1000
+_BASELINE_RECORDS = 2000
 
 
 @dataclass(frozen=True)
@@ -204,12 +204,13 @@ class EmpiricalPrior(Prior):
         within `reach` of one of them, so the count around the best sample is at least the best
         guess's own, which is binomial.
         """
-        count = len(self.records)
-        uniform = torch.full((count,), 1.0 / count, dtype=torch.float64, device=self.records.features.device)
+        records = self.records[:_BASELINE_RECORDS]  # pairs grow with the square, precision with the root
+        count = len(records)
+        uniform = torch.full((count,), 1.0 / count, dtype=torch.float64, device=records.features.device)
         if criterion.error.reach is None:
             return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
         reach = criterion.error.reach(criterion.threshold)
-        best = round(_largest_mass(self.records, uniform, criterion, reach, 2) * count)
+        best = round(_largest_mass(records, uniform, criterion, reach, 2) * count)
         _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
         note = (
             f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
@@ -313,12 +314,12 @@ class StratifiedPrior(Prior):
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
 
-        κ_c is bounded as for an `EmpiricalPrior`, from at most a thousand records of the class, and all
+        κ_c is bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, and all
         classes hold together. From below: the best of those records as a guess, chosen on one half and
         counted on the other.
         """
         if criterion.reduction is not Reduction.CLASS:
-            return EmpiricalPrior(self.records[:_BASELINE_RECORDS]).baseline(criterion)
+            return EmpiricalPrior(self.records).baseline(criterion)
         by_class, starts, sizes, counts = self._layout
         classes = [
             (a, min(b, _BASELINE_RECORDS), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n

@@ -157,6 +157,79 @@ def digits_gradient() -> Game:
     return Game(SharedGradient(network, (64,)), Uninformed(), None, criterion, targets=targets)
 
 
+def digits_heads() -> Game:
+    """Heads for the digits 5 to 9 on a backbone that learned 0 to 4; one picture per class, a weak adversary."""
+    from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+    from remanence.game import Game
+    from remanence.mechanisms.heads import TransferHead
+    from remanence.priors import StratifiedPrior
+
+    public, private = digits_transfer()
+    threshold = float(nearest_neighbour_errors(private, public).mean())
+    criterion = Criterion(mean_squared_error, threshold, Reduction.CLASS)
+    head = TransferHead(classes=5, epochs=32, learning_rate=0.05, weight_decay=1e-5)
+    return Game(head, StratifiedPrior(public), None, criterion, targets=StratifiedPrior(private))
+
+
+def digits_transfer() -> tuple[Records, Records]:
+    """The digits 5 to 9 as classes 0 to 4, embedded by a network that learned the digits 0 to 4 in four turns.
+
+    The first part is public: what the adversary holds. The second is what heads are trained on.
+    """
+    import torch
+    from torch import nn
+
+    from remanence.mechanisms.heads import embed
+    from remanence.records import Records
+
+    digits = _raw("digits", scale=8.0)
+    pictures, labels = digits.features.float().unflatten(1, (8, 8)) - 1, digits.labels
+    old, turns = labels < 5, 4
+    seen = torch.cat([torch.rot90(pictures[old], k, (1, 2)) for k in range(turns)])
+    answers = torch.cat([labels[old] * turns + k for k in range(turns)])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 5 * turns)
+        network = nn.Sequential(nn.Flatten(), *layers)
+        optimizer = torch.optim.AdamW(network.parameters(), 3e-3, weight_decay=1e-2)
+        for _ in range(600):
+            batch = torch.randint(len(seen), (256,))
+            loss = nn.functional.cross_entropy(network(seen[batch]), answers[batch], label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        order = torch.randperm(int((~old).sum()))
+    embedded = embed(Records(pictures[~old], labels[~old] - 5)[order], network[:-1])
+    return embedded[:600], embedded[600:]
+
+
+def digits_mlp() -> Game:
+    """A small network on 400 pictures; the adversary knows all but one, the recipe and the initial weights."""
+    from remanence.errors import Criterion, mean_squared_error, nearest_neighbour_errors
+    from remanence.game import Game
+    from remanence.mechanisms.networks import Perceptron
+    from remanence.mechanisms.sgd import SGD
+    from remanence.priors import EmpiricalPrior
+
+    known, public, private = digits_split()
+    threshold = float(nearest_neighbour_errors(private, public).mean())
+    mechanism = SGD(Perceptron((64, 10, 10)), 100, 0.2, 0.9, initial_seed=0)
+    criterion = Criterion(mean_squared_error, threshold)
+    return Game(mechanism, EmpiricalPrior(public), known, criterion, targets=EmpiricalPrior(private))
+
+
+def digits_split() -> tuple[Records, Records, Records]:
+    """Pictures with pixels in [0, 1]: known training records, the adversary's own, and the targets."""
+    import torch
+
+    from remanence.records import Records
+
+    digits = _raw("digits", scale=16.0)
+    order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+    data = Records(digits.features.float().unflatten(1, (8, 8)), digits.labels)[order]
+    return data[:400], data[400:1500], data[1500:]
+
+
 TARGETS: dict[str, Callable[[], AnyGame]] = {
     function.__name__.replace("_", "-"): function
     for function in (
@@ -169,6 +242,8 @@ TARGETS: dict[str, Callable[[], AnyGame]] = {
         digits_noisy_sum,
         digits_dpsgd,
         digits_dpsgd_poisson,
+        digits_heads,
+        digits_mlp,
         digits_gradient,
     )
 }

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError  # the error alone: checkpoints are read with weights_only
 from typing import TypeVar
 
 import torch
@@ -103,7 +104,7 @@ class Learner:
             for name, part in parts.items():
                 part.load_state_dict(stored[name])
             state.update(stored["state"])
-        except (RuntimeError, KeyError, ValueError, OSError) as error:
+        except (RuntimeError, KeyError, ValueError, OSError, UnpicklingError) as error:
             raise InputError(
                 "The checkpoint cannot be continued.",
                 needs="a checkpoint of the same reconstructor against the same kind of release",

@@ -116,7 +116,8 @@ def estimate_embeddings(
 
     Training without initial weights on one record per class would give W = Aᵀ X, with coefficients A that depend
     on X. Starting from the classes' usual means, A is computed by training, then X by projected gradient steps on
-    ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again.
+    ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again. Where training saturates, A hides the scale of X and
+    the estimate is poor; the reader shows the row itself beside it.
     """
     plain = replace(head, batch_size=None, sample_rate=1.0, task=None)
     estimate = means.expand(len(weight), -1, -1)

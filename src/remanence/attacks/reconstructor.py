@@ -30,6 +30,7 @@ from remanence.releases import Gradient, Logits, Release, Weights
 from remanence.roc import Roc
 
 _HELD_OUT = 500  # shadows that show how learning goes
+_STORED = 4000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _AT_ONCE = 1024
 
@@ -40,15 +41,16 @@ class Reconstructor(Attack[Release]):
     """A network that reads a release and draws the record, or one record for each class.
 
     `mode` "strong" reads a linear head with its symmetry and trains with a schedule and averaged weights;
-    "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` None streams
-    fresh shadow models that are never seen twice; a number trains that many once and keeps them. `width` is
-    the paper's S for pictures, and the size of the hidden layers for small records. With a `checkpoint` file,
-    learning goes on where it was killed.
+    "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
+    trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
+    network learns (linear heads), and keeps 4,000 else. `width` is the paper's S for pictures, and the size of
+    the hidden layers otherwise. `perceptual` is a network whose features should agree too. With a `checkpoint`
+    file, learning goes on where it was killed.
     """
 
     mode: str = "strong"
-    steps: int = 3000
-    batch: int = 256
+    steps: int = 1000
+    batch: int = 128
     width: int = 0  # 0: chosen by the size of the record
     shadows: int | None = None
     learning_rate: float | None = None
@@ -81,10 +83,18 @@ class Reconstructor(Attack[Release]):
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """Train shadows and networks."""
+        return self.learn(knowledge, generator)
+
+    def learn(
+        self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None = None
+    ) -> Callable[[Release], Reconstruction]:
+        """The same, from shadows that somebody has trained already, on records that the prior holds."""
         self.check(knowledge)
         ours, aside = split(knowledge)
         farm = ShadowFarm(ours, generator)
-        stored = None if self.shadows is None else farm.stored(self.shadows)
+        stored = shadows
+        if stored is None and not self._streams(knowledge):
+            stored = farm.stored(self.shadows or _STORED)
         trial = HeldOut.of(aside, generator)
         networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
         classes = knowledge.prior.classes if isinstance(knowledge.prior, StratifiedPrior) else None
@@ -99,6 +109,14 @@ class Reconstructor(Attack[Release]):
             return Reconstruction(Records(drawn, labels), diagnostics={"class": labels.clone()})
 
         return reconstruct
+
+    def _streams(self, knowledge: Knowledge) -> bool:
+        """Heads in the span train faster than a network learns; anything else is trained once and kept."""
+        mechanism = knowledge.mechanism
+        quick = (
+            isinstance(mechanism, TransferHead) and mechanism.hidden is None and mechanism.optimizer == "sgd"
+        )
+        return quick and self.shadows is None
 
     def _learn(
         self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, member: int

@@ -36,23 +36,35 @@ class ShadowFarm:
     knowledge: Knowledge
     generator: torch.Generator
 
-    def block(self, count: int | None = None) -> Shadows:
-        """So many shadows, or as many as fit into memory together."""
-        prior, mechanism = self.knowledge.prior, self.knowledge.mechanism
-        if count is None:
-            probe = torch.Generator(self.generator.device).manual_seed(0)
-            count = mechanism.trials_at_once(prior.sample(1, probe))
-        targets = prior.sample(count, self.generator)
+    @property
+    def at_once(self) -> int:
+        """How many fit into memory together."""
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        return self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
+
+    def block(self, count: int | None = None, targets: Records | None = None) -> Shadows:
+        """So many shadows on fresh draws, or as many as fit into memory together; or shadows on given sets."""
+        mechanism = self.knowledge.mechanism
+        if targets is None:
+            targets = self.knowledge.prior.sample(count or self.at_once, self.generator)
         release = mechanism.release(self.knowledge.known_data, targets, self.generator)
         return Shadows(release.tensors, targets)
 
     def stored(self, count: int) -> Shadows:
-        """A fixed number, trained block by block and kept."""
-        probe = torch.Generator(self.generator.device).manual_seed(0)
-        most = self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
+        """A fixed number, trained block by block and kept; single records are used up before one comes twice."""
+        prior, most = self.knowledge.prior, self.at_once
+        targets = prior.sample(count, self.generator)
+        if isinstance(prior, EmpiricalPrior) and prior.set_size == 1:
+            rounds = -(-count // len(prior.records))
+            device = self.generator.device
+            orders = [
+                torch.randperm(len(prior.records), generator=self.generator, device=device)
+                for _ in range(rounds)
+            ]
+            targets = prior.records[torch.cat(orders)[:count, None].to(prior.records.labels.device)]
         starts = range(0, count, most)
         parts = [
-            self.block(min(most, count - start))
+            self.block(targets=targets[start : start + most])
             for start in track(starts, total=len(starts), what="training shadows")
         ]
         tensors = {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}

@@ -17,7 +17,7 @@ from remanence.mechanisms.networks import Perceptron
 from remanence.mechanisms.sgd import SGD, require_recipe
 from remanence.progress import track
 from remanence.records import Records, concatenate
-from remanence.releases import Weights
+from remanence.releases import Release, Weights
 
 _CPU_BYTES = 2**24
 _GPU_BYTES = 2**32
@@ -149,15 +149,22 @@ class TransferHead(Mechanism[Weights]):
         layers = [tensor for layer in network.layers(flat) for tensor in layer]
         return Weights(dict(zip(names, layers, strict=True)))
 
-    def accuracy(self, release: Weights, test: Records) -> Tensor:
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
+        values = self._outputs(release, records)
+        return values if self.outputs > 1 else torch.cat([torch.zeros_like(values), values], 2)
+
+    def accuracy(self, release: Release, test: Records) -> Tensor:
         """Each head's accuracy on test records, `(trials,)`."""
+        return (self.answer(release, test).argmax(2) == self.classes_of(test)).float().mean(1)
+
+    def _outputs(self, release: Release, test: Records) -> Tensor:
         values = (
             torch.einsum("krd,nd->knr", release["weight"], self._embedding(test)) + release["bias"][:, None]
         )
         if self.hidden is not None:
             values = values.relu() @ release["out_weight"].mT + release["out_bias"][:, None]
-        answers = values.argmax(2) if self.outputs > 1 else (values[..., 0] > 0).long()
-        return (answers == self.classes_of(test)).float().mean(1)
+        return values
 
     def _embedding(self, records: Records) -> Tensor:
         if records.embedding is None:

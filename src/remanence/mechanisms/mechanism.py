@@ -8,6 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from remanence.exceptions import InputError
 from remanence.records import Records
 from remanence.releases import Release
 
@@ -43,6 +44,15 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
     def trials_at_once(self, targets: Records) -> int:
         """How many trials fit into memory together; `targets` is a sample of what will be trained on."""
         return 1024
+
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """The logits that released models give to records that all trials share, `(trials, records, classes)`."""
+        raise InputError(
+            "This mechanism's models cannot be asked questions.",
+            needs="training of a classifier that this tool knows: SGD, DPSGD with final_only, TransferHead",
+            got=self.name,
+            hint="a mechanism of your own may define answer(release, records)",
+        )
 
     def remaining_gradient(
         self,

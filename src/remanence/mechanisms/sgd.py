@@ -13,7 +13,7 @@ from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks import Network
 from remanence.progress import track
 from remanence.records import Records
-from remanence.releases import Weights
+from remanence.releases import Release, Weights
 
 OPTIMIZERS = "sgd", "adam"
 _CPU_BYTES = 2**27
@@ -108,6 +108,10 @@ class SGD(Mechanism[Weights]):
                 gradient = self._batch_gradient(parameters, known_data, targets, batch.to(device))
                 parameters = step(parameters, gradient)
         return Weights({"parameters": parameters})
+
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """Ask the trained networks."""
+        return self.network.classify(release["parameters"], records[None])
 
     def _batches(self, trials: int, total: int, size: int, generator: torch.Generator, *, shared: bool):
         """The indices of each batch of one epoch, `(1 or trials, size)`; an incomplete last batch is left out."""

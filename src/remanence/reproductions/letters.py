@@ -90,4 +90,4 @@ def train_letters(
         loss.backward()
         optimizer.step()
         schedule.step()
-    return nn.Sequential(*network[:-1]).eval().requires_grad_(False)
+    return nn.Sequential(*list(network)[:-1]).eval().requires_grad_(False)

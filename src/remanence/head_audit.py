@@ -1,0 +1,93 @@
+"""Before a transfer-learned classifier is published: which of its training pictures come back out of its head?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks.attack import Attack
+from remanence.attacks.reconstructor import Reconstructor
+from remanence.auditing import AuditResult, audit
+from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+from remanence.exceptions import InputError
+from remanence.game import Game
+from remanence.mechanisms.heads import TransferHead, embed
+from remanence.priors import StratifiedPrior
+from remanence.records import Records
+from remanence.verdict import Policy
+
+_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
+
+
+def audit_head(
+    backbone_or_features: nn.Module | Tensor,
+    images: Tensor,
+    labels: Tensor,
+    recipe: TransferHead,
+    *,
+    prior: Records,
+    limit: float = 0.1,
+    per_class: int | None = None,
+    attacks: list[Attack] | None = None,
+    trials: int = 100,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    target: str = "head",
+) -> AuditResult:
+    """Attack heads that are trained by your recipe on your pictures; the adversary holds only pictures like them.
+
+    `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
+    or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
+    fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
+    succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is.
+    """
+    game = head_game(backbone_or_features, images, labels, recipe, prior=prior, per_class=per_class)
+    chosen = [Reconstructor()] if attacks is None else attacks
+    return audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
+
+
+def head_game(
+    backbone_or_features: nn.Module | Tensor,
+    images: Tensor,
+    labels: Tensor,
+    recipe: TransferHead,
+    *,
+    prior: Records,
+    per_class: int | None = None,
+) -> Game:
+    """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
+    if isinstance(backbone_or_features, nn.Module):
+        own = embed(Records(images, labels), backbone_or_features)
+        public = embed(prior, backbone_or_features)
+    else:
+        own = Records(images, labels, embedding=backbone_or_features)
+        public = prior
+    if public.embedding is None or public.embedding.shape[-1] != own.embedding.shape[-1]:  # type: ignore[union-attr]
+        raise InputError(
+            "The public pictures have no features that fit.",
+            needs=f"an embedding of {own.embedding.shape[-1]} numbers for each",  # type: ignore[union-attr]
+            got="none" if public.embedding is None else f"{public.embedding.shape[-1]} numbers",
+            hint="give the backbone, or prior=embed(records, backbone)",
+        )
+    classes, counts = torch.unique(labels, return_counts=True)
+    if not torch.equal(classes, torch.unique(public.labels)):
+        raise InputError(
+            "Your pictures and the public ones have different classes.",
+            needs=f"public pictures of the classes {classes.tolist()}",
+            got=str(torch.unique(public.labels).tolist()),
+            hint="the adversary knows the classes; give a few public pictures of each",
+        )
+    sizes = tuple(counts.tolist()) if per_class is None else per_class
+    apart = torch.zeros(len(public), dtype=torch.bool)
+    order = public.labels.argsort(stable=True)
+    apart[order[::_CONTROLS]] = True
+    adversary, controls = public[~apart], public[apart]
+    threshold = float(nearest_neighbour_errors(own, adversary).mean())
+    return Game(
+        recipe,
+        StratifiedPrior(adversary, sizes),
+        None,
+        Criterion(mean_squared_error, threshold, Reduction.CLASS),
+        targets=StratifiedPrior(own, sizes),
+        strangers=StratifiedPrior(controls, sizes),
+    )

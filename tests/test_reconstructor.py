@@ -1,0 +1,276 @@
+"""The engine of the weak and the informed adversary, on pictures with known answers."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import heads_game, network_game, pictures
+from remanence import (
+    Criterion,
+    Disclosed,
+    InputError,
+    Queried,
+    Reconstructor,
+    Records,
+    StratifiedPrior,
+    TransferHead,
+    Uninformed,
+    audit_head,
+    classifier_divergence,
+    mean_squared_error,
+    on_columns,
+    play,
+)
+from remanence.adversary import Knowledge
+from remanence.attacks.decoders import convolutional, softmin_loss
+from remanence.attacks.learning import Learner
+from remanence.attacks.readers import FlatReader, estimate_embeddings
+from remanence.attacks.shadows import ShadowFarm, batches, split
+from remanence.exceptions import IncompatibleGameError
+
+QUICK = Reconstructor(steps=250, batch=64, width=48)
+
+
+def test_embeddings_are_solved_for_where_a_row_alone_shows_them_up_to_what_all_share():
+    game = heads_game(initialisation=1e-4, epochs=30, learning_rate=0.002)
+    targets = game.targets.sample(50, torch.Generator().manual_seed(0))
+    release = game.mechanism.release(None, targets, torch.Generator().manual_seed(1))
+    pool = game.prior.records
+    means = torch.stack([pool.embedding[pool.labels == c].mean(0) for c in range(3)])
+
+    def unexplained(estimate):
+        """The share of the embeddings' variance that the best line through the estimate misses."""
+        x, y = estimate - estimate.mean(0), targets.embedding - targets.embedding.mean(0)
+        slope = (x * y).sum(0) / x.square().sum(0).clamp(min=1e-12)
+        return float((y - slope * x).square().sum() / y.square().sum())
+
+    solved = estimate_embeddings(game.mechanism, release["weight"], means, nonnegative=True)
+    free = estimate_embeddings(game.mechanism, release["weight"], means, nonnegative=False)
+    # Three classes lose a third of the variance with their common part; that none is negative gives some back.
+    assert unexplained(release["weight"]) > 0.29
+    assert unexplained(free) > 0.29
+    assert unexplained(solved) < 0.25
+
+
+def test_a_weak_adversary_reads_pictures_out_of_heads():
+    evidence = play(heads_game(), QUICK, trials=60)
+    assert evidence.main.lower > evidence.control.upper  # 0.9 against 0.1 with intervals of ±0.15
+    assert evidence.arrays["class"].shape == evidence.arrays["error"].shape
+    assert evidence.gallery is not None
+    assert evidence.gallery["targets"].shape[1:] == (3, 3)
+
+
+def test_heads_that_show_nothing_are_reconstructed_no_better_than_by_chance():
+    evidence = play(heads_game(initialisation=1e4, epochs=1), QUICK, trials=60)
+    assert evidence.main.lower <= evidence.control.upper
+
+
+def test_the_papers_reading_works_too_and_the_symmetric_one_works_better():
+    rates = {
+        mode: float(
+            play(heads_game(), replace(QUICK, mode=mode, learning_rate=3e-3), trials=60)
+            .arrays["error"]
+            .mean()
+        )
+        for mode in ("paper", "strong")
+    }
+    assert rates["strong"] < rates["paper"]
+
+
+def test_an_informed_adversary_needs_to_know_the_initial_weights():
+    known = play(network_game(), replace(QUICK, shadows=800), trials=60)
+    unknown = play(network_game(initial_seed=None), replace(QUICK, shadows=800), trials=60)
+    assert known.main.lower > known.control.upper
+    assert known.arrays["error"].mean() < unknown.arrays["error"].mean()
+    assert known.main.lower > unknown.main.upper
+
+
+def test_answers_alone_give_the_record_away_and_rounded_ones_less():
+    game = network_game()
+    probes = game.known_data[:20]
+
+    def error(answers):
+        queried = replace(game, mechanism=Queried(game.mechanism, probes, answers, top=1, decimals=1))
+        return float(play(queried, replace(QUICK, shadows=600), trials=60).arrays["error"].mean())
+
+    assert error("logits") < error("top")
+
+
+def test_a_top_answer_holds_back_the_rest_and_is_rounded():
+    game = network_game()
+    queried = Queried(game.mechanism, game.known_data[:5], "top", top=2, decimals=1)
+    targets = game.targets.sample(3, torch.Generator().manual_seed(0))
+    shares = queried.release(game.known_data, targets, torch.Generator())["answers"]
+    plain = replace(queried, answers="probabilities").release(game.known_data, targets, torch.Generator())[
+        "answers"
+    ]
+    assert shares.shape == (3, 5, 3)
+    assert ((shares > 0).sum(2) <= 2).all()
+    torch.testing.assert_close(shares * 10, (shares * 10).round())
+    assert (shares.amax(2) - plain.amax(2)).abs().max() <= 0.05 + 1e-6
+    with pytest.raises(InputError, match="no such answer"):
+        Queried(game.mechanism, game.known_data, "whispers")
+
+
+def test_a_mechanism_that_cannot_be_asked_says_so():
+    from conftest import shortlist_game
+
+    game = shortlist_game()
+    with pytest.raises(InputError, match="cannot be asked"):
+        Queried(game.mechanism, game.known_data).release(
+            game.known_data, game.prior.sample(2, torch.Generator()), torch.Generator()
+        )
+
+
+def test_attributes_that_are_given_help_with_those_that_are_not():
+    game = network_game()
+    given, hidden = tuple(range(6)), tuple(range(6, 9))
+    criterion = Criterion(on_columns(mean_squared_error, hidden), 0.3)
+    blind = replace(game, criterion=criterion)
+    helped = replace(blind, mechanism=Disclosed(game.mechanism, given))
+    errors = [
+        float(play(g, replace(QUICK, shadows=300), trials=60).arrays["error"].mean()) for g in (blind, helped)
+    ]
+    assert errors[1] < errors[0]
+    with pytest.raises(InputError, match="no such attribute"):
+        play(replace(blind, mechanism=Disclosed(game.mechanism, (99,))), QUICK, trials=2)
+
+
+def test_divergence_is_zero_for_the_same_picture_and_large_where_a_classifier_disagrees():
+    error = classifier_divergence(lambda features: 10 * features.flatten(1)[:, :2])
+    one = Records(torch.tensor([[1.0, 0.0]]), torch.zeros(1))
+    other = Records(torch.tensor([[0.0, 1.0]]), torch.zeros(1))
+    assert float(error(one, one)) == pytest.approx(0)
+    assert float(error(one, other)) == pytest.approx(10, rel=1e-3)
+
+
+def test_held_out_records_are_never_learned_from_whatever_copies_there_are():
+    records = pictures(120)
+    twice = Records(
+        records.features.repeat(2, 1, 1), records.labels.repeat(2), embedding=records.embedding.repeat(2, 1)
+    )
+    knowledge = Knowledge(TransferHead(3, 1), StratifiedPrior(twice, 1, copies=2), None)
+    ours, aside = (part.prior.records.features for part in split(knowledge))
+    assert len(ours) + len(aside) == 240
+    assert (ours.flatten(1)[:, None] == aside.flatten(1)[None]).all(2).sum() == 0
+
+
+def test_stored_shadows_use_every_record_before_one_comes_twice():
+    game = network_game()
+    farm = ShadowFarm(game.knowledge, torch.Generator().manual_seed(0))
+    features = farm.stored(400).targets.features.flatten(1)
+    assert len(torch.unique(features, dim=0)) == 400
+
+
+def test_streamed_shadows_never_come_twice():
+    farm = ShadowFarm(heads_game().knowledge, torch.Generator().manual_seed(0))
+    stream = batches(farm, None, 32, lambda tensors: tensors)
+    seen = torch.cat([next(stream).tensors["bias"] for _ in range(3 * farm.at_once // 32)])
+    assert len(torch.unique(seen, dim=0)) == len(seen)
+
+
+def test_numbers_that_never_change_are_not_read():
+    shadows = {"a": torch.randn(50, 3), "b": torch.full((50, 2), 7.0)}
+    reader = FlatReader(shadows, classes=4)
+    assert reader.size == 3 + 4
+    values = reader(shadows, torch.zeros(50, dtype=torch.int64))
+    torch.testing.assert_close(values[:, :3].std(0), torch.ones(3))
+
+
+def test_the_loss_looks_at_the_closest_candidate():
+    drawn, near, far = torch.zeros(1, 4), torch.full((1, 4), 0.1), torch.full((1, 4), 5.0)
+    one = softmin_loss(drawn, near.unsqueeze(1))
+    both = softmin_loss(drawn, torch.stack([far, near], 1))
+    torch.testing.assert_close(one, both)
+    assert float(one) == pytest.approx((0.01 + 0.1) / 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 32), (28, 28), (3, 20, 20)])
+def test_a_convolutional_decoder_draws_pictures_of_any_size_within_their_range(shape):
+    pool = Records(torch.rand(4, *shape), torch.zeros(4))
+    decoder = convolutional(10, 4, pool, trunk=16).eval()
+    drawn = decoder(100 * torch.randn(2, 10))
+    assert drawn.shape == (2, *shape)
+    assert drawn.min() >= pool.features.min() - 1e-6
+    assert drawn.max() <= pool.features.max() + 1e-6
+
+
+def learn(path, steps, stop=None):
+    torch.manual_seed(0)
+    network, counted = nn.Linear(1, 1), []
+
+    def loss(model):
+        counted.append(1)
+        if len(counted) == stop:
+            raise KeyboardInterrupt
+        return (model(torch.ones(4, 1)) - 3).square().mean()
+
+    learner = Learner(steps=steps, learning_rate=0.05, checkpoint=path)
+    fitted = learner.fit(
+        network, loss, lambda model: (-float((model(torch.ones(1, 1)) - 3).abs().detach()), "")
+    )
+    return len(counted), float(fitted(torch.ones(1, 1)))
+
+
+def test_learning_goes_on_where_it_was_killed(tmp_path):
+    path = tmp_path / "learner.pt"
+    with pytest.raises(KeyboardInterrupt):
+        learn(path, 200, stop=101)
+    steps, answer = learn(path, 200)
+    assert steps == 100
+    assert answer == pytest.approx(learn(None, 200)[1], abs=1e-6)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    path = tmp_path / "learner.pt"
+    learn(path, 20)
+    with pytest.raises(InputError, match="cannot be continued"):
+        Learner(20, 0.1, checkpoint=path).fit(
+            nn.Linear(2, 1), lambda m: m(torch.ones(1, 2)).sum(), lambda m: (0.0, "")
+        )
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(InputError, match="cannot be continued"):
+        learn(path, 20)
+
+
+def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
+    game = network_game()
+    with pytest.raises(IncompatibleGameError, match="samples from the population"):
+        Reconstructor().check(replace(game, prior=Uninformed()).knowledge)
+    with pytest.raises(InputError, match="no such reconstructor"):
+        Reconstructor(mode="telepathic")
+
+
+def test_an_audit_of_a_head_attacks_the_pictures_it_was_trained_on():
+    own, public = pictures(3, seed=5), pictures(120)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 24), nn.ReLU())
+    nn.init.normal_(backbone[1].weight, generator=torch.Generator().manual_seed(0))
+    recipe = TransferHead(classes=3, epochs=15, learning_rate=0.05)
+    result = audit_head(
+        backbone,
+        own.features,
+        own.labels,
+        recipe,
+        prior=Records(public.features, public.labels),
+        trials=20,
+        attacks=[QUICK],
+    )
+    found = result.evidence[0]
+    assert result.threat_model["adversary"] == "weak"
+    assert found.main.trials == 60
+    assert found.main.rate > found.control.rate
+    assert found.gallery is not None
+    shown = found.gallery["targets"].flatten(1)
+    assert (shown[:, None] == own.features.flatten(1)[None]).all(2).any(1).all()
+
+
+def test_an_audit_of_a_head_says_what_is_missing():
+    own, public = pictures(9), pictures(60)
+    recipe = TransferHead(3, 1)
+    bare = Records(public.features, public.labels)
+    with pytest.raises(InputError, match="no features that fit"):
+        audit_head(own.embedding, own.features, own.labels, recipe, prior=bare)
+    with pytest.raises(InputError, match="different classes"):
+        audit_head(own.embedding, own.features, own.labels, recipe, prior=public[public.labels > 0])

@@ -1,0 +1,116 @@
+import pytest
+import torch
+from torch import nn
+
+from conftest import pictures
+from remanence import SGD, InputError, Perceptron, Records
+
+
+def data(count=12):
+    records = pictures(count)
+    return Records(records.features, records.labels)
+
+
+def by_torch(mechanism, known, target, parameters):
+    """The same training by PyTorch's modules and optimisers."""
+    network = mechanism.network
+    layers = [nn.Linear(a, b) for a, b in zip(network.sizes, network.sizes[1:], strict=False)]
+    for layer, (weight, bias) in zip(layers, network.layers(parameters), strict=True):
+        layer.weight.data, layer.bias.data = weight[0].clone(), bias[0].clone()
+    model = nn.Sequential(nn.Flatten(), layers[0], nn.ELU(), layers[1])
+    features, labels = torch.cat([known.features, target.features]), torch.cat([known.labels, target.labels])
+    options = {"lr": mechanism.learning_rate, "weight_decay": mechanism.weight_decay}
+    if mechanism.optimizer == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), momentum=mechanism.momentum, **options)
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), **options)
+    for _ in range(mechanism.epochs):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+    return torch.cat([tensor.detach().flatten() for layer in layers for tensor in (layer.weight, layer.bias)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"momentum": 0.9}, {"weight_decay": 0.1, "momentum": 0.5}, {"optimizer": "adam"}],
+    ids=str,
+)
+def test_networks_trained_together_equal_networks_trained_one_by_one(settings):
+    mechanism = SGD(Perceptron((9, 4, 3)), 10, 0.1, initial_seed=3, **settings)
+    records = data()
+    known, targets = records[:8], records[8:][:, None]
+    release = mechanism.release(known, targets, torch.Generator())["parameters"]
+    start = mechanism.network.initial(1, torch.Generator().manual_seed(3))
+    for trial in range(len(targets)):
+        expected = by_torch(mechanism, known, targets[trial], start)
+        torch.testing.assert_close(release[trial], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_pass_in_slices_is_the_same_pass(monkeypatch):
+    from remanence.mechanisms import sgd
+
+    mechanism = SGD(Perceptron((9, 4, 3)), 3, 0.1, initial_seed=0)
+    records = data()
+    whole = mechanism.release(records[:10], records[10:][:, None], torch.Generator())["parameters"]
+    monkeypatch.setattr(sgd, "_CPU_BYTES", 1)
+    sliced = mechanism.release(records[:10], records[10:][:, None], torch.Generator())["parameters"]
+    torch.testing.assert_close(whole, sliced, rtol=1e-4, atol=1e-6)
+
+
+def test_what_the_adversary_knows_is_the_same_in_every_model():
+    records = data()
+    targets = Records(records.features[[10] * 3][:, None], records.labels[[10] * 3][:, None])
+
+    def models(**seeds):
+        mechanism = SGD(Perceptron((9, 4, 3)), 2, 0.1, batch_size=4, **seeds)
+        return mechanism.release(records[:10], targets, torch.Generator().manual_seed(0))["parameters"]
+
+    both = models(initial_seed=0, order_seed=0)
+    torch.testing.assert_close(both[0], both[1])
+    assert not torch.allclose(*models(initial_seed=0)[:2])  # every model shuffles for itself
+    assert not torch.allclose(*models(order_seed=0)[:2])  # and starts from its own weights
+
+
+def test_batches_cover_an_epoch():
+    mechanism = SGD(Perceptron((9, 4, 3)), 1, 0.1, batch_size=3)
+    parts = list(mechanism._batches(2, 9, 3, torch.Generator().manual_seed(0), shared=False))
+    assert torch.cat(parts, 1).sort(1).values.tolist() == [list(range(9))] * 2
+
+
+def test_a_target_moves_the_weights_only_in_the_batches_that_it_is_in():
+    # Batch size 1 and a target that comes last: with everything known, each record makes exactly one step.
+    records = data(4)
+    mechanism = SGD(Perceptron((9, 4, 3)), 1, 0.1, batch_size=1, initial_seed=0, order_seed=1)
+    known, target = records[:3], records[3:][:, None]
+    order = list(mechanism._batches(1, 4, 1, torch.Generator().manual_seed(1), shared=True))
+    step = SGD(Perceptron((9, 4, 3)), 1, 0.1, initial_seed=0)
+    parameters = mechanism.network.initial(1, torch.Generator().manual_seed(0))
+    for batch in order:
+        one = records[batch[0]][None]
+        parameters = parameters - 0.1 * step.network.clipped_sum(parameters, one, max_norm=None)
+    torch.testing.assert_close(mechanism.release(known, target, torch.Generator())["parameters"], parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epochs", 0), ("learning_rate", 0.0), ("momentum", 1.0), ("batch_size", 0), ("optimizer", "lion")],
+)
+def test_settings_that_no_training_can_have_are_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        SGD(Perceptron((9, 4, 3)), **{"epochs": 1, "learning_rate": 0.1, name: value})
+
+
+@pytest.mark.parametrize("initialisation", ["lecun", "he", "glorot", "pytorch", 0.25])
+def test_initial_weights_have_the_spread_they_are_named_after(initialisation):
+    weights = Perceptron((400, 10), initialisation=initialisation).initial(
+        50, torch.Generator().manual_seed(0)
+    )
+    expected = {
+        "lecun": 400**-0.5,
+        "he": (2 / 400) ** 0.5,
+        "glorot": (2 / 410) ** 0.5,
+        "pytorch": (1 / 1200) ** 0.5,
+    }
+    spread = weights[:, :4000].std()  # 200,000 draws: a standard error of 0.16 %
+    assert float(spread) == pytest.approx(expected.get(initialisation, 0.25), rel=0.01)
