@@ -1,0 +1,80 @@
+"""The mods' own work, on stand-ins for Flower's messages; `make test-flower` runs them in a federation."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_exact import batch
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence import InputError
+from remanence.integrations.flower import exposed_samples, record_updates, withhold_exposed
+
+
+@dataclass
+class Arrays:
+    state: dict
+
+    def to_torch_state_dict(self):
+        return self.state
+
+
+@dataclass
+class FakeMessage:
+    state: dict
+
+    @property
+    def content(self):
+        return SimpleNamespace(array_records={"arrays": Arrays(self.state)})
+
+    def has_error(self):
+        return False
+
+
+def one_step(network, count, rate=0.1, seed=0):
+    """The network's state before and after a step on a batch."""
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = batch(count, 40, 7, seed)
+    cross_entropy(network(inputs.to(next(network.parameters()).dtype)), labels).backward()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= rate * parameter.grad
+    return before, network.state_dict()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_an_update_of_one_step_is_read_like_its_gradient(dtype):
+    network = relu_network(40, 150, 7, dtype=dtype, seed=0)
+    before, after = one_step(network, 6)
+    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, after, learning_rate=0.1) >= 1
+    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, before, learning_rate=0.1) == 0
+
+
+def test_updates_are_written_for_an_audit(tmp_path):
+    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
+    mod = record_updates(tmp_path)
+    for _ in range(2):
+        reply = mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: FakeMessage(after))
+        assert reply.state is after, "what the client sends is not changed"
+    assert len(list(tmp_path.glob("update-5-*"))) == 2, "a second round does not overwrite the first"
+    update, weights = (load_file(tmp_path / f"{kind}-5-1.safetensors") for kind in ("update", "weights"))
+    for name in before:
+        assert torch.equal(weights[name], before[name])
+        assert torch.allclose(update[name], after[name] - before[name])
+
+
+def test_an_update_that_exposes_nobody_passes():
+    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
+    sent = {name: before[name] + 0.01 * torch.randn_like(after[name]) for name in after}
+    mod = withhold_exposed(lambda: relu_network(40, 150, 7), learning_rate=0.1)
+    reply = mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: FakeMessage(sent))
+    assert reply.state is sent
+
+
+def test_a_learning_rate_of_zero_is_refused():
+    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
+    with pytest.raises(InputError, match="learning rate"):
+        exposed_samples(relu_network(40, 150, 7), before, after, learning_rate=0.0)
