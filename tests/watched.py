@@ -54,6 +54,7 @@ def watching(browser: Browser) -> Iterator[Callable[..., Watched]]:
 
     def opened(address: str, *, scheme: Literal["light", "dark"] = "light", width: int = 1100) -> Watched:
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        context.set_default_timeout(120_000)  # a busy machine is slow, not wrong
         contexts.append(context)
         watched = Watched(context.new_page())
         watched.page.on("request", lambda request: watched.addresses.append(request.url))

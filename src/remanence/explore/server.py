@@ -16,12 +16,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from remanence.auditing import AuditResult
 from remanence.exceptions import InputError, RemanenceError
 from remanence.explore import answers
 from remanence.explore.answers import Question
-from remanence.report.html import report
-from remanence.storage import parse, unreadable
 
 LARGEST_BODY = 4_000_000
 _KEPT_REPORTS = 8
@@ -121,6 +118,10 @@ async def _body(request: Request) -> bytes:
 
 def _render(body: bytes) -> str:
     """The report of an audit.json that somebody dropped onto the page."""
+    from remanence.auditing import AuditResult  # loads torch, which the first tab can do without
+    from remanence.report.html import report
+    from remanence.storage import parse, unreadable
+
     try:
         return report(AuditResult.from_json(parse(body.decode()), {}))
     except RemanenceError:

@@ -122,12 +122,15 @@ function moved() {
     showDots(found.dots);
     if ($("sentence").classList.contains("stale")) $("sentence").textContent = `About ${found.most} times in 1000 …`;
   }));
-  resting = setTimeout(rest, 150);
+  resting = setTimeout(() => run(answerAll()), 150);
 }
 
-function rest() {
-  run(ask("bound").then(showAnswer).then(() => ask("budget")).then(showBudget).then(() => ask("rate-curve")).then(showRates));
-  run(ask("noise-curve").then(showNoise));
+async function answerAll() {
+  const { signal } = asking; // ends with the next move
+  showAnswer(await ask("bound", {}, signal));
+  showNoise(await ask("noise-curve", {}, signal));
+  showBudget(await ask("budget", {}, signal));
+  showRates(await ask("rate-curve", {}, signal));
 }
 
 function run(promise) {
@@ -174,7 +177,7 @@ function showBudget(found) {
 }
 
 function showNoise(found) {
-  const here = state.mode === "noise_multiplier" ? state.noise_multiplier : null;
+  const here = state.mode === "noise_multiplier" ? state.noise_multiplier : state.solved;
   chart($("noise-curve"), { ...found, here, across: "noise multiplier" });
 }
 
@@ -244,7 +247,7 @@ function chart(picture, { points, baseline, here, across }) {
   parts.push(label(across, (left + right) / 2, 252, "middle"));
   parts.push(shape("path", { class: "level", d: `M${left} ${y(baseline)}H${right}` }), label("a guess", right, y(baseline) - 4, "end"));
   parts.push(shape("path", { class: "curve", d: points.map(([a, b], index) => `${index ? "L" : "M"}${x(a)} ${y(b)}`).join("") }));
-  const inside = here !== null && here >= points[0][0] && here <= points.at(-1)[0];
+  const inside = here >= points[0][0] && here <= points.at(-1)[0];
   if (inside) parts.push(shape("circle", { class: "here", r: 5, cx: x(here), cy: y(between(points, here)) }));
   picture.replaceChildren(...parts);
   const [first, last] = [points[0], points.at(-1)];
