@@ -249,7 +249,9 @@ def _split(settings: Settings) -> tuple[Records, Records]:
 def _counts(settings: Settings) -> tuple[int, int]:
     """Targets for the likelihood, and for the slower loss of Equation 1."""
     return (
-        (settings.trials or 20, settings.trials or 10) if settings.small else (settings.trials or 1000, min(100, settings.trials or 100))
+        (settings.trials or 20, settings.trials or 10)
+        if settings.small
+        else (settings.trials or 1000, min(100, settings.trials or 100))
     )
 
 
