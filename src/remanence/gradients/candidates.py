@@ -37,6 +37,7 @@ class Candidates:
     label: Tensor
     batch_size: Tensor  # M as this neuron implies it, not yet a whole number
     deviation: Tensor  # of the column of the gradient from the one that the input implies, relative
+    slack: Tensor  # what rounding does to the batch size: much where the label is all but certain
 
     def __getitem__(self, index: Tensor) -> Candidates:
         return Candidates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
@@ -63,13 +64,13 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
     trial, neuron = live.nonzero(as_tuple=True)
     if not len(trial):
         empty = rows.new_zeros(0)
-        return Candidates(trial, neuron, empty, trial, empty, empty)
+        return Candidates(trial, neuron, empty, trial, empty, empty, empty)
     largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes**2)
     parts = []
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
         if signal is None:
-            found = _without_bias(head, rows[t, j], columns[t, j], own[t, j], j)
+            found = _without_bias(head, rows[t, j], columns[t, j], own[t, j], j, precision)
         else:
             found = _with_bias(
                 head, rows[t, j] / signal[t, j, None], columns[t, j], signal[t, j], own[t, j], precision
@@ -82,7 +83,7 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
 
 def _with_bias(
     head: DenseHead, x: Tensor, columns: Tensor, signal: Tensor, own: Tensor, precision: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The label whose implied column lies closest, the batch size and the deviation."""
     inputs, logits = head.forward(x)
     classes = torch.eye(head.classes, dtype=torch.float64, device=x.device)
@@ -99,12 +100,12 @@ def _with_bias(
     deviation, label = deviations.nan_to_num(nan=torch.inf).min(-1)
     chosen = implied.gather(1, label[:, None, None].expand(-1, 1, implied.shape[-1])).squeeze(1)
     batch_size = chosen.square().sum(-1) / (chosen * columns).sum(-1)
-    return signal, label, batch_size, deviation
+    return signal, label, batch_size, deviation, (slack / sizes).gather(1, label[:, None]).squeeze(1)
 
 
 def _without_bias(
-    head: DenseHead, rows: Tensor, columns: Tensor, own: Tensor, neuron: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    head: DenseHead, rows: Tensor, columns: Tensor, own: Tensor, neuron: Tensor, precision: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The scale of the input by a linear fit, sharpened by the batch size being a whole number."""
     side = own.sign()
     direction = rows * side.unsqueeze(-1)  # an input with h_j > 0
@@ -131,7 +132,9 @@ def _without_bias(
         value, derivative = implied(scale)
         largest = 0.1 * scale.abs()
         scale = scale - ((value - whole) / derivative).clamp(-largest, largest)
-    return side / scale, label, batch_size.nan_to_num(nan=0.0), deviation
+    certain = (scale.unsqueeze(-1) * logits + offset).softmax(-1).gather(1, label[:, None]).squeeze(1)
+    slack = 4 * precision / (1 - certain).clamp(min=precision)
+    return side / scale, label, batch_size.nan_to_num(nan=0.0), deviation, slack
 
 
 def fit_scales(

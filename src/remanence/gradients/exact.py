@@ -74,7 +74,9 @@ def reconstruct(
         candidates = find_candidates(head, left, live, precision)
         candidates = candidates[candidates.deviation < tolerance]
         sizes = _vote(candidates, sizes, tolerance)
-        agreed = (candidates.batch_size / sizes[candidates.trial] - 1).abs() < tolerance
+        # Half a sample is the most that rounding may excuse: beyond that the batch size proves nothing.
+        excuse = torch.minimum(tolerance + candidates.slack, 0.5 / sizes[candidates.trial].clamp(min=1))
+        agreed = (candidates.batch_size / sizes[candidates.trial] - 1).abs() < excuse.clamp(min=tolerance)
         new = _merge(head, left[0][0], candidates[agreed], trials, tolerance)
         new = _compact(*_unseen(inputs, *new, tolerance), slots)
         if not new[1].shape[1]:
@@ -86,7 +88,7 @@ def reconstruct(
             break
         # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
         live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & ~complete[:, None]
-    inputs, unexplained = _refine(head, layers, left, inputs, labels, sizes)
+    inputs, unexplained = _refine(head, layers, left, inputs, labels, sizes, precision)
     padding = slots - inputs.shape[1]
     return Recovered(
         torch.nn.functional.pad(inputs, (0, 0, 0, padding)),
@@ -169,7 +171,13 @@ def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, s
 
 
 def _refine(
-    head: DenseHead, layers: Layers, left: Layers, inputs: Tensor, labels: Tensor, sizes: Tensor
+    head: DenseHead,
+    layers: Layers,
+    left: Layers,
+    inputs: Tensor,
+    labels: Tensor,
+    sizes: Tensor,
+    precision: float,
 ) -> tuple[Tensor, Tensor]:
     """Where the whole batch is known, solve Σ δ_m x_mᵀ = M G₀ over all neurons; keep it as long as it explains more."""
     present = labels >= 0
@@ -183,7 +191,9 @@ def _refine(
         deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
         gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
         step, failed = torch.linalg.solve_ex(gram, deltas @ left[0][0])
-        usable = (present & (improving & (failed == 0))[:, None]).unsqueeze(-1)
+        # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
+        sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
+        usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
         tried = inputs + (step * sizes[:, None, None]).where(usable, 0.0)
         after = _subtract(head, layers, tried, labels, sizes)
         shares_after = _shares(after, layers)
