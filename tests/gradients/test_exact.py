@@ -133,6 +133,26 @@ def test_shared_neurons_are_never_taken_for_samples(dtype):
         assert met(found, inputs.to(dtype).double(), labels)[1] == 0
 
 
+def test_samples_that_the_network_is_sure_of_come_back_in_float32():
+    # 1 − p_y is rounded at the size of 1, so that a loss vector of 1e-4 is off by a part in a thousand.
+    sure = 0
+    for seed in range(6):
+        network = relu_network(40, 200, 7, dtype=torch.float32, seed=seed)
+        inputs, _ = batch(8, 40, 7, seed)
+        inputs = inputs.float()
+        with torch.no_grad():
+            network[2].weight *= 40
+            labels = network(inputs).argmax(1)
+            missing = 1 - network.double()(inputs.double()).softmax(1).amax(1)
+            network.float()
+        exposed = gradient_exposure(network, inputs, labels).exposed & (missing > 1e-6)
+        back, false = met(attack(network, inputs.double(), labels, peel=False), inputs.double(), labels)
+        assert false == 0
+        assert back[exposed].all()
+        sure += int((exposed & (missing < 1e-4)).sum())
+    assert sure >= 3
+
+
 def test_noise_yields_nothing():
     network = relu_network(40, 300, 7, seed=1)
     inputs, labels = batch(8, 40, 7, 1)
