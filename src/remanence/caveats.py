@@ -34,7 +34,7 @@ NO_BETTER_THAN_CONTROL = Caveat(
 )
 NO_BETTER_THAN_GUESSING = Caveat(
     "no-better-than-guessing",
-    "the attack's lower limit is not above the baseline.",
+    "the attack's lower limit is not above the baseline (where that is loose: not above what a guess was seen to do).",
     "A guess from the prior does as well; the release added nothing that this attack can use.",
     "Try other attacks; a failed attack is no proof of protection.",
 )
@@ -152,11 +152,11 @@ def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> 
     """The caveats that follow from the three rates of an evidence."""
     if main.lower <= control.rate:
         yield NO_BETTER_THAN_CONTROL
-    if main.lower <= baseline.value:
+    if main.lower <= (baseline.lower if baseline.loose else baseline.value):
         yield NO_BETTER_THAN_GUESSING
     if control.lower > 0.5:
         yield SATURATED_CONTROL
-    if baseline.value > 2 * baseline.lower > 0:
+    if baseline.loose:
         yield LOOSE_BASELINE
 
 

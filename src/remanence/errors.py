@@ -25,12 +25,14 @@ class Error:
 
     `reach` says how far apart, at most, two targets can be that one guess meets within a
     threshold: 2η for a metric (triangle inequality), 4η for a squared one. A baseline needs it,
-    because the best guess need not be a record. Without it the baseline is bounded by 1 only.
+    because the best guess need not be a record. Without it the baseline is bounded by 1 only. A `squared`
+    error is a squared euclidean distance up to a factor, for which a tighter count holds (`priors.py`).
     """
 
     name: str
     measure: Callable[[Records, Records], Tensor]
     reach: Callable[[float], float] | None = None
+    squared: bool = False
 
     def __call__(self, targets: Records, guesses: Records) -> Tensor:
         """The error of each guess, of the common batch shape."""
@@ -41,6 +43,7 @@ mean_squared_error = Error(
     "mean squared error",
     lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).square().mean(-1),
     reach=lambda threshold: 4 * threshold,
+    squared=True,
 )
 
 euclidean_error = Error(
@@ -210,7 +213,7 @@ def on_columns(error: Error, columns: Sequence[int]) -> Error:
         parts = (Records(r.flat[..., chosen], r.labels) for r in (targets, guesses))
         return error.measure(*parts)
 
-    return Error(f"{error.name} over {len(chosen)} attributes", measure, error.reach)
+    return Error(f"{error.name} over {len(chosen)} attributes", measure, error.reach, error.squared)
 
 
 def classifier_divergence(classify: Callable[[Tensor], Tensor]) -> Error:

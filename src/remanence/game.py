@@ -115,7 +115,7 @@ class Game:
         draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
         source = self.prior if self.targets is None else self.targets
         mains, strangers, guesses, gradients, factor = [], [], [], [], 1
-        gallery = None
+        gallery, claims_labels = None, True
         chunk = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
         starts = range(0, trials, chunk)
         for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
@@ -129,6 +129,7 @@ class Game:
             mains.append(self.criterion.compare(targets, guess.records))
             strangers.append(self.criterion.compare(others, guess.records))
             gallery = gallery or self._gallery(targets, others, guess.records)
+            claims_labels = not guess.records.labels.isnan().all()
             gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))
             guesses.append(replace(guess, records=guess.records[:0]))  # reconstructions are not kept
             factor = self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1])
@@ -138,6 +139,7 @@ class Game:
             baseline=self.guess().times(factor),
             remaining_gradient=_cat(gradients),
             gallery=gallery,
+            claims_labels=bool(claims_labels),
             sensitivity=_cat([guess.sensitivity for guess in guesses]),
             diagnostics={
                 name: torch.cat([guess.diagnostics[name] for guess in guesses])
@@ -210,7 +212,9 @@ def play(
         control=control,
         baseline=rounds.baseline,
         caveats=tuple(caveats),
-        label_rate=_rate(rounds.main.labels_agree, confidence) if has_errors else None,
+        label_rate=_rate(rounds.main.labels_agree, confidence)
+        if has_errors and rounds.claims_labels
+        else None,
         median_error=_summary(rounds.main.errors, torch.nanmedian) if has_errors else None,
         worst_error=_summary(rounds.main.errors, torch.max) if has_errors else None,
         median_predicted_error=None if predicted is None else float(predicted.median()),

@@ -30,6 +30,11 @@ class Baseline:
     lower: float
     note: str
 
+    @property
+    def loose(self) -> bool:
+        """Whether the certain upper value is more than twice what a guess was seen to achieve."""
+        return self.value > 2 * self.lower > 0
+
     def times(self, factor: int) -> Baseline:
         """The baseline when `factor` pairs of guess and record could each succeed (union bound)."""
         if factor == 1:
@@ -200,17 +205,14 @@ class EmpiricalPrior(Prior):
         """κ from samples: Clopper–Pearson on the largest number of samples within reach of one guess.
 
         Hayes et al. 2023, Proposition 6 as corrected: its failure probability contains the unknown
-        κ, and its balls must be allowed any centre. All samples that the best guess meets are
-        within `reach` of one of them, so the count around the best sample is at least the best
-        guess's own, which is binomial.
+        κ, and its balls must be allowed any centre. `_most_met` bounds the number of samples that one
+        guess meets, which for the best guess is binomial.
         """
         records = self.records[:_BASELINE_RECORDS]  # pairs grow with the square, precision with the root
         count = len(records)
-        uniform = torch.full((count,), 1.0 / count, dtype=torch.float64, device=records.features.device)
         if criterion.error.reach is None:
             return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
-        reach = criterion.error.reach(criterion.threshold)
-        best = round(_largest_mass(records, uniform, criterion, reach, 2) * count)
+        best = _most_met(records, criterion)
         _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
         note = (
             f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
@@ -331,9 +333,7 @@ class StratifiedPrior(Prior):
             uniform = torch.full((size,), 1.0 / size, dtype=torch.float64, device=own.features.device)
             upper = 1.0
             if criterion.error.reach is not None:
-                reach = criterion.error.reach(criterion.threshold)
-                best = round(_largest_mass(own, uniform, criterion, reach, 2) * size)
-                upper = clopper_pearson(best, size, tail)[1]
+                upper = clopper_pearson(_most_met(own, criterion), size, tail)[1]
             lower = 0.0
             if size >= 4:
                 half = size // 2
@@ -376,6 +376,45 @@ def _elsewhere(index: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
+def _most_met(records: Records, criterion: Criterion) -> int:
+    """At most so many of the records can be met by one guess, wherever it lies.
+
+    All that it meets are within `reach` of each other. For a squared error more is known: if n records lie within η
+    of a guess, the squared distances between them sum to at most 2n · nη (twice n times the sum around their mean), so
+    that for one of them the others sum to at most 2nη. The largest such n over all records is counted, nearest first.
+    """
+    assert criterion.error.reach is not None
+    count, reach = len(records), criterion.error.reach(criterion.threshold)
+    rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
+    sizes = torch.arange(1, count + 1, device=records.features.device)
+    most = 1
+    for start in range(0, count, rows):
+        errors = _allowed(records, records[start : start + rows], criterion, reach, 2)
+        if criterion.error.squared:
+            sums = errors.sort(1).values.cumsum(1)  # the record itself comes first, at 0
+            within = (sums <= 2 * sizes * criterion.threshold).sum(1)
+        else:
+            within = errors.isfinite().sum(1)
+        most = max(most, int(within.max()))
+    return most
+
+
+def _allowed(
+    records: Records, centres: Records, criterion: Criterion, radius: float, label_radius: int
+) -> Tensor:
+    """The errors between centres and records, `(centres, records)`; infinite beyond the radius or another label.
+
+    Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
+    """
+    errors = criterion.error(records[None, :], centres[:, None])
+    errors = errors.nan_to_num(nan=0.0)  # an error that is not a number rules nothing out
+    beyond = errors > radius
+    if criterion.label_scale is not None:
+        slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
+        beyond |= (records.labels.double()[None, :] - centres.labels.double()[:, None]).abs() > slack
+    return errors.masked_fill(beyond, torch.inf)
+
+
 def _largest_mass(
     records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
 ) -> float:
@@ -386,21 +425,10 @@ def _largest_mass(
 def _masses(
     records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
 ) -> Tensor:
-    """The weight of the records within `radius` of each record, `(records,)`.
-
-    Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
-    """
-    count = len(records)
+    """The weight of the records within `radius` of each record, `(records,)`."""
+    rows = max(1, _PAIRS_AT_ONCE // (len(records) * max(1, records.flat.shape[-1])))
     masses = []
-    rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
-    for start in range(0, count, rows):
-        centres = records[start : start + rows]
-        errors = criterion.error(records[None, :], centres[:, None])  # (rows, count)
-        within = errors <= radius
-        if criterion.label_scale is not None:
-            slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
-            labels = records.labels.double()
-            within &= (labels[None, :] - centres.labels.double()[:, None]).abs() <= slack
-        within |= errors.isnan()
+    for start in range(0, len(records), rows):
+        within = _allowed(records, records[start : start + rows], criterion, radius, label_radius).isfinite()
         masses.append((within * weights).sum(1))
     return torch.cat(masses)

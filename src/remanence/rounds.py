@@ -47,6 +47,7 @@ class Rounds:
     record: Tensor | None = None  # (trials,), which record of the training set was the target
     caveats: tuple[Caveat, ...] = ()
     gallery: Gallery | None = None
+    claims_labels: bool = True  # whether the attack says anything about labels
 
 
 @runtime_checkable

@@ -213,7 +213,7 @@ def digits_mlp() -> Game:
 
     known, public, private = digits_split()
     threshold = float(nearest_neighbour_errors(private, public).mean())
-    mechanism = SGD(Perceptron((64, 10, 10)), 100, 0.2, 0.9, initial_seed=0)
+    mechanism = SGD(Perceptron((64, 10, 10)), 50, 0.2, 0.9, initial_seed=0)
     criterion = Criterion(mean_squared_error, threshold)
     return Game(mechanism, EmpiricalPrior(public), known, criterion, targets=EmpiricalPrior(private))
 

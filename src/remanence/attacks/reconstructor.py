@@ -30,7 +30,7 @@ from remanence.releases import Gradient, Logits, Release, Weights
 from remanence.roc import Roc
 
 _HELD_OUT = 500  # shadows that show how learning goes
-_STORED = 4000  # shadows that are trained where nobody says how many, and training is slow
+_STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _AT_ONCE = 1024
 
@@ -43,13 +43,13 @@ class Reconstructor(Attack[Release]):
     `mode` "strong" reads a linear head with its symmetry and trains with a schedule and averaged weights;
     "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
     trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
-    network learns (linear heads), and keeps 4,000 else. `width` is the paper's S for pictures, and the size of
+    network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
     the hidden layers otherwise. `perceptual` is a network whose features should agree too. With a `checkpoint`
     file, learning goes on where it was killed.
     """
 
     mode: str = "strong"
-    steps: int = 1000
+    steps: int = 600
     batch: int = 128
     width: int = 0  # 0: chosen by the size of the record
     shadows: int | None = None

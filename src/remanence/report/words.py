@@ -40,10 +40,13 @@ def found(result: AuditResult) -> str:
     done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
     if result.threat_model["game"] == "Membership":
         done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
+    guess = thousandths(best.baseline.value)
+    if best.baseline.loose:
+        guess = f"between {thousandths(best.baseline.lower)} and {guess}"
     words = (
         f"The strongest attack, {best.attack}, {done} "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
-        f"{guessed} {thousandths(best.baseline.value)}; "
+        f"{guessed} {guess}; "
         f"your limit is {thousandths(result.policy.max_success)}."
     )
     if ceiling is not None:

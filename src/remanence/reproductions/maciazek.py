@@ -131,7 +131,7 @@ def handwriting_setup(settings: Settings) -> Setup:
 
 def _attack(settings: Settings, mode: str, per_class: int) -> Reconstructor:
     if settings.small:
-        return Reconstructor(mode=mode, learning_rate=1e-3 if mode == "paper" else None)
+        return Reconstructor(mode=mode, steps=1000, learning_rate=1e-3 if mode == "paper" else None)
     if mode == "paper":
         return Reconstructor(mode="paper", steps=900, batch=512)
     return Reconstructor(steps=2500 if per_class == 1 else 4500, batch=1024)

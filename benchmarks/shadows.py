@@ -1,0 +1,143 @@
+"""Shadow models per second against a plain loop over modules, with the weights compared in the same run.
+
+python benchmarks/shadows.py                     # one thread of a CPU
+python benchmarks/shadows.py --device cuda       # a GPU
+"""
+
+import argparse
+import time
+
+import torch
+from torch import nn
+
+from remanence import SGD, Perceptron, Records, TransferHead
+from remanence.mechanisms.networks import initial_layer
+
+
+def seconds(function, device: str, repeats: int) -> float:
+    """The least of several runs."""
+    best = float("inf")
+    for _ in range(repeats):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        function()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def heads(device: str, count: int, few: int) -> None:
+    """Maciazek and Allison's MNIST heads: 256 features, 10 classes, N = 10, 32 steps; the gather is counted."""
+    pool = torch.randn(60_000 if device == "cuda" else 6000, 256, device=device).relu()
+    index = torch.randint(len(pool), (count, 10), device=device)
+    labels = torch.arange(10, device=device).expand(count, -1)
+    pictures = torch.zeros(count, 10, 1, device=device)
+    head = TransferHead(10, 32, 0.01, 1e-5)
+
+    def together():
+        generator = torch.Generator(device).manual_seed(0)
+        chunk = head.trials_at_once(Records(pictures[:1], labels[:1], embedding=pool[index[:1]]))
+        for start in range(0, count, chunk):
+            part = slice(start, start + chunk)
+            head.release(None, Records(pictures[part], labels[part], embedding=pool[index[part]]), generator)
+
+    together()
+    fast = count / seconds(together, device, 3)
+    print(f"heads on {device}: {fast:,.0f} per second")
+    if device == "cuda":
+        return
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = initial_layer(0.002, few, 256, 10, generator)
+    ours = head.release(
+        None,
+        Records(pictures[:few], labels[:few], embedding=pool[index[:few]]),
+        torch.Generator().manual_seed(0),
+    )
+    trained = []
+
+    def one_by_one():
+        trained.clear()
+        for model in range(few):
+            layer = nn.Linear(256, 10)
+            layer.weight.data, layer.bias.data = weight[model].clone(), bias[model].clone()
+            optimizer = torch.optim.SGD(layer.parameters(), 0.01, weight_decay=1e-5)
+            inputs = pool[index[model]]
+            for _ in range(32):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(layer(inputs), labels[model]).backward()
+                optimizer.step()
+            trained.append(layer.weight.data)
+
+    slow = few / seconds(one_by_one, device, 2)
+    difference = float((torch.stack(trained) - ours["weight"]).abs().max())
+    print(
+        f"  a loop over nn.Linear: {slow:,.0f} per second; ratio {fast / slow:.0f}; largest difference {difference:.1e}"
+    )
+
+
+def networks(device: str, count: int, known_count: int, few: int) -> None:
+    """Balle et al.'s reduced setting: 784-10-10 ELU, 100 full-batch steps with momentum."""
+    # Sparse pixels as in handwriting: dense ones make training unstable, and rounding would decide the weights.
+    pixels = torch.rand(known_count + count, 784, device=device)
+    pixels = pixels * (torch.rand_like(pixels) < 0.1)
+    labels = torch.randint(10, (known_count + count,), device=device)
+    known = Records(pixels[:known_count], labels[:known_count])
+    targets = Records(pixels[known_count:, None], labels[known_count:, None])
+    network = Perceptron((784, 10, 10))
+    training = SGD(network, 100, 0.1, 0.9, initial_seed=0)
+    chunk = training.trials_at_once(targets)
+
+    def together():
+        for start in range(0, count, chunk):
+            training.release(known, targets[start : start + chunk], torch.Generator(device))
+
+    fast = seconds(together, device, 2)
+    rate = count / fast
+    print(
+        f"networks on {device}: {count:,} with {known_count} known records in {fast:.2f} s, {rate:,.0f} / s"
+    )
+    if device == "cuda":
+        return
+    start = network.initial(1, torch.Generator().manual_seed(0))
+    ours = training.release(known, targets[:few], torch.Generator())["parameters"]
+    trained = []
+
+    def one_by_one():
+        trained.clear()
+        for model in range(few):
+            layers = [nn.Linear(784, 10), nn.Linear(10, 10)]
+            for layer, (w, b) in zip(layers, network.layers(start), strict=True):
+                layer.weight.data, layer.bias.data = w[0].clone(), b[0].clone()
+            module = nn.Sequential(layers[0], nn.ELU(), layers[1])
+            optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+            features = torch.cat([known.features, targets.features[model]])
+            labels = torch.cat([known.labels, targets.labels[model]])
+            for _ in range(100):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(module(features), labels).backward()
+                optimizer.step()
+            trained.append(torch.cat([p.data.flatten() for p in module.parameters()]))
+
+    slow = few / seconds(one_by_one, device, 2)
+    difference = float((torch.stack(trained) - ours[:few]).abs().max())
+    ratio = rate / slow
+    print(
+        f"  a loop over modules: {slow:,.1f} per second; ratio {ratio:.1f}; largest difference {difference:.1e}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    device = parser.parse_args().device
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    gpu = device == "cuda"
+    heads(device, 1_000_000 if gpu else 20_000, few=100)
+    networks(device, 10_000 if gpu else 200, 1000 if gpu else 200, few=10)
+
+
+if __name__ == "__main__":
+    main()
