@@ -185,6 +185,7 @@ def matching(options: argparse.Namespace) -> None:
                     if options.device == "cuda":
                         torch.cuda.synchronize()
                     spent.append(clock() - started)
+                assert guess is not None
                 seconds = float(np.median(spent))
                 named = guess.labels[0].nan_to_num(nan=-1).long()
                 found = quality(inputs, labels, guess.features[0], named, value_range=2.0)

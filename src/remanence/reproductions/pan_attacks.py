@@ -150,7 +150,8 @@ def figure_7(settings: Settings) -> Outcome:
             ("batch size", size, {"size": size}) for size in sizes
         ]
         cases += [
-            ("epoch", epoch, {"network": network}) for epoch, network in _trained(scenario, epochs, settings)
+            ("epoch", epoch, {"network": network})
+            for epoch, network in checkpoints(scenario, epochs, settings)
         ]
         cases += [("width", width, {"widths": (width,)}) for width in (300, 400, 500, 600, 700)]
         cases += [("ReLU layers", depth, {"widths": (512,) * depth}) for depth in (1, 2, 3, 4)]
@@ -194,7 +195,7 @@ def _psnr(
     return {**summary(found), "batch size right": sizes / batches}
 
 
-def _trained(
+def checkpoints(
     scenario: Scenario, epochs: tuple[int, ...], settings: Settings
 ) -> list[tuple[int, nn.Sequential]]:
     """Checkpoints of (d-512-K) along a training by SGD, on at most 2,000 pictures."""
@@ -307,7 +308,7 @@ def figure_6(settings: Settings) -> Outcome:
                     **summary([measured(scenario, batch, guesses, labels)]),
                 }
             )
-        grey = [_grey(values, scenario.shape) for values in lines.values()]
+        grey = [grey_pictures(values, scenario.shape) for values in lines.values()]
         panels.append(Panel(scenario.name, pictures=grey, picture_rows=list(lines)))
     return Outcome(
         ", ".join(dict.fromkeys(str(row["data"]) for row in rows)),
@@ -318,6 +319,7 @@ def figure_6(settings: Settings) -> Outcome:
     )
 
 
-def _grey(values: Tensor, shape: tuple[int, ...]) -> list[list[list[float]]]:
+def grey_pictures(values: Tensor, shape: tuple[int, ...]) -> list[list[list[float]]]:
+    """Flat pictures in [−1, 1] as squares in [0, 1] for a panel, colours averaged."""
     pictures = ((values.view(-1, *shape).mean(1) + 1) / 2).clamp(0, 1)
     return [[[round(pixel, 3) for pixel in line] for line in picture] for picture in pictures.tolist()]

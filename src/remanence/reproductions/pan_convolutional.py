@@ -10,7 +10,7 @@ from remanence.gradients.hybrid import hybrid_attack
 from remanence.gradients.metrics import match, quality
 from remanence.progress import track
 from remanence.records import Records
-from remanence.reproductions.pan_attacks import _grey
+from remanence.reproductions.pan_attacks import grey_pictures
 from remanence.reproductions.pan_data import Scenario, leak, scenarios, summary
 from remanence.reproductions.reproduction import Outcome, Panel, Row, Settings
 
@@ -104,7 +104,7 @@ def table_2(settings: Settings) -> Outcome:
                 results.append(quality(batch.features, batch.labels, guesses, labels, value_range=2.0))
                 if seed == 0 and len(guesses) == len(batch):
                     shown = guesses[match(batch.features.double(), guesses.double())]
-                    grey = [_grey(values.cpu(), shape) for values in (batch.features, shown)]
+                    grey = [grey_pictures(values.cpu(), shape) for values in (batch.features, shown)]
                     panels.append(Panel(name, pictures=grey, picture_rows=["batch", "rebuilt"]))
             rows.append(
                 {

@@ -25,7 +25,7 @@ from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.priors import FinitePrior
 from remanence.progress import track
 from remanence.records import Records
-from remanence.reproductions.pan_attacks import _grey, _trained
+from remanence.reproductions.pan_attacks import checkpoints, grey_pictures
 from remanence.reproductions.pan_data import Scenario, measured, scenarios, summary
 from remanence.reproductions.reproduction import Cell, Outcome, Panel, Row, Settings, curve, interval
 from remanence.statistics import SuccessRate
@@ -43,7 +43,9 @@ def figure_10(settings: Settings) -> Outcome:
         cases += [
             ("ReLU layers", depth, scenario.network((512,) * depth, seed=0), False) for depth in (1, 2, 3, 4)
         ]
-        for epoch, network in _trained(scenario, (0, 2, 5) if settings.small else (0, 10, 30, 100), settings):
+        for epoch, network in checkpoints(
+            scenario, (0, 2, 5) if settings.small else (0, 10, 30, 100), settings
+        ):
             cases += [("epoch", epoch, network, False), ("epoch, one class", epoch, network, True)]
         for panel, value, network, one_class in track(cases, total=len(cases), what=scenario.name):
             rows.append(
@@ -129,7 +131,10 @@ def figure_5(settings: Settings) -> Outcome:
             }
         )
         if width == widths[1]:
-            pictures = [_grey(inputs[:8], scenario.shape), _grey((inputs + change)[:8], scenario.shape)]
+            pictures = [
+                grey_pictures(inputs[:8], scenario.shape),
+                grey_pictures((inputs + change)[:8], scenario.shape),
+            ]
     lines = ("root mean square change", "largest change of a pixel", "Equation 9, root mean square")
     panels = [
         Panel(
