@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -101,7 +103,7 @@ def relu_network(*sizes: int, bias: bool = True, dtype=torch.float64, seed: int 
     """Linear layers with ReLU between them, drawn from a seed."""
     generator = torch.Generator().manual_seed(seed)
     layers = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         layer = torch.nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
         for parameter in layer.parameters():
             torch.nn.init.uniform_(parameter, -(inputs**-0.5), inputs**-0.5, generator=generator)

@@ -135,7 +135,13 @@ def audit(
         with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
             game = load_game(target)
             result = run_audit(
-                game, attacks, policy=policy, trials=trials, seed=seed, device=compute_device(device), target=target
+                game,
+                attacks,
+                policy=policy,
+                trials=trials,
+                seed=seed,
+                device=compute_device(device),
+                target=target,
             )
     keep = show_reconstructions or target in TARGETS
     path = result.save(folder, gallery=keep)

@@ -77,7 +77,8 @@ def bound(
     log10_baseline: Log10Baseline = None,
     method: Annotated[Method, typer.Option(help="Which bound; `all` compares them.")] = Method.CERTIFIED,
     opacus: Annotated[
-        Path | None, typer.Option(help="A recorded run's folder or an Opacus checkpoint: read the settings there.")
+        Path | None,
+        typer.Option(help="A recorded run's folder or an Opacus checkpoint: read the settings there."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
