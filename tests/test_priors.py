@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,10 +11,13 @@ from remanence import (
     Game,
     InputError,
     Records,
+    Reduction,
+    StratifiedPrior,
     Uninformed,
     looped,
 )
 from remanence.errors import euclidean_error, mean_squared_error, mismatch
+from remanence.guessing import most_met
 
 
 def points(*values):
@@ -115,3 +120,50 @@ def test_an_uninformed_baseline_is_zero_and_says_so():
     baseline = Uninformed().baseline(Criterion())
     assert baseline.value == 0
     assert "convention" in baseline.note
+
+
+def test_no_guess_meets_more_than_is_counted_and_the_count_is_below_the_reach_alone():
+    generator = torch.Generator().manual_seed(0)
+    cloud = Records(torch.randn(150, 5, generator=generator), torch.zeros(150))
+    criterion = Criterion(mean_squared_error, 0.5)
+    counted = most_met(cloud, criterion)
+    guesses = torch.cat([cloud.features, torch.randn(3000, 5, generator=generator) / 2, torch.zeros(1, 5)])
+    met = (torch.cdist(guesses, cloud.features).square() / 5 <= 0.5).sum(1).max()
+    plain = most_met(cloud, Criterion(replace(mean_squared_error, squared=False), 0.5))
+    assert int(met) <= counted < plain
+
+
+def test_stratified_sets_have_the_classes_they_promise_and_no_record_twice():
+    pool = Records(torch.arange(30.0)[:, None], torch.arange(30) % 3)
+    prior = StratifiedPrior(pool, (1, 0, 4))
+    sets = prior.sample(200, torch.Generator().manual_seed(0))
+    assert sets.labels[0].tolist() == [0, 2, 2, 2, 2]
+    assert prior.set_size == 5
+    assert prior.classes.tolist() == [0, 2]
+    assert prior.places.tolist() == [[0, 0, 0, 0], [1, 2, 3, 4]]
+    assert all(len(set(row)) == 5 for row in sets.flat[..., 0].tolist())
+    assert len(torch.unique(sets.features)) == 20  # every record of the two classes comes up
+
+
+def test_strangers_share_no_record_with_their_targets():
+    pool = Records(torch.arange(30.0)[:, None], torch.arange(30) % 3)
+    generators = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+    for prior in (StratifiedPrior(pool, 3), EmpiricalPrior(pool, 4), EmpiricalPrior(pool)):
+        targets, strangers = (part.flat[..., 0] for part in prior.sample_pair(300, *generators))
+        assert not (targets[:, :, None] == strangers[:, None, :]).any()
+        assert len(torch.unique(strangers)) == 30
+
+
+def test_a_guess_per_class_is_bounded_class_by_class():
+    # Class 0 is one point, met by one guess always; class 1 is far apart, and a guess meets one record of fifty.
+    features = torch.cat([torch.zeros(50, 1), 100.0 * torch.arange(50)[:, None]])
+    prior = StratifiedPrior(Records(features, torch.arange(100) // 50))
+    baseline = prior.baseline(Criterion(mean_squared_error, 1.0, Reduction.CLASS))
+    assert 0.5 < baseline.value < 0.57  # (1 + Clopper–Pearson's 0.1 for 1 of 50) / 2
+    assert 0.4 < baseline.lower < 0.5
+
+
+def test_sets_that_cannot_be_drawn_are_refused():
+    pool = Records(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
+    with pytest.raises(InputError, match="cannot be drawn"):
+        StratifiedPrior(pool, 2)

@@ -19,7 +19,7 @@ LAYERS = [
     {"exceptions", "references", "statistics", "roc", "progress", "files"},
     {"records"},
     {"errors", "releases"},
-    {"priors"},
+    {"priors", "guessing"},
     {"mechanisms"},
     {"gradients"},
     {"adversary", "bounds"},

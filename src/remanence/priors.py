@@ -15,10 +15,10 @@ from torch import Tensor
 
 from remanence.errors import Criterion, Reduction
 from remanence.exceptions import InputError
+from remanence.guessing import largest_mass, masses, most_met
 from remanence.records import Records
 from remanence.statistics import CONFIDENCE, clopper_pearson
 
-_PAIRS_AT_ONCE = 2_000_000
 _BASELINE_RECORDS = 2000
 
 
@@ -139,11 +139,11 @@ class FinitePrior(Prior):
         Guessing a candidate is one strategy (the lower value). A better guess may lie between
         candidates; all that it meets are within `reach` of each other, which gives the upper value.
         """
-        lower = _largest_mass(self.candidates, self.weights, criterion, criterion.threshold, 1)
+        lower = largest_mass(self.candidates, self.weights, criterion, criterion.threshold, 1)
         if criterion.error.reach is None:
             return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
         reach = criterion.error.reach(criterion.threshold)
-        upper = _largest_mass(self.candidates, self.weights, criterion, reach, 2)
+        upper = largest_mass(self.candidates, self.weights, criterion, reach, 2)
         how = "exact" if upper == lower else f"safe upper value; guessing a candidate alone gives {lower:.4g}"
         return Baseline(upper, lower, f"{how}, over {len(self.candidates)} weighted candidates")
 
@@ -205,14 +205,14 @@ class EmpiricalPrior(Prior):
         """κ from samples: Clopper–Pearson on the largest number of samples within reach of one guess.
 
         Hayes et al. 2023, Proposition 6 as corrected: its failure probability contains the unknown
-        κ, and its balls must be allowed any centre. `_most_met` bounds the number of samples that one
+        κ, and its balls must be allowed any centre. `most_met` bounds the number of samples that one
         guess meets, which for the best guess is binomial.
         """
         records = self.records[:_BASELINE_RECORDS]  # pairs grow with the square, precision with the root
         count = len(records)
         if criterion.error.reach is None:
             return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
-        best = _most_met(records, criterion)
+        best = most_met(records, criterion)
         _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
         note = (
             f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
@@ -333,11 +333,11 @@ class StratifiedPrior(Prior):
             uniform = torch.full((size,), 1.0 / size, dtype=torch.float64, device=own.features.device)
             upper = 1.0
             if criterion.error.reach is not None:
-                upper = clopper_pearson(_most_met(own, criterion), size, tail)[1]
+                upper = clopper_pearson(most_met(own, criterion), size, tail)[1]
             lower = 0.0
             if size >= 4:
                 half = size // 2
-                within = _masses(own[:half], uniform[:half], criterion, criterion.threshold, 1)
+                within = masses(own[:half], uniform[:half], criterion, criterion.threshold, 1)
                 guess = own[within.argmax()[None]]
                 hits = int((criterion.error(own[half:], guess) <= criterion.threshold).sum())
                 lower = clopper_pearson(hits, size - half, tail)[0]
@@ -374,61 +374,3 @@ def _elsewhere(index: Tensor, size: int, generator: torch.Generator) -> Tensor:
     for taken in index.sort(1).values.T:  # the drawn are ranks among those that are left
         drawn = drawn + (drawn >= taken[:, None])
     return drawn
-
-
-def _most_met(records: Records, criterion: Criterion) -> int:
-    """At most so many of the records can be met by one guess, wherever it lies.
-
-    All that it meets are within `reach` of each other. For a squared error more is known: if n records lie within η
-    of a guess, the squared distances between them sum to at most 2n · nη (twice n times the sum around their mean), so
-    that for one of them the others sum to at most 2nη. The largest such n over all records is counted, nearest first.
-    """
-    assert criterion.error.reach is not None
-    count, reach = len(records), criterion.error.reach(criterion.threshold)
-    rows = max(1, _PAIRS_AT_ONCE // (count * max(1, records.flat.shape[-1])))
-    sizes = torch.arange(1, count + 1, device=records.features.device)
-    most = 1
-    for start in range(0, count, rows):
-        errors = _allowed(records, records[start : start + rows], criterion, reach, 2)
-        if criterion.error.squared:
-            sums = errors.sort(1).values.cumsum(1)  # the record itself comes first, at 0
-            within = (sums <= 2 * sizes * criterion.threshold).sum(1)
-        else:
-            within = errors.isfinite().sum(1)
-        most = max(most, int(within.max()))
-    return most
-
-
-def _allowed(
-    records: Records, centres: Records, criterion: Criterion, radius: float, label_radius: int
-) -> Tensor:
-    """The errors between centres and records, `(centres, records)`; infinite beyond the radius or another label.
-
-    Labels count within `label_radius` tolerances: 1 around a guess, 2 between records that share one.
-    """
-    errors = criterion.error(records[None, :], centres[:, None])
-    errors = errors.nan_to_num(nan=0.0)  # an error that is not a number rules nothing out
-    beyond = errors > radius
-    if criterion.label_scale is not None:
-        slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
-        beyond |= (records.labels.double()[None, :] - centres.labels.double()[:, None]).abs() > slack
-    return errors.masked_fill(beyond, torch.inf)
-
-
-def _largest_mass(
-    records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
-) -> float:
-    """The largest weight of records within `radius` of one record, that record included."""
-    return min(1.0, float(_masses(records, weights, criterion, radius, label_radius).max()))
-
-
-def _masses(
-    records: Records, weights: Tensor, criterion: Criterion, radius: float, label_radius: int
-) -> Tensor:
-    """The weight of the records within `radius` of each record, `(records,)`."""
-    rows = max(1, _PAIRS_AT_ONCE // (len(records) * max(1, records.flat.shape[-1])))
-    masses = []
-    for start in range(0, len(records), rows):
-        within = _allowed(records, records[start : start + rows], criterion, radius, label_radius).isfinite()
-        masses.append((within * weights).sum(1))
-    return torch.cat(masses)
