@@ -152,7 +152,7 @@ def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> 
     """The caveats that follow from the three rates of an evidence."""
     if main.lower <= control.rate:
         yield NO_BETTER_THAN_CONTROL
-    if main.lower <= (baseline.lower if baseline.loose else baseline.value):
+    if main.lower <= baseline.seen:
         yield NO_BETTER_THAN_GUESSING
     if control.lower > 0.5:
         yield SATURATED_CONTROL

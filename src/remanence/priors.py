@@ -35,6 +35,11 @@ class Baseline:
         """Whether the certain upper value is more than twice what a guess was seen to achieve."""
         return self.value > 2 * self.lower > 0
 
+    @property
+    def seen(self) -> float:
+        """What guessing is known to achieve: the value, or where that is loose what a guess was seen to do."""
+        return self.lower if self.loose else self.value
+
     def times(self, factor: int) -> Baseline:
         """The baseline when `factor` pairs of guess and record could each succeed (union bound)."""
         if factor == 1:

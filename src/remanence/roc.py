@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import erf, erfinv, ndtr
 
 from remanence.exceptions import InputError
-from remanence.statistics import CONFIDENCE
+from remanence.statistics import CONFIDENCE, SuccessRate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -127,7 +127,8 @@ class Roc:
     def tpr_at_fpr(self, fpr: float, *, confidence: float = CONFIDENCE) -> TruePositiveRate:
         """The largest true positive rate whose false positive rate is at most `fpr`.
 
-        The interval is the percentile bootstrap over trials, with a fixed seed.
+        The interval is the percentile bootstrap over trials, with a fixed seed, and at least the exact one at the
+        found threshold: resampling sees no uncertainty at 0 and 1.
         """
         if not 0 < fpr < 1:
             raise InputError(
@@ -137,8 +138,13 @@ class Roc:
         draws = np.random.default_rng(0).integers(len(self.errors), size=(_RESAMPLES, len(self.errors)))
         rates = [_tpr(self.errors[rows], self.controls[rows], fpr)[0] for rows in draws]
         tail = (1 - confidence) / 2
-        lower, upper = np.quantile(rates, [tail, 1 - tail])
-        return TruePositiveRate(rate, float(min(lower, rate)), float(max(upper, rate)), threshold)
+        ends = np.quantile(rates, [tail, 1 - tail])
+        trials, counted = self.errors.shape
+        exact = SuccessRate(
+            round(rate * self.errors.size), self.errors.size, confidence, trials if counted > 1 else None
+        )
+        lower, upper = min(float(ends[0]), exact.lower), max(float(ends[1]), exact.upper)
+        return TruePositiveRate(rate, lower, upper, threshold)
 
     def gaussians(self, largest_error: float) -> Gaussians:
         """Normal laws for the logit of error / largest error (4 for pixels in [−1, 1]), as in Appendix A.1."""

@@ -23,7 +23,7 @@ def line(result: AuditResult) -> str:
     """Guess, attack with its interval, limit and ceiling on one axis: the logic of the verdict."""
     best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
     rows = [
-        ("guess", best.baseline.value, "s", GUESS, thousandths(best.baseline.value)),
+        ("guess", best.baseline.seen, "s", GUESS, words.guessing(best.baseline)),
         ("attack", best.main.rate, "D", ATTACK, words.interval(best.main)),
     ]
     if ceiling is not None:
@@ -54,7 +54,7 @@ def dots(result: AuditResult) -> str:
     """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
     best, ceiling = result.strongest, words.tightest(result)
     top = 1.0 if ceiling is None else ceiling.success
-    shares = np.maximum.accumulate([best.baseline.value, best.main.rate, top])
+    shares = np.maximum.accumulate([best.baseline.seen, best.main.rate, top])
     first, second, third = np.round(1000 * shares).astype(int).tolist()
     groups = [
         (0, first, "s", GUESS, GUESS, f"{first} found by guessing"),

@@ -14,7 +14,6 @@ from remanence.evidence import Evidence
 from remanence.report import exposure, figures, words
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
-from remanence.statistics import SuccessRate
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -91,13 +90,8 @@ def _true_positives(evidence: Evidence) -> str:
     curve = figures.curve(evidence)
     if curve is None:
         return "n/a"
-    confidence, (trials, counted) = evidence.main.confidence, curve.errors.shape
-    found, size = curve.tpr_at_fpr(0.01, confidence=confidence), trials * counted
-    # Resampling sees no uncertainty at 0 and 1; the exact interval at the found threshold does.
-    clusters = trials if counted > 1 else None
-    exact = SuccessRate(round(found.rate * size), size, confidence, clusters)
-    lower, upper = min(found.lower, exact.lower), max(found.upper, exact.upper)
-    return f"{thousandths(found.rate)} ({thousandths(lower)} to {thousandths(upper)})"
+    found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
+    return f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
 
 
 def _unbroken(text: str) -> str:
@@ -130,6 +124,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "thousandths": thousandths,
+        "guessing": words.guessing,
         "upwards": upwards,
         "ours": Markup,
         "unbroken": _unbroken,

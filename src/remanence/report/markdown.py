@@ -19,7 +19,7 @@ def summary(result: AuditResult) -> str:
             entry.attack,
             words.interval(entry.main),
             words.interval(entry.control),
-            thousandths(entry.baseline.value),
+            words.guessing(entry.baseline),
         )
         for entry in result.evidence
     ]

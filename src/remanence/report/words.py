@@ -9,6 +9,7 @@ from remanence.auditing import AuditResult
 from remanence.bounds.bound import Bound
 from remanence.caveats import Caveat
 from remanence.evidence import Evidence
+from remanence.priors import Baseline
 from remanence.references import bibliography
 from remanence.report.tables import thousandths
 from remanence.statistics import SuccessRate
@@ -33,6 +34,12 @@ def tightest(result: AuditResult) -> Bound | None:
     return min(result.bounds, key=lambda bound: bound.success, default=None)
 
 
+def guessing(baseline: Baseline) -> str:
+    """What guessing achieves out of 1000; a range where its upper value is loose."""
+    top = thousandths(baseline.value)
+    return f"{thousandths(baseline.lower)} to {top}" if baseline.loose else top
+
+
 def found(result: AuditResult) -> str:
     """The numbers behind the verdict, out of 1000."""
     best, ceiling = result.strongest, tightest(result)
@@ -40,9 +47,9 @@ def found(result: AuditResult) -> str:
     done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
     if result.threat_model["game"] == "Membership":
         done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
-    guess = thousandths(best.baseline.value)
+    guess = guessing(best.baseline)
     if best.baseline.loose:
-        guess = f"between {thousandths(best.baseline.lower)} and {guess}"
+        guess = f"between {guess.replace(' to ', ' and ')}"
     words = (
         f"The strongest attack, {best.attack}, {done} "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
