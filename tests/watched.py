@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from playwright.sync_api import Browser, Page, sync_playwright
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parent.parent
 INSTALLED = ROOT / ".browser"
@@ -41,6 +42,8 @@ def launched() -> Iterator[Browser]:
     """Debian's chromium, driven by Playwright."""
     program = shutil.which("chromium")
     assert program, "run `make test-browser`, which installs chromium"
+    from playwright.sync_api import sync_playwright  # the default tests collect this file without it
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser

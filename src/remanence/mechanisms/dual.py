@@ -45,7 +45,7 @@ def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
         share, coefficients = _descend_privately(head, gram, start, targets, generator)
     mixing = coefficients.permute(2, 0, 1)  # (trials, classes, records)
     weight = torch.baddbmm(weight, mixing, inputs, beta=share)
-    bias = share * bias + mixing.sum(2)
+    bias = share * bias + coefficients.sum(1).mT
     if head.noise_multiplier:
         weight, bias = _add_remainder(head, weight, bias, inputs, gram, generator)
     return Weights({"weight": weight, "bias": bias})
@@ -83,15 +83,23 @@ def _descend(
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.epochs):
         for present in _batches(count, size, start.shape[2], generator, start.device):
-            residual = _residual(share * start + _mix(gram, coefficients), targets)
-            residual = residual / size if weights is None else residual * weights
-            residual = residual if present is None else residual * present
+            residual = _residual(_mix(gram, coefficients, share * start), targets)
+            if weights is not None:
+                residual.mul_(weights)
+            if present is not None:
+                residual.mul_(present)
+            # In place, because each pass over the coefficients costs as much as the softmax.
+            scale = 1.0 if weights is not None else 1 / size
             drift = head.momentum * drift + head.weight_decay * share
-            velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
-            share, coefficients = (
-                share - head.learning_rate * drift,
-                coefficients - head.learning_rate * velocity,
-            )
+            share -= head.learning_rate * drift
+            if head.momentum:
+                velocity.mul_(head.momentum).add_(residual, alpha=scale).add_(
+                    coefficients, alpha=head.weight_decay
+                )
+                coefficients.sub_(velocity, alpha=head.learning_rate)
+            else:
+                coefficients.mul_(1 - head.learning_rate * head.weight_decay)
+                coefficients.sub_(residual, alpha=head.learning_rate * scale)
     return share, coefficients
 
 
@@ -106,7 +114,7 @@ def _descend_privately(
     share, coefficients = 1.0, torch.zeros_like(start)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.steps):
-        residual = _residual(share * start + _mix(gram, coefficients), targets)
+        residual = _residual(_mix(gram, coefficients, share * start), targets)
         size = residual.norm(dim=0) * norms
         residual = residual * (head.max_grad_norm / size.clamp(min=head.max_grad_norm))
         if head.sample_rate < 1:
@@ -171,7 +179,7 @@ def _batches(count: int, size: int, trials: int, generator: torch.Generator, dev
 
 def _residual(logits: Tensor, targets: Tensor) -> Tensor:
     """p − y, the derivative of the loss in the logits."""
-    return (logits.sigmoid() if len(logits) == 1 else logits.softmax(0)) - targets
+    return (logits.sigmoid() if len(logits) == 1 else logits.softmax(0)).sub_(targets)
 
 
 def _one_hot(labels: Tensor, outputs: int) -> Tensor:
@@ -180,12 +188,13 @@ def _one_hot(labels: Tensor, outputs: int) -> Tensor:
     return (labels == torch.arange(outputs, device=labels.device)[:, None, None]).float()
 
 
-def _mix(matrix: Tensor, values: Tensor) -> Tensor:
-    """Σ_m matrix[n, m] · values[c, m] for every head: `(classes, records, heads)`."""
+def _mix(matrix: Tensor, values: Tensor, onto: Tensor | None = None) -> Tensor:
+    """Σ_m matrix[n, m] · values[c, m] for every head, `(classes, records, heads)`, added to `onto` in place."""
     count = matrix.shape[0]
     if count > _UNROLLED or matrix.is_cuda:
-        return torch.einsum("nmk,cmk->cnk", matrix, values)
-    mixed = matrix[:, 0] * values[:, :1]
-    for record in range(1, count):
+        mixed = torch.einsum("nmk,cmk->cnk", matrix, values)
+        return mixed if onto is None else onto.add_(mixed)
+    mixed = torch.zeros_like(values) if onto is None else onto
+    for record in range(count):
         mixed.addcmul_(matrix[:, record], values[:, record : record + 1])
     return mixed

@@ -19,7 +19,7 @@ from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release, Weights
 
-_CPU_BYTES = 2**24
+_CPU_BYTES = 2**26
 _GPU_BYTES = 2**32
 
 
