@@ -189,22 +189,24 @@ def _row(errors: Errors, setup: Setup) -> dict[str, Cell]:
     )
     last = Roc(errors.own[:, -1:].numpy(), errors.surrogate[:, -1:].numpy())
     return {
-        "TPR": _rate(errors.own, threshold),
-        "FPR": _rate(errors.stranger, threshold),
-        "TPR at 1 %": _cell(honest.tpr_at_fpr(0.01), errors.own),
+        "TPR": rate_of(errors.own, threshold),
+        "FPR": rate_of(errors.stranger, threshold),
+        "TPR at 1 %": rate_cell(honest.tpr_at_fpr(0.01), errors.own),
         "TPR at 0.1 %": honest.true_positive_rate(0.001),
-        "FPR by surrogate": _rate(errors.surrogate, threshold),
+        "FPR by surrogate": rate_of(errors.surrogate, threshold),
         "TPR at 1 % by surrogate": surrogate.true_positive_rate(0.01),
         "class 9 by surrogate": last.true_positive_rate(0.01),
-        "drawn": _rate(errors.drawn, threshold),
+        "drawn": rate_of(errors.drawn, threshold),
     }
 
 
-def _rate(errors: Tensor, threshold: float) -> dict[str, float]:
+def rate_of(errors: Tensor, threshold: float) -> dict[str, float]:
+    """How often the error is at most the threshold; the classes of a trial stand or fall together."""
     return interval(SuccessRate(int((errors <= threshold).sum()), errors.numel(), clusters=len(errors)))
 
 
-def _cell(rate: TruePositiveRate, errors: Tensor) -> dict[str, float]:
+def rate_cell(rate: TruePositiveRate, errors: Tensor) -> dict[str, float]:
+    """A true positive rate as a cell of the table."""
     return {"rate": rate.rate, "lower": rate.lower, "upper": rate.upper, "trials": errors.numel()}
 
 

@@ -16,6 +16,13 @@ REPRODUCTIONS = {
     entry.name: entry
     for entry in (
         Reproduction(
+            "maciazek-figure-4",
+            "Heads trained by DP-SGD: what still comes back, and what it costs",
+            MACIAZEK_2025.at("Figure 4 and §4"),
+            f"{_HOME}.maciazek_private:figure_4",
+            minutes=3,
+        ),
+        Reproduction(
             "balle-reconstructor",
             "An informed adversary's network against the nearest-neighbour oracle: weights, answers, shadows",
             BALLE_2022.at("Figures 5c and 7; §VI-B and §VI-C"),
