@@ -167,3 +167,24 @@ def test_sets_that_cannot_be_drawn_are_refused():
     pool = Records(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
     with pytest.raises(InputError, match="cannot be drawn"):
         StratifiedPrior(pool, 2)
+
+
+def test_a_guess_that_may_depend_on_the_class_is_not_bounded_by_the_mixture():
+    # Two classes, each one point: whoever knows the class of the i-th record guesses it always.
+    pool = Records(torch.arange(2.0).repeat(40)[:, None], torch.arange(80) % 2)
+    for reduction in (Reduction.EACH, Reduction.MATCHED, Reduction.BEST):
+        assert StratifiedPrior(pool).baseline(Criterion(mean_squared_error, 0.01, reduction)).value == 1
+
+
+def test_the_order_of_a_large_pool_does_not_decide_the_baseline():
+    spread, same = 100.0 * torch.arange(2000.0), torch.zeros(6000)
+    pool = Records(torch.cat([spread, same])[:, None], torch.zeros(8000))
+    assert EmpiricalPrior(pool).baseline(Criterion(mean_squared_error, 0.01)).value > 0.7
+
+
+def test_copies_are_no_further_samples():
+    features = 100.0 * torch.arange(20.0)
+    once = StratifiedPrior(Records(features[:, None], torch.zeros(20)))
+    often = StratifiedPrior(Records(features.repeat(5)[:, None], torch.zeros(100)), copies=5)
+    criterion = Criterion(mean_squared_error, 0.01, Reduction.CLASS)
+    assert often.baseline(criterion).value == once.baseline(criterion).value

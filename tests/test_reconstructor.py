@@ -18,7 +18,9 @@ from remanence import (
     TransferHead,
     Uninformed,
     audit_head,
+    augment,
     classifier_divergence,
+    head_game,
     mean_squared_error,
     on_columns,
     play,
@@ -275,3 +277,51 @@ def test_an_audit_of_a_head_says_what_is_missing():
         audit_head(own.embedding, own.features, own.labels, recipe, prior=bare)
     with pytest.raises(InputError, match="different classes"):
         audit_head(own.embedding, own.features, own.labels, recipe, prior=public[public.labels > 0])
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 0), (0, 1, 1)])
+def test_classes_that_sets_lack_do_not_shift_the_rows_that_are_read(counts):
+    game = heads_game()
+    sets = replace(
+        game,
+        prior=replace(game.prior, counts=counts),
+        targets=replace(game.targets, counts=counts),
+    )
+    evidence = play(sets, QUICK, trials=40)
+    assert evidence.main.lower > evidence.control.upper  # 80 pairs: 0.8 against 0.1
+
+
+def test_a_head_with_a_class_that_nobody_has_pictures_of_is_attacked_all_the_same():
+    evidence = play(heads_game(classes=4), QUICK, trials=40)
+    assert evidence.main.lower > evidence.control.upper
+
+
+def test_a_checkpoint_of_another_game_is_refused(tmp_path):
+    attack = Reconstructor(steps=5, batch=16, width=8, checkpoint=tmp_path / "net")
+    play(heads_game(), attack, trials=5)
+    with pytest.raises(InputError, match="another game"):
+        play(heads_game(epochs=3), attack, trials=5)
+    (tmp_path / "net.0.pt").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be continued"):
+        play(heads_game(), attack, trials=5)
+
+
+def test_controls_are_kept_from_the_adversary_copies_included():
+    own, public = pictures(3, seed=5), pictures(60)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 24), nn.ReLU())
+    copies = augment(
+        Records(public.features, public.labels), backbone, lambda x, g: x + 0.01, 2, torch.Generator()
+    )
+    prior = Records(copies.features, copies.labels)
+    game = head_game(backbone, own.features, own.labels, TransferHead(3, 1), prior=prior, copies=3)
+    gaps = (game.prior.records.flat[:, None] - game.strangers.records.flat[None]).abs().amax(2)
+    assert gaps.min() > 0.02 + 1e-6
+    assert torch.equal(torch.unique(game.strangers.records.labels), torch.arange(3))
+
+
+def test_pictures_that_are_public_already_are_pointed_out():
+    public = pictures(60)
+    with pytest.raises(InputError, match="among the public ones"):
+        audit_head(
+            public.embedding[:3], public.features[:3], public.labels[:3], TransferHead(3, 1), prior=public
+        )

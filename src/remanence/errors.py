@@ -155,7 +155,7 @@ class Criterion:
                 )
             return self._judge(self.error(targets, guesses), self._agree(targets, guesses))
         pairs = targets[:, :, None], guesses[:, None, :]
-        errors = self.error(*pairs).nan_to_num(nan=torch.inf)  # (trials, set, guesses)
+        errors = self.error(*pairs).nan_to_num(nan=torch.inf, posinf=torch.inf)  # (trials, set, guesses)
         if self.reduction is Reduction.CLASS:
             agree = pairs[0].labels == pairs[1].labels
             best = errors.where(agree, torch.inf).min(1)  # over the records, (trials, guesses)

@@ -129,7 +129,8 @@ class Game:
             mains.append(self.criterion.compare(targets, guess.records))
             strangers.append(self.criterion.compare(others, guess.records))
             gallery = gallery or self._gallery(targets, others, guess.records)
-            claims_labels = not guess.records.labels.isnan().all()
+            asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
+            claims_labels = not asked and not guess.records.labels.isnan().all()
             gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))
             guesses.append(replace(guess, records=guess.records[:0]))  # reconstructions are not kept
             factor = self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1])
@@ -157,7 +158,7 @@ class Game:
             if self.criterion.reduction is Reduction.CLASS:
                 agree = records.labels[:, None, :] == guesses.labels[:, :, None]
                 errors = errors.where(agree, torch.inf)
-            best = errors.nan_to_num(nan=torch.inf).min(2)
+            best = errors.nan_to_num(nan=torch.inf, posinf=torch.inf).min(2)
             rows = torch.arange(len(records), device=best.indices.device)[:, None]
             return records[rows, best.indices].features.flatten(0, 1), best.values.flatten()
 
@@ -235,7 +236,7 @@ def _rate(succeeded: Tensor, confidence: float) -> SuccessRate:
 
 
 def _summary(errors: Tensor, function) -> float:
-    return float(function(errors.nan_to_num(nan=torch.inf)))
+    return float(function(errors.nan_to_num(nan=torch.inf, posinf=torch.inf)))
 
 
 def _join(parts: list[Comparison]) -> Comparison:

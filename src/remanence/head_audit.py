@@ -28,6 +28,7 @@ def audit_head(
     prior: Records,
     limit: float = 0.1,
     per_class: int | None = None,
+    copies: int = 1,
     attacks: list[Attack] | None = None,
     trials: int = 100,
     seed: int = 0,
@@ -41,7 +42,9 @@ def audit_head(
     fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
     succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is.
     """
-    game = head_game(backbone_or_features, images, labels, recipe, prior=prior, per_class=per_class)
+    game = head_game(
+        backbone_or_features, images, labels, recipe, prior=prior, per_class=per_class, copies=copies
+    )
     chosen = [Reconstructor()] if attacks is None else attacks
     return audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
 
@@ -54,8 +57,12 @@ def head_game(
     *,
     prior: Records,
     per_class: int | None = None,
+    copies: int = 1,
 ) -> Game:
-    """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
+    """The game that `audit_head` plays, for `remanence audit file.py:factory`.
+
+    A `prior` that `augment` made is so many `copies` of the same pictures.
+    """
     if isinstance(backbone_or_features, nn.Module):
         own = embed(Records(images, labels), backbone_or_features)
         public = embed(prior, backbone_or_features)
@@ -78,14 +85,23 @@ def head_game(
             hint="the adversary knows the classes; give a few public pictures of each",
         )
     sizes = tuple(counts.tolist()) if per_class is None else per_class
-    apart = torch.zeros(len(public), dtype=torch.bool)
-    order = public.labels.argsort(stable=True)
-    apart[order[::_CONTROLS]] = True
-    adversary, controls = public[~apart], public[apart]
+    originals = public.labels[: len(public) // copies]
+    apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
+    for label in classes:  # no copy of a control's picture stays with the adversary
+        apart[(originals == label).nonzero().squeeze(1)[::_CONTROLS]] = True
+    adversary, controls = public[~apart.repeat(copies)], public[: len(originals)][apart]
+    errors = nearest_neighbour_errors(own, public)
+    if float(errors.min()) < 1e-12:
+        raise InputError(
+            "Some of your pictures are among the public ones.",
+            needs="public pictures that the head was not trained on",
+            got=f"{int((errors < 1e-12).sum())} pictures that are in both",
+            hint="take them out of `prior`: what is public needs no attack",
+        )
     threshold = float(nearest_neighbour_errors(own, adversary).mean())
     return Game(
         recipe,
-        StratifiedPrior(adversary, sizes),
+        StratifiedPrior(adversary, sizes, copies),
         None,
         Criterion(mean_squared_error, threshold, Reduction.CLASS),
         targets=StratifiedPrior(own, sizes),

@@ -213,7 +213,7 @@ class EmpiricalPrior(Prior):
         κ, and its balls must be allowed any centre. `most_met` bounds the number of samples that one
         guess meets, which for the best guess is binomial.
         """
-        records = self.records[:_BASELINE_RECORDS]  # pairs grow with the square, precision with the root
+        records = _some(self.records)
         count = len(records)
         if criterion.error.reach is None:
             return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
@@ -295,21 +295,21 @@ class StratifiedPrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets, each without replacement (Floyd's algorithm): batch `(n, set_size)`."""
-        return self._gather([_floyd(n, size, count, generator) for size, count in self._sizes()])
+        return self._gather([_floyd(n, size, count, generator) for size, count in self.sizes])
 
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
         """Disjoint sets, where there are records enough of every class."""
-        index = [_floyd(n, size, count, generator) for size, count in self._sizes()]
-        if any(2 * count > size for size, count in self._sizes()):
+        index = [_floyd(n, size, count, generator) for size, count in self.sizes]
+        if any(2 * count > size for size, count in self.sizes):
             return self._gather(index), self.sample(n, controls)
-        others = [
-            _elsewhere(own, size, controls) for own, (size, _) in zip(index, self._sizes(), strict=True)
-        ]
+        others = [_elsewhere(own, size, controls) for own, (size, _) in zip(index, self.sizes, strict=True)]
         return self._gather(index), self._gather(others)
 
-    def _sizes(self) -> list[tuple[int, int]]:
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """How many records the pool has of each class, and how many a set takes."""
         return list(zip(self._layout[2], self._layout[3], strict=True))
 
     def _gather(self, index: list[Tensor]) -> Records:
@@ -325,16 +325,16 @@ class StratifiedPrior(Prior):
         classes hold together. From below: the best of those records as a guess, chosen on one half and
         counted on the other.
         """
-        if criterion.reduction is not Reduction.CLASS:
-            return EmpiricalPrior(self.records).baseline(criterion)
         by_class, starts, sizes, counts = self._layout
+        # Of a pool of copies the originals come first in each class; a copy is no further sample.
         classes = [
-            (a, min(b, _BASELINE_RECORDS), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n
+            (a, max(1, b // self.copies), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n
         ]
         tail = (1 - CONFIDENCE) / len(classes)
         uppers, lowers = [], []
         for start, size, count in classes:
-            own = self.records[by_class[start : start + size]]
+            own = _some(self.records[by_class[start : start + size]])
+            size = len(own)
             uniform = torch.full((size,), 1.0 / size, dtype=torch.float64, device=own.features.device)
             upper = 1.0
             if criterion.error.reach is not None:
@@ -346,10 +346,19 @@ class StratifiedPrior(Prior):
                 guess = own[within.argmax()[None]]
                 hits = int((criterion.error(own[half:], guess) <= criterion.threshold).sum())
                 lower = clopper_pearson(hits, size - half, tail)[0]
-            uppers.append(1 - (1 - upper) ** count)
-            lowers.append(1 - (1 - lower) ** count)
+            uppers.append((upper, count))
+            lowers.append((lower, count))
+        if criterion.reduction in (Reduction.BEST, Reduction.MATCHED):
+            worst = max(upper for upper, _ in uppers)
+            return Baseline(
+                worst, 0.0, f"the largest of {len(classes)} classes, at {CONFIDENCE:.0%} confidence"
+            )
+        if criterion.reduction is Reduction.EACH:  # a guess per record, whose class is known
+            weigh = lambda pairs: sum(share * n for share, n in pairs) / self.set_size  # noqa: E731
+        else:
+            weigh = lambda pairs: sum(1 - (1 - share) ** n for share, n in pairs) / len(pairs)  # noqa: E731
         note = f"mean over {len(classes)} classes, at {CONFIDENCE:.0%} confidence from samples of each"
-        return Baseline(sum(uppers) / len(classes), sum(lowers) / len(classes), note)
+        return Baseline(weigh(uppers), weigh(lowers), note)
 
     def describe(self) -> str:
         """One line for a report."""
@@ -360,6 +369,14 @@ class StratifiedPrior(Prior):
     def to(self, device: torch.device | str) -> StratifiedPrior:
         """The same samples on another device."""
         return StratifiedPrior(self.records.to(device), self.counts, self.copies)
+
+
+def _some(records: Records) -> Records:
+    """At most so many of them, at random: pairs grow with the square of their number, precision with its root."""
+    if len(records) <= _BASELINE_RECORDS:
+        return records
+    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))
+    return records[order[:_BASELINE_RECORDS].to(records.labels.device)]
 
 
 def _floyd(n: int, size: int, count: int, generator: torch.Generator) -> Tensor:

@@ -32,6 +32,7 @@ class Learner:
     learning_rate: float
     scheduled: bool = True
     checkpoint: Path | None = None
+    fingerprint: str = ""  # a checkpoint with another one is refused
 
     def fit(
         self,
@@ -93,22 +94,25 @@ class Learner:
         if self.checkpoint is None:
             return
         temporary = self.checkpoint.with_suffix(".part")
-        torch.save({**{name: part.state_dict() for name, part in parts.items()}, "state": state}, temporary)
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**states, "state": state, "fingerprint": self.fingerprint}, temporary)
         os.replace(temporary, self.checkpoint)  # noqa: PTH105
 
     def _resume(self, parts: dict, state: dict) -> None:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            stored = torch.load(self.checkpoint, weights_only=True)
+            stored = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            if stored["fingerprint"] != self.fingerprint:
+                raise ValueError("it belongs to another game, seed or reconstructor")
             for name, part in parts.items():
                 part.load_state_dict(stored[name])
             state.update(stored["state"])
-        except (RuntimeError, KeyError, ValueError, OSError, UnpicklingError) as error:
+        except (RuntimeError, KeyError, ValueError, OSError, EOFError, UnpicklingError) as error:
             raise InputError(
                 "The checkpoint cannot be continued.",
-                needs="a checkpoint of the same reconstructor against the same kind of release",
-                got=f"{self.checkpoint}: {str(error).splitlines()[0]}",
+                needs="a checkpoint of the same reconstructor in the same game, with the same seed",
+                got=f"{self.checkpoint}: {next(iter(str(error).splitlines()), type(error).__name__)}",
                 hint="another --checkpoint file, or delete this one",
             ) from None
 

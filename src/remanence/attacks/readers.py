@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from remanence.mechanisms.dual import span_coefficients
 from remanence.mechanisms.heads import TransferHead
-from remanence.records import Records
+from remanence.priors import StratifiedPrior
 
 Tensors = Mapping[str, Tensor]
 _EPSILON = 1e-8
@@ -70,16 +70,20 @@ class HeadReader(Reader):
     says the same more crudely, and does not depend on the recipe.
     """
 
+    rows: Tensor
     means: Tensor
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, shadows: Tensors, head: TransferHead, pool: Records) -> None:
+    def __init__(self, shadows: Tensors, head: TransferHead, prior: StratifiedPrior) -> None:
         super().__init__()
+        pool = prior.records
         assert pool.embedding is not None
-        self.head, self.classes = head, head.classes
-        labels = head.classes_of(pool)
-        means = torch.stack([pool.embedding[labels == c].mean(0) for c in range(self.classes)])
+        self.head, self.classes = _in_full_batches(head, prior.set_size), head.classes
+        self.register_buffer("rows", prior.classes.long())  # of the classes that may be asked for
+        labels, middle = head.classes_of(pool), pool.embedding.mean(0)
+        own = [pool.embedding[labels == c] for c in range(self.classes)]
+        means = torch.stack([part.mean(0) if len(part) else middle for part in own])
         self.register_buffer("means", means)
         self.nonnegative = bool((pool.embedding >= 0).all())
         views = self._views(self.prepare(shadows))
@@ -95,10 +99,10 @@ class HeadReader(Reader):
     def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
         """Everything in standard units of the asked class."""
         assert asked is not None
-        rows = torch.arange(len(asked), device=asked.device)
-        views = self._views(tensors, asked[:, None], rows[:, None])[:, 0]
-        values = (views - self.mean[asked]) / self.deviation[asked]
-        return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
+        row, trials = self.rows[asked], torch.arange(len(asked), device=asked.device)
+        views = self._views(tensors, row[:, None], trials[:, None])[:, 0]
+        values = (views - self.mean[row]) / self.deviation[row]
+        return torch.cat([values, one_hot(row, self.classes).to(values)], 1)
 
     def _views(self, tensors: Tensors, asked: Tensor | None = None, rows: Tensor | None = None) -> Tensor:
         """The estimate, the row, its bias, and the row above the smallest of all: `(trials, asked, numbers)`."""
@@ -112,17 +116,16 @@ class HeadReader(Reader):
 def estimate_embeddings(
     head: TransferHead, weight: Tensor, means: Tensor, *, nonnegative: bool, rounds: int = 2, steps: int = 20
 ) -> Tensor:
-    """Each class's mean embedding from a linear head's rows, `(trials, classes, numbers)`, without learning.
+    """Each class's mean embedding from the rows of a linear head that saw all records in every step, without learning.
 
     Training without initial weights on one record per class would give W = Aᵀ X, with coefficients A that depend
     on X. Starting from the classes' usual means, A is computed by training, then X by projected gradient steps on
     ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again. Where training saturates, A hides the scale of X and
     the estimate is poor; the reader shows the row itself beside it.
     """
-    plain = replace(head, batch_size=None, sample_rate=1.0, task=None)
     estimate = means.expand(len(weight), -1, -1)
     for _ in range(rounds):
-        mixing = span_coefficients(plain, estimate)  # (trials, classes of the head, classes)
+        mixing = span_coefficients(head, estimate)  # (trials, classes of the head, classes)
         normal = mixing.mT @ mixing
         rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
         pull, step = rate * (mixing.mT @ weight), rate * normal
@@ -130,6 +133,15 @@ def estimate_embeddings(
             estimate = estimate + pull - step @ estimate
             estimate = estimate.relu() if nonnegative else estimate
     return estimate
+
+
+def _in_full_batches(head: TransferHead, set_size: int) -> TransferHead:
+    """A head with as many steps, each on all records: near enough for an estimate."""
+    if head.noise_multiplier is not None:
+        return replace(head, epochs=head.steps, sample_rate=1.0)
+    if head.batch_size is None or head.batch_size >= set_size:
+        return replace(head, batch_size=None)
+    return replace(head, batch_size=None, epochs=head.epochs * (set_size // head.batch_size))
 
 
 def _flat(tensors: Tensors) -> Tensor:

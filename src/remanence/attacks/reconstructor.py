@@ -131,7 +131,10 @@ class Reconstructor(Attack[Release]):
         prepared = network.reader.prepare(trial.tensors)
 
         def loss(model: nn.Module) -> Tensor:
-            shadows = next(stream)
+            with torch.autocast(
+                generator.device.type, enabled=False
+            ):  # shadows are trained as the victim was
+                shadows = next(stream)
             if network.places is None:
                 return self._loss(model(shadows.tensors, None), shadows.targets.features)
             asked = torch.randint(
@@ -147,8 +150,17 @@ class Reconstructor(Attack[Release]):
             learning_rate=self.learning_rate or network.learning_rate,
             scheduled=self.mode == "strong",
             checkpoint=None if self.checkpoint is None else self.checkpoint.with_suffix(f".{member}.pt"),
+            fingerprint=self._fingerprint(farm.knowledge, generator),
         )
         return learner.fit(network, loss, lambda model: trial.quality(model, prepared))
+
+    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
+        """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""
+        assert isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior)
+        known = "" if knowledge.known_data is None else knowledge.known_data.sha256()
+        own = self.mode, self.steps, self.batch, self.width, self.shadows, self.learning_rate
+        parts = own, knowledge.mechanism.settings(), knowledge.prior.describe(), generator.initial_seed()
+        return f"{parts} {knowledge.prior.records.sha256()} {known}"
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism
@@ -157,8 +169,8 @@ class Reconstructor(Attack[Release]):
         reader: Reader
         # Rows have the meaning of classes only where the head's classes are those that are asked for.
         head = mechanism if isinstance(mechanism, TransferHead) and mechanism.rows_are_classes else None
-        if self.mode == "strong" and head is not None and places is not None:
-            reader = HeadReader(sample.tensors, head, prior.records)
+        if self.mode == "strong" and head is not None and isinstance(prior, StratifiedPrior):
+            reader = HeadReader(sample.tensors, head, prior)
         else:
             reader = FlatReader(sample.tensors, 0 if places is None else len(places))
         pool, strong = prior.records, self.mode == "strong"

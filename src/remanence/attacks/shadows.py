@@ -100,6 +100,8 @@ def split(knowledge: Knowledge) -> tuple[Knowledge, Knowledge]:
     copies = prior.copies if isinstance(prior, StratifiedPrior) else 1
     originals = prior.records.labels[: len(prior.records) // copies]
     every = 20 if len(originals) >= 5000 else 8
+    if isinstance(prior, StratifiedPrior):  # enough for a set of its own, of every class
+        every = max(2, min([every, *(size // copies // count for size, count in prior.sizes if count)]))
     rank = torch.empty_like(originals, dtype=torch.int64)  # every so-manieth of each class
     rank[originals.argsort(stable=True)] = torch.arange(len(originals), device=rank.device)
     aside = (rank % every == every - 1).repeat(copies)

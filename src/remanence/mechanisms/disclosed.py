@@ -18,7 +18,9 @@ from remanence.releases import Release
 class Disclosed(Mechanism[Release]):
     """Another mechanism's release, together with the given columns of the targets' features.
 
-    Hold reconstructions against the others with `Criterion(on_columns(error, hidden), ...)`.
+    Hold reconstructions against the others with `Criterion(on_columns(error, hidden), ...)`. Baseline and control do
+    not know the given columns: what can be imputed from them counts as recovered. Play the same game with a release
+    that shows nothing (a learning rate of 1e-9) to see how much that is.
     """
 
     mechanism: Mechanism[Release]

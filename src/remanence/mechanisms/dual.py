@@ -7,7 +7,7 @@ with a residual r_i = p_i − y_i per record, so that SGD with momentum, weight 
 
 Steps touch the N × N Gram matrix and the N × C coefficients only. Noise of DP-SGD has one part in the span of
 the records, which training feels, and one orthogonal to it, which it does not: the first is drawn in every
-step as coefficients L⁻ᵀε (X̃X̃ᵀ = LLᵀ), the second once at the end with the variance that has added up.
+step as coefficients UΛ^(−1/2)ε (X̃X̃ᵀ = UΛUᵀ), the second once at the end with the variance that has added up.
 
 Tensors have the heads last: a softmax over ten classes in the last dimension is the slowest part otherwise.
 """
@@ -26,6 +26,7 @@ from remanence.releases import Weights
 if TYPE_CHECKING:
     from remanence.mechanisms.heads import TransferHead
 
+_RANK = 1e-6  # eigenvalues of a float32 Gram matrix below this share of the largest are rounding
 _UNROLLED = 16  # up to this many records, N fused products beat a batched matrix product on a CPU
 
 
@@ -131,10 +132,13 @@ def _descend_privately(
 
 
 def _spread(gram: Tensor) -> Tensor:
-    """L⁻ᵀ of every head, which maps unit noise to coefficients, `(records, records, trials)`."""
-    unit = torch.eye(gram.shape[0], dtype=torch.float64, device=gram.device)
-    inverse = torch.linalg.solve_triangular(_cholesky(gram), unit, upper=False)  # (trials, records, records)
-    return inverse.permute(2, 1, 0).contiguous()
+    """UΛ^(−1/2) of every head, which maps unit noise to coefficients, `(records, records, trials)`.
+
+    A root of the Gram matrix's pseudo-inverse: with more records than numbers, some directions carry no noise.
+    """
+    values, vectors = torch.linalg.eigh(gram.permute(2, 0, 1).double())
+    roots = values.clamp(min=0).rsqrt().where(values > _RANK * values[:, -1:], 0.0)
+    return (vectors * roots[:, None, :]).permute(1, 2, 0).contiguous()
 
 
 def _add_remainder(
@@ -151,20 +155,14 @@ def _add_remainder(
     noise = torch.randn(trials, outputs, numbers + 1, generator=generator, device=generator.device).to(weight)
     augmented = torch.cat([inputs, torch.ones_like(inputs[..., :1])], 2)
     inner = (noise @ augmented.mT).double()  # (trials, outputs, records)
-    mixing = torch.cholesky_solve(inner.mT, _cholesky(gram)).mT.to(weight)
+    root = _spread(gram).permute(2, 0, 1)  # (trials, records, records)
+    mixing = (inner @ root @ root.mT).to(weight)
     noise = deviation * (noise - mixing @ augmented)
     return weight + noise[..., :-1], bias + noise[..., -1]
 
 
 def _noise(head: TransferHead, count: int) -> float:
     return (head.noise_multiplier or 0.0) * head.max_grad_norm / (head.sample_rate * count)
-
-
-def _cholesky(gram: Tensor) -> Tensor:
-    """L of every head, `(trials, records, records)` in double; equal records get a rounding's worth of room."""
-    gram = gram.permute(2, 0, 1).double()
-    jitter = 1e-7 * gram.diagonal(dim1=1, dim2=2).mean(1)
-    return torch.linalg.cholesky(gram + torch.diag_embed(jitter[:, None].expand(-1, gram.shape[1])))
 
 
 def _batches(count: int, size: int, trials: int, generator: torch.Generator, device: torch.device):

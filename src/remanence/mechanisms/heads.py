@@ -179,7 +179,7 @@ class TransferHead(Mechanism[Weights]):
     def classes_of(self, records: Records) -> Tensor:
         """The class of each record in this head's task."""
         labels = records.labels.long()
-        if self.task is not None:
+        if self.task is not None and int(labels.min()) >= 0 and int(labels.max()) < len(self.task):
             labels = torch.tensor(self.task, device=labels.device)[labels]
         if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
             raise InputError(
