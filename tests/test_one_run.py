@@ -194,3 +194,8 @@ def test_the_recursion_is_the_linear_program_that_the_inequalities_make(claim, c
 def test_an_impossible_outcome_is_refused():
     with pytest.raises(InputError, match="makes no sense"):
         Outcome(5, 4, 10)
+
+
+def test_a_claim_with_hardly_any_noise_is_tested_without_overflow():
+    curve = dpsgd_curve(Segment(0.1, 0.5, 200))
+    assert Outcome(30, 30, 100).p_value(curve) == 1.0

@@ -16,14 +16,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence import InputError, Records, RemanenceError
+from remanence import InputError, Records, RemanenceError, caveats
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, dpsgd
 from remanence.canaries import Canaries, crafted, mislabelled, real
 from remanence.cli import main
 from remanence.integrations.opacus import record
 from remanence.one_run_audit import audit_run
-from remanence.recorded_run import accounted_schedule, read_run
+from remanence.recorded_run import _chance_correlation, accounted_schedule, read_run
 from remanence.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
@@ -456,3 +456,70 @@ def test_breaking_off_an_epoch_does_not_confuse_the_batches(tmp_path):
                 optimizer.step()
                 optimizer.zero_grad()
     assert load_file(tmp_path / "run" / "batches.safetensors")["indices"].tolist() == places
+
+
+def test_another_loss_than_the_one_that_trains_is_refused_at_the_first_step(tmp_path):
+    with pytest.raises(InputError, match="loss"):
+        train(
+            tmp_path / "run", canaries=few(), loss=lambda logits, labels: cross_entropy(logits, labels) / 100
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_step_without_noise_among_many_is_named(tmp_path):
+    def forgetful(optimizer):
+        add_noise, count = optimizer.add_noise, [0]
+
+        def sometimes():
+            count[0] += 1
+            noise, optimizer.noise_multiplier = optimizer.noise_multiplier, 0.0 if count[0] == 5 else 3.0
+            add_noise()
+            optimizer.noise_multiplier = noise
+
+        optimizer.add_noise = sometimes
+
+    train(tmp_path / "run", canaries=few(), bug=forgetful)
+    assert caveats.NOISE_BELOW_CLAIM in read_run(tmp_path / "run").deviations()
+
+
+def test_clipping_that_changes_from_step_to_step_is_followed(tmp_path):
+    def tightening(optimizer):
+        zero_grad = optimizer.zero_grad
+
+        def tighter():
+            zero_grad()
+            optimizer.max_grad_norm *= 0.9
+
+        optimizer.zero_grad = tighter
+
+    train(tmp_path / "whole", canaries=few(), bug=tightening, keep="whole")
+    train(tmp_path / "each", canaries=few(), bug=tightening, keep="projections")
+    scores = [load_file(tmp_path / name / "canaries.safetensors")["scores"] for name in ("whole", "each")]
+    torch.testing.assert_close(*scores, rtol=1e-3, atol=1e-3)
+
+
+def test_noise_of_a_small_model_repeats_by_chance_and_is_not_named():
+    # With ten numbers, the largest correlation among 1,000 steps of independent noise is above 0.95.
+    noise = torch.randn(1000, 10, generator=torch.Generator().manual_seed(0))
+    unit = noise / noise.norm(dim=1, keepdim=True)
+    largest = float((unit @ unit.T - 2 * torch.eye(1000)).max())
+    assert 0.9 < largest < _chance_correlation(10, 1000) < 1
+    assert _chance_correlation(100_000, 1000) < 0.03
+
+
+def test_a_recording_whose_place_was_taken_is_kept(tmp_path):
+    out = tmp_path / "run"
+
+    with pytest.raises(InputError, match="put in its place") as raised:
+        train(out, canaries=few(), loss=_leaving(out))
+    kept = Path(str(raised.value).split("move ")[1].split(" to where")[0])
+    assert (kept / "manifest.json").exists() or any(kept.iterdir())
+
+
+def _leaving(out):
+    def loss(logits, labels):
+        out.mkdir(exist_ok=True)
+        (out / "model.pt").write_bytes(b"")
+        return cross_entropy(logits, labels)
+
+    return loss

@@ -91,7 +91,8 @@ class LinesCurve:
         found = np.zeros_like(probability)
         for epsilon, delta in self.pairs:
             found = np.maximum(found, (probability - delta) * math.exp(-epsilon))
-            found = np.maximum(found, 1 - delta - math.exp(epsilon) * (1 - probability))
+            if epsilon < 700:  # beyond, the line is below 0 wherever it matters, and e^ε overflows
+                found = np.maximum(found, 1 - delta - math.exp(epsilon) * (1 - probability))
         return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import final
 
 import torch
+from scipy.special import stdtrit
 from scipy.stats import chi2
 
 from remanence import caveats
@@ -52,10 +53,12 @@ class RecordedRun:
         noises = [s.noise_multiplier for s in self.claimed for _ in range(s.steps)]
         rates = [s.sample_rate for s in self.claimed for _ in range(s.steps)]
         compared = min(len(noises), self.steps)
-        ratio = float((squares[:compared] / torch.tensor(noises[:compared]).square()).mean())
-        if ratio < 1 - _SURE * math.sqrt(2 / (compared * manifest["parameters"])) - 1e-4:
+        ratios = squares[:compared] / torch.tensor(noises[:compared]).square()
+        numbers = manifest["parameters"]
+        below = float(ratios.mean()) < 1 - _SURE * math.sqrt(2 / (compared * numbers)) - 1e-4
+        if below or chi2.cdf(float(ratios.min()) * numbers / (1 - 1e-4), numbers) < 1e-9 / compared:
             yield caveats.NOISE_BELOW_CLAIM
-        if manifest["noise_correlation"] > min(0.9, 8 / math.sqrt(manifest["noise_numbers"])):
+        if manifest["noise_correlation"] > _chance_correlation(manifest["noise_numbers"], self.steps):
             yield caveats.NOISE_REPEATS
         if manifest["clipping_error"] > 1e-3:
             yield caveats.CLIPPING_NOT_PER_RECORD
@@ -70,6 +73,14 @@ class RecordedRun:
             yield caveats.STEPS_UNACCOUNTED
         if manifest["repeated_in_a_step"]:
             yield caveats.RECORDS_REPEAT
+
+
+def _chance_correlation(numbers: int, steps: int) -> float:
+    """What no pair of steps with independent noise exceeds, but for one run in 10^9; 1 where that is too few."""
+    if numbers < 4 or steps < 2:
+        return 1.0
+    t = -float(stdtrit(numbers - 1, 1e-9 / (steps * (steps - 1) / 2)))
+    return t / math.sqrt(numbers - 1 + t**2)
 
 
 def _is_poisson(manifest: dict, steps: int) -> bool:

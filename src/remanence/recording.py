@@ -94,9 +94,18 @@ class RecordingWriter:
         document = {"format": FORMAT, "remanence": version("remanence"), **manifest, "files": files}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         (self._partial / MANIFEST).write_text(text, encoding="utf-8")
-        if self._folder.exists():
-            self._folder.rmdir()
-        self._partial.rename(self._folder)
+        try:
+            if self._folder.exists():
+                self._folder.rmdir()
+            self._partial.rename(self._folder)
+        except OSError as error:
+            kept, self._partial = self._partial, self._folder / "nothing"  # so that it is not abandoned
+            raise InputError(
+                "The recording could not be put in its place.",
+                needs=f"{self._folder} empty or absent when training ends",
+                got=str(error.strerror),
+                hint=f"the recording is complete: move {kept} to where you want it",
+            ) from None
 
     def abandon(self) -> None:
         """Remove what was not finished; after `finish` there is nothing."""

@@ -63,17 +63,27 @@ def record(
     steps = Steps(optimizer, _sampler(loader), positions)
     decoder = None if canaries is None else Decoder(len(canaries), canaries.candidates)
 
-    def read(step: int, rate: float, parameters: Tensor, gradients: Tensor, known: Tensor) -> None:
+    def read(
+        noise: float, rate: float, norm: float, parameters: Tensor, gradients: Tensor, known: Tensor
+    ) -> None:
         if canaries is not None and decoder is not None:
-            found = _candidate_gradients(model, optimizer, canaries, parameters, loss)
+            found = _candidate_gradients(model, optimizer, canaries, parameters, loss, norm)
             released = (gradients - known).cpu()
-            decoder.step(found, released, noise=steps.noises[step], sample_rate=min(rate, 1.0))
+            decoder.step(found, released, noise=noise * norm, sample_rate=min(rate, 1.0))
+
+    checked = canaries is None or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
 
     def take(*tensors: Tensor) -> None:
+        nonlocal checked
+        own = steps.canaries_in_step()
+        if canaries is not None and not checked and own:
+            found = _candidate_gradients(model, optimizer, canaries, tensors[0], loss, steps.norms[-1])
+            _check_loss(found[canaries.rows[torch.tensor(own)]].sum(0), steps, len(own))
+            checked = True
         if whole:
             writer.add(dict(zip(STEP, tensors, strict=True)))
         else:
-            read(-1, _rate(privacy_engine, loader), *tensors)
+            read(steps.noises[-1], _rate(privacy_engine, loader), steps.norms[-1], *tensors)
 
     try:
         with steps.watching(take):
@@ -98,9 +108,10 @@ def record(
         writer.add_once("batches", steps.batches())
         if canaries is not None and decoder is not None:
             if whole:
-                rates = [rate for _, rate, count in claimed for _ in range(count)]
+                # The law that is claimed, not what the optimizer was told: the test is of the claim.
+                claims = [(noise, rate) for noise, rate, count in claimed for _ in range(count)]
                 for step, tensors in enumerate(writer.replay("reading the canaries")):
-                    read(step, rates[min(step, len(rates) - 1)], *tensors)
+                    read(*claims[min(step, len(claims) - 1)], steps.norms[step], *tensors)
             manifest["canaries"] = {
                 "count": len(canaries),
                 "candidates": canaries.candidates,
@@ -192,8 +203,25 @@ def _positions(loader: DataLoader[Any], canaries: Canaries | None) -> range:
     return range(first, total)
 
 
+def _check_loss(expected: Tensor, steps: Steps, count: int) -> None:
+    """Refuse a loss that is not the one that trains: the canaries' gradients must add up to what was summed."""
+    off = float((steps.canary_sum.cpu() - expected).norm()) / (steps.norms[-1] * (1 + count))
+    if off > 1e-2:
+        raise InputError(
+            "The canaries' gradients are not those of this training.",
+            needs="the loss that the loop trains with, and a forward pass without randomness",
+            got=f"clipped gradients whose sum differs by {off:.2g} clipping norms per canary",
+            hint="record(..., loss=your_loss), with the same reduction as in the loop",
+        )
+
+
 def _candidate_gradients(
-    model: nn.Module, optimizer: DPOptimizer, canaries: Canaries, parameters: Tensor, loss: Loss
+    model: nn.Module,
+    optimizer: DPOptimizer,
+    canaries: Canaries,
+    parameters: Tensor,
+    loss: Loss,
+    max_norm: float,
 ) -> Tensor:
     """Every candidate's clipped gradient at some parameters, by Opacus' own hooks; leaves no trace."""
     records = canaries.shortlists
@@ -209,7 +237,8 @@ def _candidate_gradients(
                 module.eval()
         for parameter, values in zip(own, parameters.split(sizes), strict=True):
             parameter.data = values.view_as(parameter).to(parameter)
-        features = records.features.flatten(0, 1).to(own[0])
+        features = records.features.flatten(0, 1).to(own[0].device)
+        features = features.to(own[0].dtype) if features.is_floating_point() else features
         labels = records.labels.flatten().to(own[0].device)
         for start in range(0, len(labels), _ROWS_AT_ONCE):
             chunk = slice(start, start + _ROWS_AT_ONCE)
@@ -221,7 +250,7 @@ def _candidate_gradients(
                 loss(model(features[chunk]), labels[chunk]).backward()
             flat = torch.cat([sample.flatten(1) for sample in optimizer.grad_samples], 1)
             norms = flat.norm(dim=1, keepdim=True)
-            gradients.append(flat * (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1))
+            gradients.append(flat * (max_norm / (norms + 1e-6)).clamp(max=1))
     finally:
         for parameter, (data, grad, sample, summed) in zip(own, kept, strict=True):
             parameter.data, parameter.grad = data, grad

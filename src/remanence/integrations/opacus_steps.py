@@ -25,7 +25,9 @@ class Steps:
 
     def __init__(self, optimizer: DPOptimizer, sampler: Any, canaries: range) -> None:
         self.sizes: list[int] = []
-        self.noises: list[float] = []  # as the optimizer was told, a standard deviation per step
+        self.noises: list[float] = []  # multipliers, as the optimizer was told
+        self.norms: list[float] = []  # clipping norms
+        self.canary_sum = torch.empty(0)  # clipped gradients of the canaries in the current step
         self._optimizer, self._sampler, self._canaries = optimizer, sampler, canaries
         self._drawn: deque[list[int]] = deque()  # batches that the sampler has drawn and no step has used
         self._members: list[int] = []  # of the current step
@@ -123,10 +125,16 @@ class Steps:
         self._worst_clipping = max(self._worst_clipping, off / (1 + len(self._members)))
         self._repeated += len(self._members) - len(set(self._members))
         self.sizes.append(len(self._members))
-        self.noises.append(float(optimizer.noise_multiplier) * norm)
+        self.noises.append(float(optimizer.noise_multiplier))
+        self.norms.append(norm)
+        self.canary_sum = self._sums[1]
         self._indices.append(torch.tensor(self._members, dtype=torch.int32))
         take(parameters, noisy, self._sums[0])
         self._members, self._sums = [], None
+
+    def canaries_in_step(self) -> list[int]:
+        """Which of the inserted canaries are in the current step."""
+        return [index - self._canaries.start for index in self._members if index in self._canaries]
 
     def batches(self) -> dict[str, Tensor]:
         """Who was in each step (all indices one after the other, and where each step begins), and its noise."""
