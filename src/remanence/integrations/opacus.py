@@ -148,7 +148,7 @@ def _check(
     if not isinstance(model, GradSampleModule):
         raise InputError(
             "The model does not keep the gradients of single records.",
-            needs="the model that make_private returned, with grad_sample_mode hooks, functorch or ew",
+            needs="the model that make_private returned, with grad_sample_mode hooks or functorch",
             got=type(model).__name__,
             hint="model, optimizer, loader = privacy_engine.make_private(...)",
         )
