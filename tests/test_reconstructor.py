@@ -30,6 +30,7 @@ from remanence.attacks.decoders import convolutional, softmin_loss
 from remanence.attacks.learning import Learner
 from remanence.attacks.readers import FlatReader, estimate_embeddings
 from remanence.attacks.shadows import ShadowFarm, batches, split
+from remanence.caveats import OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError
 
 QUICK = Reconstructor(steps=250, batch=64, width=48)
@@ -325,3 +326,12 @@ def test_pictures_that_are_public_already_are_pointed_out():
         audit_head(
             public.embedding[:3], public.features[:3], public.labels[:3], TransferHead(3, 1), prior=public
         )
+
+
+def test_control_sets_that_share_records_with_the_targets_are_named():
+    game = heads_game()
+    few = replace(game, targets=StratifiedPrior(pictures(3, seed=1)))
+    attack = replace(QUICK, steps=2)
+    assert OVERLAPPING_CONTROL in play(few, attack, trials=3).caveats
+    assert OVERLAPPING_CONTROL not in play(game, attack, trials=3).caveats
+    assert OVERLAPPING_CONTROL not in play(replace(few, strangers=game.targets), attack, trials=3).caveats

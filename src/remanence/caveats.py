@@ -44,6 +44,12 @@ SATURATED_CONTROL = Caveat(
     "The threshold is so loose that records never trained on count as recovered.",
     "Choose a smaller threshold.",
 )
+OVERLAPPING_CONTROL = Caveat(
+    "overlapping-control",
+    "the records that targets are drawn from are fewer than two sets of them.",
+    "Control sets share records with the targets, so the control counts true finds as false ones.",
+    "Give more records, or Game(..., strangers=...) to draw control sets from.",
+)
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the certain upper value of the baseline is more than twice what guessing a candidate achieves.",
@@ -132,6 +138,7 @@ CAVEATS = {
         NO_BETTER_THAN_CONTROL,
         NO_BETTER_THAN_GUESSING,
         SATURATED_CONTROL,
+        OVERLAPPING_CONTROL,
         LOOSE_BASELINE,
         OPTIMISER_NOT_CONVERGED,
         NO_TRACE,

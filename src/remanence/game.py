@@ -23,7 +23,7 @@ from torch import Tensor
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
-from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, check_rates
+from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, OVERLAPPING_CONTROL, check_rates
 from remanence.errors import Comparison, Criterion, Reduction
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
@@ -139,6 +139,7 @@ class Game:
             control=_join(strangers),
             baseline=self.guess().times(factor),
             remaining_gradient=_cat(gradients),
+            caveats=() if self.strangers is not None or source.has_strangers else (OVERLAPPING_CONTROL,),
             gallery=gallery,
             claims_labels=bool(claims_labels),
             sensitivity=_cat([guess.sensitivity for guess in guesses]),

@@ -54,6 +54,11 @@ class Prior(ABC):
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n targets, each a set of records: batch `(n, set)`."""
 
+    @property
+    def has_strangers(self) -> bool:
+        """Whether `sample_pair` has records enough for strangers that share none with their target."""
+        return True
+
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
@@ -193,9 +198,14 @@ class EmpiricalPrior(Prior):
     ) -> tuple[Records, Records]:
         """Disjoint sets, where there are records enough."""
         index = self._index(n, generator)
-        if 2 * self.set_size > len(self.records):
+        if not self.has_strangers:
             return self.records[index], self.sample(n, controls)
         return self.records[index], self.records[_elsewhere(index, len(self.records), controls)]
+
+    @property
+    def has_strangers(self) -> bool:
+        """Two sets' worth of records."""
+        return 2 * self.set_size <= len(self.records)
 
     def _index(self, n: int, generator: torch.Generator) -> Tensor:
         count = len(self.records)
@@ -302,10 +312,15 @@ class StratifiedPrior(Prior):
     ) -> tuple[Records, Records]:
         """Disjoint sets, where there are records enough of every class."""
         index = [_floyd(n, size, count, generator) for size, count in self.sizes]
-        if any(2 * count > size for size, count in self.sizes):
+        if not self.has_strangers:
             return self._gather(index), self.sample(n, controls)
         others = [_elsewhere(own, size, controls) for own, (size, _) in zip(index, self.sizes, strict=True)]
         return self._gather(index), self._gather(others)
+
+    @property
+    def has_strangers(self) -> bool:
+        """Two sets' worth of records of every class."""
+        return all(2 * count <= size for size, count in self.sizes)
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
