@@ -28,7 +28,7 @@ from remanence import (
 from remanence.adversary import Knowledge
 from remanence.attacks.decoders import convolutional, softmin_loss
 from remanence.attacks.learning import Learner
-from remanence.attacks.readers import FlatReader, estimate_embeddings
+from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.attacks.shadows import ShadowFarm, batches, split
 from remanence.caveats import OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError
@@ -335,3 +335,15 @@ def test_control_sets_that_share_records_with_the_targets_are_named():
     assert OVERLAPPING_CONTROL in play(few, attack, trials=3).caveats
     assert OVERLAPPING_CONTROL not in play(game, attack, trials=3).caveats
     assert OVERLAPPING_CONTROL not in play(replace(few, strangers=game.targets), attack, trials=3).caveats
+
+
+def test_the_first_class_that_is_asked_for_is_read_from_its_own_row():
+    game = heads_game()
+    prior = replace(game.prior, counts=(0, 1, 1))
+    targets = prior.sample(50, torch.Generator().manual_seed(0))
+    tensors = game.mechanism.release(None, targets, torch.Generator().manual_seed(1)).tensors
+    reader = HeadReader(tensors, game.mechanism, prior)
+    read = reader(reader.prepare(tensors), torch.zeros(50, dtype=torch.int64))
+    bias = tensors["bias"][:, 1]  # class 1 is the first that these sets have
+    torch.testing.assert_close(read[:, -4], (bias - bias.mean()) / bias.std(), rtol=1e-3, atol=1e-3)
+    assert read[:, -3:].mean(0).tolist() == [0, 1, 0]
