@@ -19,7 +19,7 @@ LAYERS = [
     {"exceptions", "references", "statistics", "roc", "progress", "files"},
     {"records"},
     {"errors", "releases"},
-    {"priors", "guessing"},
+    {"priors", "guessing", "drawing"},
     {"mechanisms"},
     {"gradients"},
     {"adversary", "bounds"},

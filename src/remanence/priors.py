@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.drawing import draw_others, draw_sets
 from remanence.errors import Criterion, Reduction
 from remanence.exceptions import InputError
 from remanence.guessing import largest_mass, masses, most_met
@@ -200,7 +201,7 @@ class EmpiricalPrior(Prior):
         index = self._index(n, generator)
         if not self.has_strangers:
             return self.records[index], self.sample(n, controls)
-        return self.records[index], self.records[_elsewhere(index, len(self.records), controls)]
+        return self.records[index], self.records[draw_others(index, len(self.records), controls)]
 
     @property
     def has_strangers(self) -> bool:
@@ -305,16 +306,16 @@ class StratifiedPrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets, each without replacement (Floyd's algorithm): batch `(n, set_size)`."""
-        return self._gather([_floyd(n, size, count, generator) for size, count in self.sizes])
+        return self._gather([draw_sets(n, size, count, generator) for size, count in self.sizes])
 
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
         """Disjoint sets, where there are records enough of every class."""
-        index = [_floyd(n, size, count, generator) for size, count in self.sizes]
+        index = [draw_sets(n, size, count, generator) for size, count in self.sizes]
         if not self.has_strangers:
             return self._gather(index), self.sample(n, controls)
-        others = [_elsewhere(own, size, controls) for own, (size, _) in zip(index, self.sizes, strict=True)]
+        others = [draw_others(own, size, controls) for own, (size, _) in zip(index, self.sizes, strict=True)]
         return self._gather(index), self._gather(others)
 
     @property
@@ -392,22 +393,3 @@ def _some(records: Records) -> Records:
         return records
     order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))
     return records[order[:_BASELINE_RECORDS].to(records.labels.device)]
-
-
-def _floyd(n: int, size: int, count: int, generator: torch.Generator) -> Tensor:
-    """n sets of `count` different numbers below `size`, `(n, count)` (Floyd's algorithm)."""
-    chosen = torch.empty(n, 0, dtype=torch.int64, device=generator.device)
-    for last in range(size - count, size):
-        drawn = torch.randint(last + 1, (n, 1), generator=generator, device=generator.device)
-        drawn = drawn.masked_fill((chosen == drawn).any(1, keepdim=True), last)
-        chosen = torch.cat([chosen, drawn], 1)
-    return chosen
-
-
-def _elsewhere(index: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """As many different numbers below `size`, none of them in the same row of `index`."""
-    n, count = index.shape
-    drawn = _floyd(n, size - count, count, generator).to(index.device)
-    for taken in index.sort(1).values.T:  # the drawn are ranks among those that are left
-        drawn = drawn + (drawn >= taken[:, None])
-    return drawn
