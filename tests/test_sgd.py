@@ -47,6 +47,18 @@ def test_networks_trained_together_equal_networks_trained_one_by_one(settings):
         torch.testing.assert_close(release[trial], expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["elu", "relu", "gelu", "tanh"])
+@pytest.mark.parametrize("sizes", [(9, 3), (9, 4, 3), (9, 5, 4, 1)], ids=str)
+def test_gradients_as_differences_from_the_first_model_are_the_gradients(activation, sizes):
+    network, records = Perceptron(sizes, activation), data()
+    records = Records(records.features, records.labels.clamp(max=max(1, sizes[-1] - 1)))[None]
+    parameters = network.initial(4, torch.Generator().manual_seed(0)).double()
+    parameters = parameters[:1] + 0.1 * (parameters - parameters[:1])
+    for mask in (None, torch.rand(1, 12, generator=torch.Generator().manual_seed(1)).double()):
+        expected = network.clipped_sum(parameters, records, max_norm=None, mask=mask)
+        torch.testing.assert_close(network.shared_sum(parameters, records, mask=mask), expected)
+
+
 def test_a_pass_in_slices_is_the_same_pass(monkeypatch):
     from remanence.mechanisms import sgd
 

@@ -26,7 +26,8 @@ class DPSGD(Mechanism[Release]):
 
     Each step draws every record with probability `sample_rate` (Poisson), clips its gradient to
     `max_grad_norm`, adds N(0, (noise_multiplier · max_grad_norm)²) to the sum, divides by the expected
-    batch size and takes a step. Releases the whole `Transcript`, or with `final_only` the last weights.
+    batch size and takes a step. Releases the whole `Transcript`, or with `final_only` the last weights. With an
+    `initial_seed` every run starts from the same parameters, which the adversary knows.
     """
 
     network: Network
@@ -37,6 +38,7 @@ class DPSGD(Mechanism[Release]):
     learning_rate: float = 1.0
     momentum: float = 0.0
     final_only: bool = False
+    initial_seed: int | None = None
     name: ClassVar[str] = "DP-SGD"
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class DPSGD(Mechanism[Release]):
             "max_grad_norm": self.max_grad_norm,
             "learning_rate": self.learning_rate,
             "momentum": self.momentum,
+            "initialisation": "known" if self.initial_seed is not None else "unknown",
         }
 
     def trials_at_once(self, targets: Records) -> int:
@@ -89,7 +92,11 @@ class DPSGD(Mechanism[Release]):
         device = targets.features.device
         known_count = 0 if known_data is None else len(known_data)
         expected = self.sample_rate * (known_count + set_size)
-        parameters = self.network.initial(trials, generator).to(device)
+        if self.initial_seed is None:
+            parameters = self.network.initial(trials, generator).to(device)
+        else:
+            one = self.network.initial(1, torch.Generator().manual_seed(self.initial_seed))
+            parameters = one.to(device).expand(trials, -1)
         velocity = torch.zeros_like(parameters)
         room = trials, 0 if self.final_only else self.steps, self.network.numbers
         history = {name: parameters.new_empty(room) for name in ("parameters", "gradients", "known")}
@@ -111,6 +118,12 @@ class DPSGD(Mechanism[Release]):
         if self.final_only:
             return Weights({"parameters": parameters})
         return Transcript(history)
+
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """Ask the networks at the end of training."""
+        if self.final_only:
+            return self.network.classify(release["parameters"], records[None])
+        return super().answer(release, records)
 
     def _draw(
         self, trials: int, count: int, generator: torch.Generator, device: torch.device

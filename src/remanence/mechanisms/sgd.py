@@ -72,6 +72,11 @@ class SGD(Mechanism[Weights]):
             return "none: every step sees all records"
         return "known" if self.order_seed is not None else "unknown"
 
+    @property
+    def _alike(self) -> bool:
+        """Whether models differ only by what one record changes: nothing else is drawn anew for each."""
+        return self.initial_seed is not None and (self.batch_size is None or self.order_seed is not None)
+
     def trials_at_once(self, targets: Records) -> int:
         """What the models' own state takes; a pass over the known data is cut by itself."""
         on_gpu = targets.features.device.type == "cuda"
@@ -89,7 +94,8 @@ class SGD(Mechanism[Weights]):
             parameters = self.network.initial(trials, generator).to(device)
         else:
             one = self.network.initial(1, torch.Generator().manual_seed(self.initial_seed))
-            parameters = one.to(device).expand(trials, -1).contiguous()
+            # Where all models stay close, the first is one more, trained on the known data alone.
+            parameters = one.to(device).expand(trials + self._alike, -1).contiguous()
         step = optimizer_step(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -99,15 +105,14 @@ class SGD(Mechanism[Weights]):
         size = total if self.batch_size is None else min(self.batch_size, total)
         for _ in track(range(self.epochs), total=self.epochs, what="training"):
             if size == total:
-                gradient = self._sum(parameters, targets, None)
-                for part in self._slices(known_data, trials):
-                    gradient = gradient + self._sum(parameters, part[None], None)
-                parameters = step(parameters, gradient / total)
+                gradient = self._known_sum(parameters, known_data, None)
+                gradient[-trials:] += self._sum(parameters[-trials:], targets, None)
+                parameters = step(parameters, gradient.div_(total))
                 continue
             for batch in self._batches(trials, total, size, orders or generator, shared=orders is not None):
                 gradient = self._batch_gradient(parameters, known_data, targets, batch.to(device))
                 parameters = step(parameters, gradient)
-        return Weights({"parameters": parameters})
+        return Weights({"parameters": parameters[-trials:].clone()})
 
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the trained networks."""
@@ -122,29 +127,47 @@ class SGD(Mechanism[Weights]):
     def _batch_gradient(
         self, parameters: Tensor, known_data: Records | None, targets: Records, batch: Tensor
     ) -> Tensor:
-        known_count = 0 if known_data is None else len(known_data)
+        known_count, trials = 0 if known_data is None else len(known_data), len(targets)
         own = torch.arange(known_count, known_count + targets.batch_shape[1], device=batch.device)
         present = (batch[:, :, None] == own).any(1)  # (1 or trials, set)
-        gradient = self._sum(parameters, targets, present.expand(len(targets), -1))
+        gradient = torch.zeros_like(parameters)
         if known_data is not None:
             known = known_data[batch.clamp(max=known_count - 1)]  # a padded place counts 0
-            gradient = gradient + self._sum(parameters, known, (batch < known_count).float())
+            mask = (batch < known_count).to(parameters.dtype)
+            if len(batch) == 1:
+                gradient = self._known_sum(parameters, known[0], mask)
+            else:
+                gradient = self._sum(parameters, known, mask)
+        gradient[-trials:] += self._sum(parameters[-trials:], targets, present.expand(trials, -1))
         return gradient / batch.shape[1]
 
     def _sum(self, parameters: Tensor, records: Records, mask: Tensor | None) -> Tensor:
-        if self.class_weights is not None:
-            weights = torch.tensor(self.class_weights, device=parameters.device)[records.labels.long()]
-            mask = weights if mask is None else mask * weights
+        mask = self._weighted(records, mask)
         return self.network.clipped_sum(parameters, records, max_norm=None, mask=mask)
 
-    def _slices(self, known_data: Records | None, trials: int):
-        """The known data in parts, so that what a pass holds stays within memory."""
+    def _known_sum(self, parameters: Tensor, known_data: Records | None, mask: Tensor | None) -> Tensor:
+        """Over records that all trials share, cut so that what a pass holds stays within memory."""
         if known_data is None:
-            return
+            return torch.zeros_like(parameters)
         budget = _GPU_BYTES if known_data.features.is_cuda else _CPU_BYTES
-        rows = max(1, budget // (16 * trials * self.network.numbers_per_record))
+        rows = max(1, budget // (16 * len(parameters) * self.network.numbers_per_record))
+        gradient = None
         for start in range(0, len(known_data), rows):
-            yield known_data[start : start + rows]
+            part = known_data[start : start + rows][None]
+            own = None if mask is None else mask[:, start : start + rows]
+            if self._alike:
+                found = self.network.shared_sum(parameters, part, mask=self._weighted(part, own))
+            else:
+                found = self._sum(parameters, part, own)
+            gradient = found if gradient is None else gradient.add_(found)
+        assert gradient is not None, "known data is never empty"
+        return gradient
+
+    def _weighted(self, records: Records, mask: Tensor | None) -> Tensor | None:
+        if self.class_weights is None:
+            return mask
+        weights = torch.tensor(self.class_weights, device=records.labels.device)[records.labels.long()]
+        return weights if mask is None else mask * weights
 
 
 def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0):
@@ -155,9 +178,9 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
     def sgd(parameters: Tensor, gradient: Tensor) -> Tensor:
         gradient = gradient + weight_decay * parameters if weight_decay else gradient
         if momentum:
-            state["velocity"] = momentum * state["velocity"] + gradient if state else gradient
+            state["velocity"] = state["velocity"].mul_(momentum).add_(gradient) if state else gradient
             gradient = state["velocity"]
-        return parameters - learning_rate * gradient
+        return parameters.add_(gradient, alpha=-learning_rate)
 
     def adam(parameters: Tensor, gradient: Tensor) -> Tensor:
         nonlocal count
