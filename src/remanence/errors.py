@@ -255,3 +255,24 @@ def nearest_neighbour_errors(
             errors = error(targets[start : start + rows][:, None], pool[None])
         nearest.append(errors.kthvalue(rank, dim=1).values)
     return torch.cat(nearest)
+
+
+def public_errors(guesses: Records, pool: Records, share: float = 0.05) -> Tensor:
+    """The mean squared error within which this share of the pool's records of the guess's label lie.
+
+    A guess that resembles everybody is close to strangers too. Its error on the target over this one says how
+    much closer the target is than the public records: a better test of who was trained on than the error alone.
+
+    >>> pool = Records(torch.tensor([[0.0], [1.0], [9.0]]), torch.zeros(3))
+    >>> public_errors(Records(torch.tensor([[[3.0]]]), torch.zeros(1, 1)), pool, 0.5)
+    tensor([[9.]], dtype=torch.float64)
+    """
+    found = torch.full(guesses.batch_shape, torch.nan, dtype=torch.float64, device=guesses.features.device)
+    for label in torch.unique(guesses.labels):
+        asked, own = guesses.labels == label, pool.flat[pool.labels == label].double()
+        rows = max(1, _PAIR_NUMBERS // (8 * max(len(own), 1)))
+        parts = [
+            torch.cdist(part, own).quantile(share, dim=1) for part in guesses.flat[asked].double().split(rows)
+        ]
+        found[asked] = torch.cat(parts).square() / own.shape[1]
+    return found

@@ -7,10 +7,15 @@ changes, and a class of its own for every letter turned by a quarter make up for
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate
 
+from remanence.exceptions import InputError
 from remanence.progress import track
 
 SIDE = 32
@@ -90,4 +95,29 @@ def train_letters(
         loss.backward()
         optimizer.step()
         schedule.step()
+    return _without_head(network)
+
+
+def store_letters(backbone: nn.Module, path: Path) -> None:
+    """Keep what `train_letters` made, for `load_letters`."""
+    save_file({name: tensor.contiguous().cpu() for name, tensor in backbone.state_dict().items()}, path)
+
+
+def load_letters(path: Path) -> nn.Sequential:
+    """The backbone that `store_letters` kept; nothing is unpickled."""
+    try:
+        stored = load_file(path)
+        network = _without_head(letters_network(1, width=len(stored["0.weight"])))
+        network.load_state_dict(stored)
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+        raise InputError(
+            "The stored backbone cannot be read.",
+            needs="what `python benchmarks/letters_backbone.py FOLDER` wrote",
+            got=f"{path}: {str(error).splitlines()[0]}",
+            hint="delete the file: the backbone is then trained again",
+        ) from None
+    return network
+
+
+def _without_head(network: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*list(network)[:-1]).eval().requires_grad_(False)

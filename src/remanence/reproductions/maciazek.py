@@ -1,14 +1,16 @@
-"""Maciazek and Allison 2025: the weak adversary against heads on handwriting."""
+"""Maciazek and Allison 2025: heads on handwriting, a reconstructor, and how its errors are judged."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from remanence.attacks.attack import Reconstruction
 from remanence.attacks.reconstructor import Reconstructor
 from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence.game import Game
@@ -17,14 +19,16 @@ from remanence.priors import StratifiedPrior
 from remanence.records import Records
 from remanence.releases import Release
 from remanence.reproductions.datasets import load_arrays
-from remanence.reproductions.letters import pixels, train_letters
-from remanence.reproductions.reproduction import Cell, Curve, Outcome, Panel, Settings, interval
+from remanence.reproductions.letters import load_letters, pixels, train_letters
+from remanence.reproductions.reproduction import Cell, Curve, Panel, Settings, interval
 from remanence.roc import Roc, TruePositiveRate
 from remanence.statistics import SuccessRate
 
-# TPR and FPR at the nearest-neighbour threshold, TPR at an FPR of 1 %, and the heads' accuracy: Tables 1 and 4.
-PAPER = {10: (0.636, 0.018, 0.431, 0.812), 40: (0.374, 0.098, 0.052, 0.920)}
 LARGEST_ERROR = 4.0  # pixels are in [−1, 1]
+BACKBONE = "letters-backbone.safetensors"
+_SHOWN = 10
+
+Reconstruct = Callable[[Release], Reconstruction]
 
 
 @dataclass(frozen=True)
@@ -36,66 +40,33 @@ class Setup:
     private: Records
     head: TransferHead
     threshold: float
-    classes: int
+    epochs: tuple[int, int]  # for a set of no picture, and more for each picture of a class
+
+    @property
+    def classes(self) -> int:
+        """How many kinds of pictures there are."""
+        return self.head.classes
 
     def game(self, per_class: int) -> Game:
-        """The paper's recipe has more epochs for larger sets."""
-        head = replace(self.head, epochs=26 + 6 * per_class)
+        """The paper's recipes have more epochs for larger sets."""
+        first, more = self.epochs
         return Game(
-            head,
+            replace(self.head, epochs=first + more * per_class),
             StratifiedPrior(self.public, per_class),
             None,
             Criterion(mean_squared_error, self.threshold, Reduction.CLASS),
             targets=StratifiedPrior(self.private, per_class),
         )
 
-
-@dataclass(frozen=True)
-class Errors:
-    """The error of the closest picture of the asked class, `(trials, classes)` each."""
-
-    own: Tensor  # the set that the head was trained on (the paper's H0)
-    stranger: Tensor  # another set: honest false positives (H1)
-    surrogate: Tensor  # reconstructions from normally distributed weights: the paper's false positives
-    drawn: Tensor  # a picture of the class drawn from the pool instead of a reconstruction (H1*)
-
-
-def table_1(settings: Settings) -> Outcome:
-    """Sets of one and of four pictures per class, read as the paper read them and with the head's symmetry."""
-    setup = handwriting_setup(settings)
-    trials = settings.trials or (400 if settings.small else 1000)
-    rows: list[dict[str, Cell]] = []
-    panels: list[Panel] = []
-    for per_class in (1, 4):
-        game = setup.game(per_class)
-        size = per_class * setup.classes
-        for mode in ("strong", "paper"):
-            attack = _attack(settings, mode, per_class)
-            started = time.perf_counter()
-            reconstruct = _prepare(game, attack, settings)
-            seconds = time.perf_counter() - started
-            errors, shown = evaluate(game, reconstruct, settings, trials)
-            rows.append({"N": size, "mode": mode, **_row(errors, setup), **_accuracy(game, setup, settings)})
-            paper = PAPER.get(size, (None,) * 4)
-            rows[-1] |= {"seconds of learning": round(seconds), "paper's TPR at 1 %": paper[2]}
-            panels.append(_roc_panel(f"N = {size}, {mode}", errors))
-            if mode == "strong":
-                panels.append(_gallery(f"N = {size}", shown))
-    notes = [
-        "*TPR*, *FPR* at the nearest-neighbour threshold "
-        f"{setup.threshold:.4f} (the paper: 0.0696 for MNIST); *TPR at 1 %* at a false positive rate of 1 % over all "
-        "classes, where false positives are real: the same reconstructions against other sets.",
-        "*by surrogate*: false positives as the paper counts them, from normally distributed weights; *class 9* is the "
-        "paper's choice for its curves (here the last class).",
-        "*drawn* is the success of a picture of the class drawn at random (H1*).",
-        f"*paper* reads {'645' if settings.small else '2,580'} numbers as the paper did; the paper's own network took "
-        "10^6 steps of 32 shadows, 72 hours of a smaller GPU.",
-    ]
-    if setup.classes == 10:
-        notes.append(
-            "The paper, N = 10 and 40: TPR* 0.636 and 0.374, FPR* 0.018 and 0.098, accuracy 0.812 and 0.920."
-        )
-    return Outcome(setup.name, rows, panels, _settings(setup, trials), notes)
+    def recipe(self, trials: int) -> dict[str, Cell]:
+        """What a page prints about the heads."""
+        return {
+            "trials": trials,
+            "learning rate": self.head.learning_rate,
+            "weight decay": self.head.weight_decay,
+            "epochs": f"{self.epochs[0]} + {self.epochs[1]} per picture of a class",
+            "initial deviation": str(self.head.initialisation),
+        }
 
 
 def handwriting_setup(settings: Settings) -> Setup:
@@ -107,17 +78,14 @@ def handwriting_setup(settings: Settings) -> Setup:
         game = digits_heads()
         assert isinstance(game.mechanism, TransferHead)
         name = "scikit-learn's digits 5 to 9 (8x8 pixels) on a backbone for 0 to 4, a stand-in for MNIST"
-        return Setup(name, public, private, game.mechanism, game.criterion.threshold, 5)
-    device = settings.device
-    letters = load_arrays(settings, "cyrillic-letters.npz", "xtr", "ytr")
+        return Setup(name, public, private, game.mechanism, game.criterion.threshold, (26, 6))
     digits = load_arrays(settings, "mnist.npz", "xtr", "ytr", "xte", "yte")
-    images, labels = torch.from_numpy(letters["xtr"]), torch.from_numpy(letters["ytr"].astype(np.int64))
-    backbone = train_letters(images, labels, epochs=10, seed=settings.seed, device=device)
+    backbone = _letters_backbone(settings)
     public, private = (
         embed(
             Records(
-                pixels(torch.from_numpy(digits[x]).to(device)),
-                torch.from_numpy(digits[y].astype(np.int64)).to(device),
+                pixels(torch.from_numpy(digits[x]).to(settings.device)),
+                torch.from_numpy(digits[y].astype(np.int64)).to(settings.device),
             ),
             backbone,
         )
@@ -126,48 +94,81 @@ def handwriting_setup(settings: Settings) -> Setup:
     threshold = float(nearest_neighbour_errors(private, public).mean())
     head = TransferHead(classes=10, epochs=32, learning_rate=0.01, weight_decay=1e-5)
     name = "MNIST (resized to 32x32) on a backbone for Cyrillic letters, which stand in for EMNIST's"
-    return Setup(name, public, private, head, threshold, 10)
+    return Setup(name, public, private, head, threshold, (26, 6))
 
 
-def _attack(settings: Settings, mode: str, per_class: int) -> Reconstructor:
-    if settings.small:
-        return Reconstructor(mode=mode, steps=1000, learning_rate=1e-3 if mode == "paper" else None)
-    if mode == "paper":
-        return Reconstructor(mode="paper", steps=900, batch=512)
-    return Reconstructor(steps=2500 if per_class == 1 else 4500, batch=1024)
+def _letters_backbone(settings: Settings) -> torch.nn.Module:
+    """As `benchmarks/letters_backbone.py` stored it in the data folder, or trained here and now."""
+    assert settings.data is not None, "Settings refuses the paper's scale without data"
+    if (stored := settings.data / BACKBONE).exists():
+        return load_letters(stored).to(settings.device)
+    letters = load_arrays(settings, "cyrillic-letters.npz", "xtr", "ytr")
+    images, labels = torch.from_numpy(letters["xtr"]), torch.from_numpy(letters["ytr"].astype(np.int64))
+    return train_letters(images, labels, epochs=10, seed=settings.seed, device=settings.device)
 
 
-def _prepare(game: Game, attack: Reconstructor, settings: Settings):
+def prepare(game: Game, attack: Reconstructor, settings: Settings) -> tuple[Reconstruct, float]:
+    """Let the adversary learn, and say how many seconds that took."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-    return attack.prepare(game.to(settings.device).knowledge, generator)
+    knowledge = game.to(settings.device).knowledge
+    started = time.perf_counter()
+    reconstruct = attack.prepare(knowledge, generator)
+    if generator.device.type == "cuda":
+        torch.cuda.synchronize()
+    return reconstruct, time.perf_counter() - started
 
 
-def evaluate(game: Game, reconstruct, settings: Settings, trials: int) -> tuple[Errors, dict[str, Tensor]]:
-    """The errors under every hypothesis of Appendix A.1, and the first reconstructions beside their targets."""
+def for_seconds(game: Game, attack: Reconstructor, settings: Settings, seconds: float) -> Reconstructor:
+    """The same attack with as many steps as fit into so many seconds, from the time of two short runs."""
+    short, long = 20, 120
+    prepare(game, replace(attack, steps=2), settings)  # what the first run of its kind takes longer
+    first, second = (prepare(game, replace(attack, steps=steps), settings)[1] for steps in (short, long))
+    each = max(second - first, 1e-9) / (long - short)
+    return replace(attack, steps=max(long, round(short + (seconds - first) / each)))
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The error of the closest picture of the asked class, `(trials, classes)` each."""
+
+    own: Tensor  # the set that the head was trained on (the paper's H0)
+    stranger: Tensor  # another set: honest false positives (H1)
+    surrogate: Tensor  # reconstructions from normally distributed weights: the paper's false positives
+    drawn: Tensor  # a picture of the class drawn from the pool instead of a reconstruction (H1*)
+
+    def roc(self) -> Roc:
+        """True positives against honest false positives."""
+        return Roc(self.own.numpy(), self.stranger.numpy())
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Heads, what came out of them, and how far off it was."""
+
+    errors: Errors
+    targets: Records  # (trials, set)
+    strangers: Records
+    guesses: Records  # (trials, classes)
+
+
+def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: int) -> Trials:
+    """The errors under every hypothesis of Appendix A.1."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed + 1)
+    game = game.to(settings.device)
     assert isinstance(game.targets, StratifiedPrior)
     assert isinstance(game.prior, StratifiedPrior)
     targets, strangers = game.targets.sample_pair(trials, generator, generator)
     release = game.mechanism.release(None, targets, generator)
     guesses = reconstruct(release).records
     shadows = game.mechanism.release(None, game.prior.sample(max(2 * trials, 6000), generator), generator)
-    made_up = reconstruct(_surrogate(shadows, trials, generator)).records
+    made_up = reconstruct(surrogate(shadows, trials, generator)).records
     drawn = replace(game.prior, counts=1).sample(trials, generator)
-    compare = game.criterion.compare
-    errors = Errors(
-        compare(targets, guesses).errors.cpu(),
-        compare(strangers, guesses).errors.cpu(),
-        compare(targets, made_up).errors.cpu(),
-        compare(targets, drawn).errors.cpu(),
-    )
-    shown = {
-        "target": targets.features[:2, game.targets.places[:, 0]],
-        "reconstruction": guesses.features[:2],
-    }
-    return errors, {name: values.flatten(0, 1).cpu() for name, values in shown.items()}
+    pairs = (targets, guesses), (strangers, guesses), (targets, made_up), (targets, drawn)
+    errors = Errors(*(game.criterion.compare(*pair).errors.cpu() for pair in pairs))
+    return Trials(errors, targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"))
 
 
-def _surrogate(shadows: Release, count: int, generator: torch.Generator) -> Release:
+def surrogate(shadows: Release, count: int, generator: torch.Generator) -> Release:
     """Releases with normally distributed numbers of the shadows' mean and covariance."""
     flat = shadows.flat()
     mean, centred = flat.mean(0), flat - flat.mean(0)
@@ -182,24 +183,6 @@ def _surrogate(shadows: Release, count: int, generator: torch.Generator) -> Rele
     return type(shadows)(tensors)
 
 
-def _row(errors: Errors, setup: Setup) -> dict[str, Cell]:
-    threshold = setup.threshold
-    honest, surrogate = (
-        Roc(errors.own.numpy(), other.numpy()) for other in (errors.stranger, errors.surrogate)
-    )
-    last = Roc(errors.own[:, -1:].numpy(), errors.surrogate[:, -1:].numpy())
-    return {
-        "TPR": rate_of(errors.own, threshold),
-        "FPR": rate_of(errors.stranger, threshold),
-        "TPR at 1 %": rate_cell(honest.tpr_at_fpr(0.01), errors.own),
-        "TPR at 0.1 %": honest.true_positive_rate(0.001),
-        "FPR by surrogate": rate_of(errors.surrogate, threshold),
-        "TPR at 1 % by surrogate": surrogate.true_positive_rate(0.01),
-        "class 9 by surrogate": last.true_positive_rate(0.01),
-        "drawn": rate_of(errors.drawn, threshold),
-    }
-
-
 def rate_of(errors: Tensor, threshold: float) -> dict[str, float]:
     """How often the error is at most the threshold; the classes of a trial stand or fall together."""
     return interval(SuccessRate(int((errors <= threshold).sum()), errors.numel(), clusters=len(errors)))
@@ -210,19 +193,29 @@ def rate_cell(rate: TruePositiveRate, errors: Tensor) -> dict[str, float]:
     return {"rate": rate.rate, "lower": rate.lower, "upper": rate.upper, "trials": errors.numel()}
 
 
-def _accuracy(game: Game, setup: Setup, settings: Settings) -> dict[str, Cell]:
+def judged(errors: Errors, threshold: float) -> dict[str, Cell]:
+    """The three rates of the paper's Table 1, false positives counted honestly."""
+    return {
+        "TPR": rate_of(errors.own, threshold),
+        "FPR": rate_of(errors.stranger, threshold),
+        "TPR at 1 %": rate_cell(errors.roc().tpr_at_fpr(0.01), errors.own),
+    }
+
+
+def accuracy_of(game: Game, test: Records, settings: Settings, count: int = 200) -> dict[str, Cell]:
     """Mean and spread of the heads' accuracy on the private pictures (Table 4)."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-    assert isinstance(game.mechanism, TransferHead)
-    head, count = game.mechanism, 200
+    game = game.to(settings.device)
+    head = game.mechanism
+    assert isinstance(head, TransferHead)
     release = head.release(None, game.prior.sample(count, generator), generator)
-    accuracy = head.accuracy(release, setup.private)
+    accuracy = head.accuracy(release, test.to(settings.device))
     return {"accuracy": float(accuracy.mean()), "spread of accuracy": float(accuracy.std())}
 
 
-def _roc_panel(title: str, errors: Errors) -> Panel:
+def roc_panel(title: str, errors: Errors) -> Panel:
     """Figures 6, 8 and 9: the measured curve, and what normal laws for the logits of the errors say."""
-    roc = Roc(errors.own.numpy(), errors.stranger.numpy())
+    roc = errors.roc()
     fpr, tpr = roc.curve()
     places = np.geomspace(1e-3, 1, 60)
     laws = roc.gaussians(LARGEST_ERROR)
@@ -237,22 +230,29 @@ def _roc_panel(title: str, errors: Errors) -> Panel:
     return Panel(title, "false positive rate", "true positive rate", curves)
 
 
-def _gallery(title: str, shown: dict[str, Tensor]) -> Panel:
-    rows = [_pictures(values[:10]) for values in shown.values()]
-    return Panel(title, pictures=rows, picture_rows=list(shown))
+def gallery(title: str, found: Trials, threshold: float, *, false_positives: bool = False) -> Panel:
+    """Reconstructions below the closest picture of their class; a tick where the error is within the threshold.
+
+    Of `false_positives` the picture is one that the head was not trained on (Figures 2 and 15).
+    """
+    records = found.strangers if false_positives else found.targets
+    errors = found.errors.stranger if false_positives else found.errors.own
+    order = errors.flatten().argsort()[:_SHOWN] if false_positives else torch.arange(_SHOWN)
+    trial, asked = order // errors.shape[1], order % errors.shape[1]
+    sets, guesses = records[trial], found.guesses[trial, asked]
+    distances = (sets.flat - guesses.flat.unsqueeze(1)).square().mean(2)
+    closest = distances.where(sets.labels == guesses.labels.unsqueeze(1), torch.inf).argmin(1)
+    near = sets.features[torch.arange(_SHOWN), closest]
+    ticks = ["✓" if error <= threshold else "" for error in errors.flatten()[order].tolist()]
+    names = ["another set" if false_positives else "trained on", "reconstruction"]
+    return Panel(
+        title, pictures=[tiles(near), tiles(guesses.features)], picture_rows=names, picture_columns=ticks
+    )
 
 
-def _pictures(features: Tensor) -> list[list[list[float]]]:
-    squares = ((features + 1) / 2).clamp(0, 1).flatten(1).unflatten(1, features.shape[-2:])
-    return [[[round(pixel, 2) for pixel in line] for line in square] for square in squares.tolist()]
-
-
-def _settings(setup: Setup, trials: int) -> dict[str, Cell]:
-    head = setup.head
-    return {
-        "trials": trials,
-        "learning rate": head.learning_rate,
-        "weight decay": head.weight_decay,
-        "epochs": "26 + 6 per picture of a class",
-        "initial deviation": str(head.initialisation),
-    }
+def tiles(features: Tensor) -> list:
+    """Pictures in [−1, 1] for a panel: grey ones as lines of pixels, coloured ones with their three values last."""
+    squares = ((features + 1) / 2).clamp(0, 1)
+    if squares.ndim == 4:  # a channel, or three
+        squares = squares[:, 0] if squares.shape[1] == 1 else squares.permute(0, 2, 3, 1)
+    return (squares.double() * 100).round().div(100).tolist()

@@ -41,7 +41,7 @@ def figure_4(settings: Settings) -> Outcome:
         attack = Reconstructor() if settings.small else Reconstructor(steps=1400, batch=1024)
         generator = torch.Generator(settings.device).manual_seed(settings.seed)
         reconstruct = attack.prepare(private.to(settings.device).knowledge, generator)
-        errors, _ = evaluate(private, reconstruct, settings, trials)
+        errors = evaluate(private, reconstruct, settings, trials).errors
         release = head.release(None, game.prior.sample(200, generator), generator)
         accuracy = head.accuracy(release, setup.private)
         found = Roc(errors.own.numpy(), errors.stranger.numpy()).tpr_at_fpr(0.01)
