@@ -16,7 +16,11 @@ PACKAGE = ROOT / "src" / "remanence"
 
 # Earlier layers never import later ones; modules of one layer may import each other where listed together.
 LAYERS = [
-    {"exceptions", "references", "statistics", "roc", "progress", "files"},
+    {"exceptions", "references", "statistics", "roc", "progress", "files", "fingerprints"},
+    {"folders"},
+    {"journal"},
+    {"work"},
+    {"processes"},
     {"records"},
     {"errors", "releases"},
     {"priors", "guessing", "drawing"},

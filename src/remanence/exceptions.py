@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class RemanenceError(Exception):
     """A problem in what the user handed in; the command line shows it without a traceback."""
@@ -15,6 +17,10 @@ class RemanenceError(Exception):
 
     def __str__(self) -> str:
         return f"{self.summary}\n  needs: {self.needs}\n  got:   {self.got}\n  try:   {self.hint}"
+
+    def __reduce__(self) -> tuple:
+        # The default would pass the summary alone, and fail on the way out of a worker process.
+        return partial(type(self), needs=self.needs, got=self.got, hint=self.hint), (self.summary,)
 
 
 class InputError(RemanenceError):

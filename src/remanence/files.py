@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -27,7 +28,9 @@ def check_writable(folder: Path) -> None:
         ) from None
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+def write_files(
+    folder: Path, contents: Mapping[str, bytes], *, hint: str = "--out with another folder"
+) -> None:
     """Write files into a folder: all are complete on disk before the first replaces an older one, in this order."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             "The results could not be written.",
             needs="a folder that can be created and written to, and room in it",
             got=f"{folder}: {error.strerror}",
-            hint="--out with another folder",
+            hint=hint,
         ) from None
 
 
@@ -53,6 +56,18 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
                 os.fsync(file.fileno())
         for path, temporary in written.items():
             Path(temporary).replace(path)
+        for folder in {path.parent for path in contents}:
+            _flush(folder)
     finally:
         for temporary in written.values():
             Path(temporary).unlink(missing_ok=True)
+
+
+def _flush(folder: Path) -> None:
+    """Make renames outlast a power cut, where the system lets folders be opened."""
+    with contextlib.suppress(PermissionError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

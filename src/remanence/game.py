@@ -14,7 +14,9 @@ reconstruction against a target that was never trained on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -24,16 +26,17 @@ from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
 from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, OVERLAPPING_CONTROL, check_rates
-from remanence.errors import Comparison, Criterion, Reduction
+from remanence.errors import Criterion, Reduction
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
+from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
-from remanence.progress import track
 from remanence.records import Records
 from remanence.releases import Release
-from remanence.rounds import AnyGame, Gallery, Rounds, stream
+from remanence.rounds import AnyGame, Gallery, Prepared, Rounds, UnitOutcome, join, stream, unit_inputs
 from remanence.statistics import CONFIDENCE, SuccessRate
+from remanence.work import Do, Tensors, current
 
 _SHOWN = 30  # reconstructions in a gallery
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
@@ -108,46 +111,72 @@ class Game:
             strangers=None if self.strangers is None else self.strangers.to(device),
         )
 
-    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
-        """Play; memory is bounded by chunks, whatever the number of trials."""
-        attack.check(self.knowledge)
-        reconstruct = attack.prepare(self.knowledge, stream(seed, "attack", device))
-        draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
+    def work(
+        self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu"
+    ) -> tuple[Plan, Callable[[], Do]]:
+        """The trials as units; memory is bounded by their size, whatever the number of trials."""
+        run = current()
         source = self.prior if self.targets is None else self.targets
-        mains, strangers, guesses, gradients, factor = [], [], [], [], 1
-        gallery, claims_labels = None, True
-        chunk = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
-        starts = range(0, trials, chunk)
-        for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
-            count = min(chunk, trials - start)
-            if self.strangers is None:
-                targets, others = source.sample_pair(count, draws, controls)
-            else:
-                targets, others = source.sample(count, draws), self.strangers.sample(count, controls)
-            release = self.mechanism.release(self.known_data, targets, trainings)
-            guess = reconstruct(release)
-            mains.append(self.criterion.compare(targets, guess.records))
-            strangers.append(self.criterion.compare(others, guess.records))
-            gallery = gallery or self._gallery(targets, others, guess.records)
-            asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
-            claims_labels = not asked and not guess.records.labels.isnan().all()
-            gradients.append(self.mechanism.remaining_gradient(self.known_data, targets, release))
-            guesses.append(replace(guess, records=guess.records[:0]))  # reconstructions are not kept
-            factor = self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1])
+        at_once = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
+        at_once = min(at_once, run.unit_trials or at_once)
+        own = replace(self, bounds=())  # no outcome depends on what is proven
+        inputs = unit_inputs(own, attack, seed, device, run.shows)
+        plan = Plan(f"playing {attack.info.name}", inputs, trials, at_once)
+
+        def prepare() -> Do:
+            prepared = Prepared.of(attack, self.knowledge, seed, device)
+            return partial(self._play_unit, prepared, seed, device, run.shows)
+
+        return plan, prepare
+
+    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
+        """Play all units."""
+        attack.check(self.knowledge)
+        plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
+        found = join(current().perform(plan, prepare))
+        source = self.prior if self.targets is None else self.targets
         return Rounds(
-            main=_join(mains),
-            control=_join(strangers),
-            baseline=self.guess().times(factor),
-            remaining_gradient=_cat(gradients),
+            main=found.main,
+            control=found.control,
+            baseline=self.guess().times(found.chances),
+            remaining_gradient=found.remaining_gradient,
             caveats=() if self.strangers is not None or source.has_strangers else (OVERLAPPING_CONTROL,),
-            gallery=gallery,
-            claims_labels=bool(claims_labels),
-            sensitivity=_cat([guess.sensitivity for guess in guesses]),
-            diagnostics={
-                name: torch.cat([guess.diagnostics[name] for guess in guesses])
-                for name in guesses[0].diagnostics
-            },
+            gallery=found.gallery,
+            claims_labels=found.claims_labels,
+            sensitivity=found.sensitivity,
+            diagnostics=found.diagnostics,
         )
+
+    def _play_unit(
+        self,
+        prepared: Prepared,
+        seed: int,
+        device: torch.device | str,
+        shows: bool,
+        unit: int,
+        count: int,
+    ) -> Tensors:
+        draws, trainings, controls = (
+            stream(seed, purpose, device, unit) for purpose in ("targets", "training", "control")
+        )
+        source = self.prior if self.targets is None else self.targets
+        if self.strangers is None:
+            targets, others = source.sample_pair(count, draws, controls)
+        else:
+            targets, others = source.sample(count, draws), self.strangers.sample(count, controls)
+        release = self.mechanism.release(self.known_data, targets, trainings)
+        guess = prepared.for_unit(seed, unit)(release)
+        asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
+        return UnitOutcome(
+            main=self.criterion.compare(targets, guess.records),
+            control=self.criterion.compare(others, guess.records),
+            remaining_gradient=self.mechanism.remaining_gradient(self.known_data, targets, release),
+            sensitivity=guess.sensitivity,
+            diagnostics=guess.diagnostics,
+            gallery=self._gallery(targets, others, guess.records) if shows and unit == 0 else None,
+            claims_labels=not asked and not bool(guess.records.labels.isnan().all()),
+            chances=self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1]),
+        ).tensors()
 
     def _gallery(self, targets: Records, others: Records, guesses: Records) -> Gallery:
         """The first guesses, each beside the record that comes closest to it."""
@@ -238,16 +267,3 @@ def _rate(succeeded: Tensor, confidence: float) -> SuccessRate:
 
 def _summary(errors: Tensor, function) -> float:
     return float(function(errors.nan_to_num(nan=torch.inf, posinf=torch.inf)))
-
-
-def _join(parts: list[Comparison]) -> Comparison:
-    return Comparison(
-        torch.cat([part.errors for part in parts]),
-        torch.cat([part.labels_agree for part in parts]),
-        torch.cat([part.succeeded for part in parts]),
-    )
-
-
-def _cat(parts: list[Tensor] | list[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -14,14 +16,17 @@ from remanence.bounds.bound import Bound
 from remanence.caveats import ONE_RELEASE, Caveat
 from remanence.errors import Criterion
 from remanence.exceptions import InputError
+from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline, Uninformed
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release
-from remanence.rounds import Gallery, Rounds, stream
+from remanence.rounds import Gallery, Rounds, UnitOutcome, join, stream, unit_inputs
+from remanence.work import Do, Tensors, current
 
 _SHOWN = 30  # reconstructions in a gallery
+_AT_ONCE = 32  # records in a unit, where each is attacked on its own
 
 
 @final
@@ -74,39 +79,86 @@ class LeaveOneOut:
         release = None if self.release is None else self.release.to(device)
         return replace(self, data=self.data.to(device), release=release)
 
+    def work(
+        self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu"
+    ) -> tuple[Plan, Callable[[], Do]]:
+        """All records, or as many of them, drawn at random, as there are trials; one unit where one pass does all."""
+        run = current()
+        chosen = self._chosen(trials, seed)
+        at_once = (
+            len(chosen) if isinstance(attack, ExposesAll) else min(_AT_ONCE, run.unit_trials or _AT_ONCE)
+        )
+        inputs = unit_inputs(replace(self, bounds=(), caveats=()), attack, seed, device, run.shows)
+        # Which records are drawn depends on how many.
+        plan = Plan(f"playing {attack.info.name}", f"{inputs} of {len(chosen)}", len(chosen), at_once)
+
+        def prepare() -> Do:
+            first = self.data[:1][None]
+            training = stream(seed, "training", device)
+            release = self.release or self.mechanism.release(self.data[1:], first, training)
+            gradient = self.mechanism.remaining_gradient(self.data[1:], first, release)
+            audited = replace(self, release=release)
+            return partial(audited._play_unit, attack, chosen, gradient, seed, device, run.shows, at_once)
+
+        return plan, prepare
+
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
-        """Play with all records, or with as many of them, drawn at random, as there are trials."""
+        """Play all units."""
         attack.check(self.knowledge)
-        count = len(self.data)
-        first = self.data[:1][None]
-        generator = stream(seed, "training", device)
-        release = self.release or self.mechanism.release(self.data[1:], first, generator)
-        chosen = torch.arange(count)
-        if trials < count:
-            chosen = torch.randperm(count, generator=stream(seed, "targets", "cpu"))[:trials].sort().values
-        guess = self._reconstruct(attack, release, chosen, seed, device)
-        shift = int(torch.randint(1, count, (), generator=stream(seed, "control", "cpu")))
-        gradient = self.mechanism.remaining_gradient(self.data[1:], first, release)
-        targets, strangers = self.data[chosen[:, None]], self.data[((chosen + shift) % count)[:, None]]
-        main = self.criterion.compare(targets, guess.records)
-        shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
+        plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
+        found = join(current().perform(plan, prepare))
         return Rounds(
-            main=main,
-            control=self.criterion.compare(strangers, guess.records),
-            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]),
+            main=found.main,
+            control=found.control,
+            gallery=found.gallery,
             baseline=self.guess(),
-            remaining_gradient=None if gradient is None else gradient.expand(len(chosen)),
-            sensitivity=guess.sensitivity,
-            diagnostics=guess.diagnostics,
-            record=chosen,
+            remaining_gradient=found.remaining_gradient,
+            sensitivity=found.sensitivity,
+            diagnostics=found.diagnostics,
+            record=self._chosen(trials, seed),
             caveats=(ONE_RELEASE, *self.caveats),
         )
 
+    def _chosen(self, trials: int, seed: int) -> Tensor:
+        count = len(self.data)
+        if trials >= count:
+            return torch.arange(count)
+        return torch.randperm(count, generator=stream(seed, "targets", "cpu"))[:trials].sort().values
+
+    def _play_unit(
+        self,
+        attack: Attack,
+        everyone: Tensor,
+        gradient: Tensor | None,
+        seed: int,
+        device: torch.device | str,
+        shows: bool,
+        at_once: int,
+        unit: int,
+        size: int,
+    ) -> Tensors:
+        count = len(self.data)
+        chosen = everyone[unit * at_once : unit * at_once + size]
+        guess = self._reconstruct(attack, chosen, seed, device)
+        shift = int(torch.randint(1, count, (), generator=stream(seed, "control", "cpu")))
+        targets, strangers = self.data[chosen[:, None]], self.data[((chosen + shift) % count)[:, None]]
+        main = self.criterion.compare(targets, guess.records)
+        shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
+        return UnitOutcome(
+            main=main,
+            control=self.criterion.compare(strangers, guess.records),
+            remaining_gradient=None if gradient is None else gradient.expand(size),
+            sensitivity=guess.sensitivity,
+            diagnostics=guess.diagnostics,
+            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if shows and unit == 0 else None,
+        ).tensors()
+
     def _reconstruct(
-        self, attack: Attack, release: Release, chosen: Tensor, seed: int, device: torch.device | str
+        self, attack: Attack, chosen: Tensor, seed: int, device: torch.device | str
     ) -> Reconstruction:
+        assert self.release is not None
         if isinstance(attack, ExposesAll):
-            everyone = attack.expose(self.mechanism, self.data, release)
+            everyone = attack.expose(self.mechanism, self.data, self.release)
             return Reconstruction(
                 everyone.records[chosen],
                 None if everyone.sensitivity is None else everyone.sensitivity[chosen],
@@ -115,5 +167,5 @@ class LeaveOneOut:
         parts = []
         for index in track(chosen.tolist(), total=len(chosen), what=f"playing {attack.info.name}"):
             knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index))
-            parts.append(attack.prepare(knowledge, stream(seed, "attack", device))(release).records)
+            parts.append(attack.prepare(knowledge, stream(seed, "attack", device))(self.release).records)
         return Reconstruction(concatenate(parts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -14,12 +16,13 @@ from remanence.bounds.bound import Bound
 from remanence.errors import Comparison, Criterion
 from remanence.exceptions import InputError
 from remanence.game import Game
+from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline, Prior
-from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release
-from remanence.rounds import Rounds, stream
+from remanence.rounds import Prepared, Rounds, UnitOutcome, join, stream
+from remanence.work import Do, Tensors, current
 
 _REDRAWS = 1000
 
@@ -72,30 +75,44 @@ class Membership:
         """The same game on another device."""
         return Membership(self.game.to(device))
 
+    def work(
+        self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu"
+    ) -> tuple[Plan, Callable[[], Do]]:
+        """The trials as units, of the same size as in the game within."""
+        within, _ = self.game.work(attack, trials=trials, seed=seed, device=device)
+        plan = replace(within, inputs=f"membership {within.inputs}")
+
+        def prepare() -> Do:
+            prepared = Prepared.of(attack, self.knowledge, seed, device)
+            return partial(self._play_unit, prepared, seed, device)
+
+        return plan, prepare
+
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
-        """Play, with a coin where the reconstruction is equally far from both candidates."""
+        """Play all units."""
+        attack.check(self.knowledge)
+        plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
+        found = join(current().perform(plan, prepare))
+        return Rounds(main=found.main, control=found.control, baseline=self.guess())
+
+    def _play_unit(
+        self, prepared: Prepared, seed: int, device: torch.device | str, unit: int, count: int
+    ) -> Tensors:
+        """A coin decides where the reconstruction is equally far from both candidates."""
         game = self.game
-        attack.check(game.knowledge)
-        reconstruct = attack.prepare(game.knowledge, stream(seed, "attack", device))
-        draws, trainings, controls = (stream(seed, s, device) for s in ("targets", "training", "control"))
-        coins = stream(seed, "coins", device)
-        source = game.prior if game.targets is None else game.targets
-        mains, strangers = [], []
-        chunk = game.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
-        starts = range(0, trials, chunk)
-        for start in track(starts, total=len(starts), what=f"playing {attack.info.name}"):
-            count = min(chunk, trials - start)
-            first, second = self._pairs(source, count, draws)
-            bit = (torch.rand(count, generator=coins, device=coins.device) < 0.5).to(first.labels.device)
-            trained = _either(bit, first, second)
-            guess = reconstruct(game.mechanism.release(game.known_data, trained, trainings)).records
-            mains.append(self._guess(first, second, guess, coins) == bit)
-            strangers.append(self._guess(*self._pairs(source, count, controls), guess, coins) == bit)
-        return Rounds(
-            main=_outcomes(torch.cat(mains)),
-            control=_outcomes(torch.cat(strangers)),
-            baseline=self.guess(),
+        draws, trainings, controls, coins = (
+            stream(seed, purpose, device, unit) for purpose in ("targets", "training", "control", "coins")
         )
+        source = game.prior if game.targets is None else game.targets
+        first, second = self._pairs(source, count, draws)
+        bit = (torch.rand(count, generator=coins, device=coins.device) < 0.5).to(first.labels.device)
+        trained = _either(bit, first, second)
+        release = game.mechanism.release(game.known_data, trained, trainings)
+        guess = prepared.for_unit(seed, unit)(release).records
+        return UnitOutcome(
+            main=_outcomes(self._guess(first, second, guess, coins) == bit),
+            control=_outcomes(self._guess(*self._pairs(source, count, controls), guess, coins) == bit),
+        ).tensors()
 
     def _pairs(self, source: Prior, count: int, draws: torch.Generator) -> tuple[Records, Records]:
         """Two candidates per trial; the second is drawn again while it equals the first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +36,11 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
     finally:
         if bar is not None:
             bar.stop()
+
+
+def note(line: str) -> None:
+    """Tell the user something that needs no answer."""
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _bar() -> Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from remanence.adversary import Knowledge
-from remanence.attacks.attack import Attack
+from remanence.attacks.attack import Attack, Reconstruction
 from remanence.bounds.bound import Bound
 from remanence.caveats import Caveat
 from remanence.errors import Comparison, Criterion
+from remanence.fingerprints import code_version, device_kind, fingerprint
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
 from remanence.releases import Release
+from remanence.work import Tensors
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,88 @@ class Rounds:
     caveats: tuple[Caveat, ...] = ()
     gallery: Gallery | None = None
     claims_labels: bool = True  # whether the attack says anything about labels
+
+
+@dataclass(frozen=True)
+class UnitOutcome:
+    """What one unit of trials found: all of `Rounds` that differs from unit to unit, as tensors to be stored."""
+
+    main: Comparison
+    control: Comparison
+    remaining_gradient: Tensor | None = None
+    sensitivity: Tensor | None = None
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
+    gallery: Gallery | None = None
+    claims_labels: bool = True
+    chances: int = 1  # how many guesses each record got
+
+    def tensors(self) -> Tensors:
+        """By names that `join` knows."""
+        found = {f"main.{name}": values for name, values in vars(self.main).items()}
+        found |= {f"control.{name}": values for name, values in vars(self.control).items()}
+        found |= {f"diagnostics.{name}": values for name, values in self.diagnostics.items()}
+        if self.gallery is not None:
+            found |= {f"gallery.{name}": values for name, values in self.gallery.tensors().items()}
+        if self.remaining_gradient is not None:
+            found["remaining_gradient"] = self.remaining_gradient
+        if self.sensitivity is not None:
+            found["sensitivity"] = self.sensitivity
+        return {
+            **found,
+            "claims_labels": torch.tensor(self.claims_labels),
+            "chances": torch.tensor(self.chances),
+        }
+
+
+def join(parts: Sequence[Tensors]) -> UnitOutcome:
+    """The units of a work, in order, as if one had played all trials; the gallery is the first one's."""
+
+    def joined(prefix: str) -> Tensors:
+        names = [name for name in parts[0] if name.startswith(prefix)]
+        return {name.removeprefix(prefix): torch.cat([part[name] for part in parts]) for name in names}
+
+    single = joined("remaining_gradient") | joined("sensitivity")
+    shown = {
+        name.removeprefix("gallery."): parts[0][name] for name in parts[0] if name.startswith("gallery.")
+    }
+    return UnitOutcome(
+        main=Comparison(**joined("main.")),
+        control=Comparison(**joined("control.")),
+        remaining_gradient=single.get("remaining_gradient"),
+        sensitivity=single.get("sensitivity"),
+        diagnostics=joined("diagnostics."),
+        gallery=Gallery(**shown) if shown else None,
+        claims_labels=bool(parts[-1]["claims_labels"]),
+        chances=int(parts[-1]["chances"]),
+    )
+
+
+def unit_inputs(game: object, attack: Attack, seed: int, device: torch.device | str, shows: bool) -> str:
+    """The fingerprint of all that a unit's outcome depends on, but for its number and size."""
+    return fingerprint(code_version(), torch.__version__, device_kind(device), game, attack, seed, shows)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An attack that has done all it can before the release, and the generator that it may go on to draw from."""
+
+    reconstruct: Callable[[Release], Reconstruction]
+    generator: torch.Generator
+    state: Tensor  # of the generator, when the attack was prepared
+
+    @classmethod
+    def of(cls, attack: Attack, knowledge: Knowledge, seed: int, device: torch.device | str) -> Prepared:
+        """Prepare an attack."""
+        generator = stream(seed, "attack", device)
+        return cls(attack.prepare(knowledge, generator), generator, generator.get_state())
+
+    def for_unit(self, seed: int, unit: int) -> Callable[[Release], Reconstruction]:
+        """The attack with draws that depend on the unit alone, not on what was played before."""
+        if unit == 0:
+            self.generator.set_state(self.state)
+        else:
+            self.generator.manual_seed(stream_seed(seed, "attack", unit))
+        return self.reconstruct
 
 
 @runtime_checkable
@@ -96,7 +180,17 @@ class AnyGame(Protocol):
         ...
 
 
-def stream(seed: int, name: str, device: torch.device | str) -> torch.Generator:
-    """A generator of its own for each purpose, so that one attack's draws never shift another's targets."""
-    words = np.random.SeedSequence([seed, *name.encode()]).generate_state(2, np.uint32)
-    return torch.Generator(device=device).manual_seed((int(words[0]) << 32) | int(words[1]))
+def stream(seed: int, name: str, device: torch.device | str, unit: int = 0) -> torch.Generator:
+    """A generator of its own for each purpose and unit: no draw ever shifts those of another attack or unit."""
+    return torch.Generator(device=device).manual_seed(stream_seed(seed, name, unit))
+
+
+def stream_seed(seed: int, name: str, unit: int = 0) -> int:
+    """The seed of a stream; units draw from independent children of it.
+
+    >>> stream_seed(0, "training") == stream_seed(0, "training", 1)
+    False
+    """
+    sequence = np.random.SeedSequence([seed, *name.encode()], spawn_key=(unit,) if unit else ())
+    words = sequence.generate_state(2, np.uint32)
+    return (int(words[0]) << 32) | int(words[1])

@@ -1,0 +1,207 @@
+"""Units: independent of each other, of who runs them and of when."""
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+from conftest import dpsgd_game, shortlist_game, synthetic
+from remanence import (
+    GLM,
+    Attack,
+    Game,
+    InputError,
+    LeaveOneOut,
+    Logistic,
+    Membership,
+    Oblivious,
+    Policy,
+    PriorAware,
+    Reconstruction,
+    RetrainAndCompare,
+    audit,
+    play,
+)
+from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.journal import Journal
+from remanence.processes import Processes
+from remanence.work import InProcess, Run, current, one_thread
+
+
+@dataclass(frozen=True)
+class MeanOfTheOthers(Attack):
+    """Has no `expose`: every record is attacked on its own."""
+
+    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="mean-of-the-others")
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        noise = torch.randn(1, generator=generator)
+        mean = knowledge.known_data.features.mean(0) + noise
+
+        def reconstruct(release):
+            records = replace(knowledge.known_data[:1], features=mean[None])
+            return Reconstruction(records[None])
+
+        return reconstruct
+
+
+GAMES = {
+    "prior-aware": (dpsgd_game(), PriorAware()),
+    "draws while it reconstructs": (shortlist_game(candidates=4), RetrainAndCompare()),
+    "membership": (Membership(dpsgd_game()), PriorAware()),
+    "record by record": (LeaveOneOut(GLM(Logistic()), synthetic()), MeanOfTheOthers()),
+}
+
+
+def outcome(game, attack, run):
+    """All that an audit says, but for where and when."""
+    with run:
+        result = audit(game, [attack], trials=30, policy=Policy(0.9))
+    document, packed = result.sealed()
+    return {**document, "environment": None}, packed
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_every_executor_gives_the_same_bytes(name, tmp_path):
+    game, attack = GAMES[name]
+    alone = outcome(game, attack, Run(unit_trials=7))
+    assert outcome(game, attack, Run(Processes(2), unit_trials=7)) == alone
+    assert outcome(game, attack, Run(Processes(2), Journal(tmp_path), unit_trials=7)) == alone
+    with torch_threads(2):
+        assert outcome(game, attack, Run(InProcess(), Journal(tmp_path), unit_trials=7)) == alone
+
+
+class torch_threads:
+    def __init__(self, count):
+        self.count = count
+
+    def __enter__(self):
+        self.before = torch.get_num_threads()
+        torch.set_num_threads(self.count)
+
+    def __exit__(self, *_):
+        torch.set_num_threads(self.before)
+
+
+def test_units_run_with_one_thread_and_leave_the_number_as_it_was():
+    with torch_threads(2):
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+
+
+def test_a_unit_does_not_depend_on_those_before_it():
+    game, attack = GAMES["draws while it reconstructs"]
+    with Run(unit_trials=5):
+        plan, prepare = game.work(attack, trials=20, seed=0)
+        in_order = [prepare_one(n, plan.size(n)) for prepare_one in [prepare()] for n in range(4)]
+        last_first = [prepare_one(n, plan.size(n)) for prepare_one in [prepare()] for n in (3, 2, 1, 0)]
+    for one, other in zip(in_order, reversed(last_first), strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    errors = [unit["main.errors"] for unit in in_order]
+    assert not torch.equal(errors[0], errors[1]), "units that repeat each other are not independent"
+
+
+def test_smaller_units_are_other_draws_of_the_same_game():
+    game = shortlist_game(distance=3.0, candidates=2)
+    rates = []
+    for size in (None, 50):
+        with Run(unit_trials=size):
+            rates.append(play(game, RetrainAndCompare(), trials=400).main)
+    assert rates[0].successes != rates[1].successes
+    # Φ(3/2) = 0.933; four standard deviations of a mean of 400 are 0.05.
+    assert all(abs(rate.rate - 0.933) < 0.05 for rate in rates)
+
+
+def test_a_run_without_a_unit_is_refused():
+    with pytest.raises(InputError, match="at least one trial"):
+        Run(unit_trials=0)
+    with pytest.raises(InputError, match="at least 1 worker"):
+        Processes(0)
+
+
+def test_without_a_run_units_are_played_here_and_nothing_is_kept():
+    assert isinstance(current().executor, InProcess)
+    assert current().journal is None
+    with Run(unit_trials=3) as run:
+        assert current() is run
+    assert current() is not run
+
+
+@dataclass(frozen=True)
+class DiesOnce(Attack):
+    """Kills its own worker the first time that it reconstructs, as a machine short of memory would."""
+
+    flag: Path
+    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="dies-once")
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        driver = os.getpid()
+
+        def reconstruct(release):
+            if os.getpid() != driver and not self.flag.exists():
+                self.flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return Oblivious().prepare(knowledge, generator)(release)
+
+        return reconstruct
+
+
+def test_a_worker_that_dies_is_replaced_and_its_unit_run_again(tmp_path, capfd):
+    game = shortlist_game(candidates=4)
+    alone = outcome(game, DiesOnce(tmp_path / "flag"), Run(unit_trials=6))
+    journal = Journal(tmp_path / "run")
+    again = outcome(game, DiesOnce(tmp_path / "flag"), Run(Processes(2), journal, unit_trials=6))
+    assert (tmp_path / "flag").exists(), "no worker died, and nothing was shown"
+    assert again == alone
+    assert "a worker died" in (tmp_path / "run" / "log.txt").read_text()
+    assert "attempt 2 of 4" in capfd.readouterr().err
+
+
+@dataclass(frozen=True)
+class AlwaysDies(DiesOnce):
+    def prepare(self, knowledge, generator):
+        def reconstruct(release):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return reconstruct
+
+
+def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path):
+    with pytest.raises(InputError, match="Workers die again and again"):
+        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(1), unit_trials=30))
+
+
+@dataclass(frozen=True)
+class Refuses(DiesOnce):
+    def prepare(self, knowledge, generator):
+        def reconstruct(release):
+            raise InputError("Not this one.", needs="another", got="this", hint="that")
+
+        return reconstruct
+
+
+def test_an_error_in_a_worker_arrives_whole(tmp_path):
+    with pytest.raises(InputError) as caught:
+        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(1)))
+    assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
+
+
+def test_a_game_plans_before_anything_is_prepared():
+    game: Game = shortlist_game(candidates=4)
+    with Run(unit_trials=8):
+        plan, _ = game.work(Oblivious(), trials=20, seed=3)
+        other, _ = game.work(Oblivious(), trials=20, seed=4)
+    assert [plan.size(number) for number in range(len(plan))] == [8, 8, 4]
+    assert plan.key(0) != plan.key(1)
+    assert plan.key(0) != other.key(0)
