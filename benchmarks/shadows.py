@@ -46,21 +46,19 @@ def heads(device: str, count: int, few: int) -> None:
     together()
     fast = count / seconds(together, device, 3)
     print(f"heads on {device}: {fast:,.0f} per second")
-    if device == "cuda":
-        return
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     weight, bias = initial_layer(0.002, few, 256, 10, generator)
     ours = head.release(
         None,
         Records(pictures[:few], labels[:few], embedding=pool[index[:few]]),
-        torch.Generator().manual_seed(0),
+        torch.Generator(device).manual_seed(0),
     )
     trained = []
 
     def one_by_one():
         trained.clear()
         for model in range(few):
-            layer = nn.Linear(256, 10)
+            layer = nn.Linear(256, 10, device=device)
             layer.weight.data, layer.bias.data = weight[model].clone(), bias[model].clone()
             optimizer = torch.optim.SGD(layer.parameters(), 0.01, weight_decay=1e-5)
             inputs = pool[index[model]]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from remanence.mechanisms.fused import fits, train_fused
 from remanence.mechanisms.networks import initial_layer
 from remanence.releases import Weights
 
@@ -27,14 +28,27 @@ if TYPE_CHECKING:
     from remanence.mechanisms.heads import TransferHead
 
 _RANK = 1e-6  # eigenvalues of a float32 Gram matrix below this share of the largest are rounding
+_CACHE = 2**23  # bytes of embeddings and weights that a CPU works through without waiting for memory
 _UNROLLED = 16  # up to this many records, N fused products beat a batched matrix product on a CPU
 
 
 def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Weights:
-    """Train linear heads on embeddings `(trials, records, numbers)`."""
+    """Train linear heads on embeddings `(trials, records, numbers)`; on a CPU as many at once as its cache holds."""
+    trials, records, numbers = inputs.shape
+    few = max(1, _CACHE // (4 * numbers * (records + 2 * head.outputs)))
+    if inputs.is_cuda or trials <= few:
+        return _train(head, inputs, labels, generator)
+    pairs = zip(inputs.split(few), labels.split(few), strict=True)
+    return Weights.concatenate([_train(head, *pair, generator) for pair in pairs])
+
+
+def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Weights:
     trials, _, numbers = inputs.shape
     weight, bias = initial_layer(head.initialisation, trials, numbers, head.outputs, generator)
     weight, bias = weight.to(inputs.device), bias.to(inputs.device)
+    if fits(head, inputs):
+        weight, bias = train_fused(head, inputs, labels, weight, bias)
+        return Weights({"weight": weight, "bias": bias})
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()  # (records, records, trials)
     start = (
         (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()
@@ -44,8 +58,8 @@ def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
         share, coefficients = _descend(head, gram, start, targets, generator)
     else:
         share, coefficients = _descend_privately(head, gram, start, targets, generator)
-    mixing = coefficients.permute(2, 0, 1)  # (trials, classes, records)
-    weight = torch.baddbmm(weight, mixing, inputs, beta=share)
+    mixing = coefficients.permute(2, 0, 1).contiguous()  # (trials, classes, records)
+    weight = torch.bmm(mixing, inputs).add_(weight, alpha=share)  # baddbmm goes through the heads one by one
     bias = share * bias + coefficients.sum(1).mT
     if head.noise_multiplier:
         weight, bias = _add_remainder(head, weight, bias, inputs, gram, generator)

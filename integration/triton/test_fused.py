@@ -1,0 +1,31 @@
+"""The GPU kernel that trains heads, run by Triton's interpreter on a CPU: `make test-triton`."""
+
+import pytest
+import torch
+
+from remanence import TransferHead
+from remanence.mechanisms.dual import train_dual
+from remanence.mechanisms.fused import train_fused
+from remanence.mechanisms.networks import initial_layer
+
+
+@pytest.mark.parametrize(
+    ("recipe", "records", "classes", "numbers"),
+    [
+        ({"weight_decay": 1e-2}, 10, 10, 256),
+        ({"weight_decay": 1e-2, "momentum": 0.9}, 10, 10, 70),  # embeddings that no tile fits
+        ({"class_weights": (1.0, 2.0, 0.5, 1.0, 3.0)}, 20, 5, 33),
+        ({}, 40, 10, 64),
+    ],
+)
+def test_the_kernel_trains_what_the_dual_trains(recipe, records, classes, numbers):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(5, records, numbers, generator=generator).relu()
+    labels = torch.randint(classes, (5, records), generator=generator)
+    head = TransferHead(classes, 12, 0.05, **recipe)
+    expected = train_dual(head, inputs, labels, torch.Generator().manual_seed(1))
+    start = initial_layer(head.initialisation, 5, numbers, classes, torch.Generator().manual_seed(1))
+    weight, bias = train_fused(head, inputs, labels, *start)
+    # Twelve steps of float32 sums in another order; leaving out the decay or the momentum moves weights by 1e-4.
+    assert torch.allclose(weight, expected["weight"], atol=1e-6)
+    assert torch.allclose(bias, expected["bias"], atol=1e-6)

@@ -1,0 +1,70 @@
+"""The kernel of `fused.py`, in a module of its own because Triton compiles what it finds when this is imported."""
+# pyright: reportMissingImports=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def descend(
+    inputs,
+    labels,
+    weight,
+    bias,
+    factors,
+    final,
+    final_bias,
+    records,
+    classes,
+    numbers,
+    epochs,
+    learning_rate,
+    weight_decay,
+    momentum,
+    RECORDS: tl.constexpr,  # padded to powers of 2
+    CLASSES: tl.constexpr,
+    NUMBERS: tl.constexpr,  # of an embedding, at a time
+):
+    """Train head number `program_id` by gradient descent on all of its records."""
+    head = tl.program_id(0).to(tl.int64)
+    n, c, d = tl.arange(0, RECORDS), tl.arange(0, CLASSES), tl.arange(0, NUMBERS)
+    own_inputs = inputs + head * records * numbers + n[:, None] * numbers + d[None, :]
+    own_weight = weight + head * classes * numbers + c[:, None] * numbers + d[None, :]
+    own_final = final + head * classes * numbers + c[:, None] * numbers + d[None, :]
+
+    gram = tl.zeros((RECORDS, RECORDS), tl.float32)
+    start = tl.zeros((RECORDS, CLASSES), tl.float32)
+    for first in range(0, numbers, NUMBERS):
+        inside = (d < numbers - first)[None, :]
+        x = tl.load(own_inputs + first, (n < records)[:, None] & inside, 0.0)
+        w = tl.load(own_weight + first, (c < classes)[:, None] & inside, 0.0)
+        gram += tl.dot(x, tl.trans(x), input_precision="ieee")
+        start += tl.dot(x, tl.trans(w), input_precision="ieee")
+    gram += 1.0
+    b = tl.load(bias + head * classes + c, c < classes, 0.0)
+    start += b[None, :]
+    label = tl.load(labels + head * records + n, n < records, 0)
+    factor = tl.where(n < records, tl.load(factors + label), 0.0)  # a padded record weighs nothing
+    wanted = tl.where(label[:, None] == c[None, :], 1.0, 0.0)
+
+    share, drift = 1.0, 0.0
+    coefficients = tl.zeros((RECORDS, CLASSES), tl.float32)
+    velocity = tl.zeros((RECORDS, CLASSES), tl.float32)
+    for _ in range(epochs):
+        logits = share * start + tl.dot(gram, coefficients, input_precision="ieee")
+        logits = tl.where((c < classes)[None, :], logits, -float("inf"))
+        raised = tl.exp(logits - tl.max(logits, 1)[:, None])
+        residual = (raised / tl.sum(raised, 1)[:, None] - wanted) * factor[:, None]
+        drift = momentum * drift + weight_decay * share
+        share -= learning_rate * drift
+        velocity = momentum * velocity + residual + weight_decay * coefficients
+        coefficients -= learning_rate * velocity
+
+    mixing = tl.trans(coefficients)
+    for first in range(0, numbers, NUMBERS):
+        inside = (d < numbers - first)[None, :]
+        x = tl.load(own_inputs + first, (n < records)[:, None] & inside, 0.0)
+        kept = (c < classes)[:, None] & inside
+        w = tl.load(own_weight + first, kept, 0.0)
+        tl.store(own_final + first, share * w + tl.dot(mixing, x, input_precision="ieee"), kept)
+    tl.store(final_bias + head * classes + c, share * b + tl.sum(coefficients, 0), c < classes)
