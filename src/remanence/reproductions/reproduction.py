@@ -75,7 +75,8 @@ class Panel:
     curves: Sequence[Curve] = ()
     log_across: bool = True
     log_up: bool = False
-    pictures: Sequence[Sequence[Sequence[Sequence[float]]]] = ()  # rows of pictures of pixels
+    dots: bool = False  # points without lines between them
+    pictures: Sequence[Any] = ()  # rows of pictures (height, width), or (3, height, width) in colour
     picture_rows: Sequence[str] = ()  # what each row of pictures is
     picture_columns: Sequence[str] = ()
 

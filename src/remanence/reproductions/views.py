@@ -155,9 +155,11 @@ def _draw_curves(axes: Axes, panel: Mapping[str, Any]) -> None:
     for number, line in enumerate(panel["curves"]):
         colour, style = _STYLES[number % len(_STYLES)]
         printed = line["label"].startswith("paper")  # two values that a text mentions are no curve
+        dots = panel.get("dots", False)
         axes.plot(
-            line["x"], line["y"], color=colour, linestyle="none" if printed else style, marker="s" if printed else "o",
-            markersize=3, label=line["label"],
+            line["x"], line["y"], color=f"C{number % 10}" if dots else colour,
+            linestyle="none" if printed or dots else style, marker="s" if printed else "o",
+            markersize=1.5 if dots else 3, label=line["label"],
         )  # fmt: skip
         if line["lower"] is not None:
             axes.fill_between(line["x"], line["lower"], line["upper"], color=colour, alpha=0.2, linewidth=0)
@@ -174,9 +176,11 @@ def _draw_pictures(axes: Axes, panel: Mapping[str, Any]) -> None:
     import numpy as np
 
     rows: Sequence[Any] = panel["pictures"]
-    tiles = np.asarray(rows)  # (rows, columns, height, width)
-    tiles = np.pad(tiles, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=1.0)
-    high, wide = tiles.shape[2:]
+    tiles = np.asarray(rows)  # (rows, columns, height, width), or (rows, columns, 3, height, width)
+    tiles = np.moveaxis(tiles, 2, -1) if tiles.ndim == 5 else tiles
+    edges = ((0, 0), (0, 0), (0, 1), (0, 1), *[(0, 0)] * (tiles.ndim - 4))
+    tiles = np.pad(tiles, edges, constant_values=1.0)
+    high, wide = tiles.shape[2:4]
     axes.imshow(
         np.concatenate(np.concatenate(tiles, axis=1), axis=1), vmin=0, vmax=1, interpolation="nearest"
     )
