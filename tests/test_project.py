@@ -20,7 +20,7 @@ LAYERS = [
     {"folders"},
     {"journal"},
     {"work"},
-    {"processes"},
+    {"processes", "run_status"},
     {"records"},
     {"errors", "releases"},
     {"priors", "guessing", "drawing"},
@@ -42,7 +42,7 @@ LAYERS = [
     {"gradient_audit"},
     {"explore"},
     {"cli_output"},
-    {"cli_bounds", "cli_gradient", "cli_report"},
+    {"cli_bounds", "cli_gradient", "cli_report", "cli_runs"},
     {"cli"},
     {"__main__"},
 ]

@@ -22,11 +22,12 @@ from remanence.bounds.bound import Bound
 from remanence.caveats import check_trials
 from remanence.evidence import Evidence
 from remanence.exceptions import IncompatibleGameError, InputError
-from remanence.game import play
+from remanence.game import check_numbers, play
 from remanence.references import Reference
-from remanence.rounds import AnyGame
+from remanence.rounds import AnyGame, InUnits
 from remanence.statistics import CONFIDENCE
 from remanence.verdict import Policy, Verdict, decide
+from remanence.work import current
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
@@ -187,6 +188,7 @@ def audit(
     at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict.
     """
     policy = policy or Policy()
+    check_numbers(game.default_trials if trials is None else trials, seed)
     _check_limit(game, policy)
     started, clock = datetime.now(UTC), time.perf_counter()
     chosen = list(attacks) if attacks is not None else compatible_attacks(game)
@@ -205,6 +207,7 @@ def audit(
             "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
         )
     confidence = 1 - (1 - CONFIDENCE) / len(chosen)
+    _announce(game, chosen, trials, seed, device)
     evidence, seconds = [], {}
     for attack in chosen:
         before = time.perf_counter()
@@ -237,7 +240,19 @@ def environment(started: datetime, seconds: Mapping[str, float], device: torch.d
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {package: version(package) for package in _PACKAGES},
+        **current().describe(),
     }
+
+
+def _announce(
+    game: AnyGame, attacks: Sequence[Attack], trials: int | None, seed: int, device: torch.device | str
+) -> None:
+    """Tell the run folder about all attacks at once, so that what is left can be counted from the start."""
+    if current().journal is None or not isinstance(game, InUnits):
+        return
+    count, placed = game.default_trials if trials is None else trials, game.to(device)
+    works = [placed.work(attack, trials=count, seed=seed, device=device) for attack in attacks]
+    current().announce([plan for plan, _ in works])
 
 
 def _check_limit(game: AnyGame, policy: Policy) -> None:

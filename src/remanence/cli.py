@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence import cli_bounds, cli_gradient, cli_report
+from remanence import cli_bounds, cli_gradient, cli_report, cli_runs
 from remanence.cli_output import (
     AcceptUnproven,
     Device,
@@ -24,6 +24,15 @@ from remanence.cli_output import (
     default_folder,
     exit_code,
     show_result,
+)
+from remanence.cli_runs import (
+    Address,
+    ExecutorName,
+    ExecutorOption,
+    GpusPerUnit,
+    JournalPlace,
+    UnitTrials,
+    Workers,
 )
 from remanence.exceptions import RemanenceError
 
@@ -112,40 +121,86 @@ def audit(
     accept_unproven: AcceptUnproven = False,
     out: Out = None,
     as_json: Json = False,
+    executor: ExecutorOption = ExecutorName.IN_PROCESS,
+    workers: Workers = None,
+    address: Address = "local",
+    gpus_per_unit: GpusPerUnit = 0.0,
+    unit_trials: UnitTrials = None,
+    journal: JournalPlace = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Continue the run in this folder; its target and options are known.",
+            callback=cli_runs.restore_options,
+            is_eager=True,
+            rich_help_panel="Past one process",
+        ),
+    ] = None,
 ) -> None:
     """Attack a model and hold the result against your limit.
 
-    Writes audit.json for machines and report.html for people.
+    Writes audit.json for machines and report.html for people. What is finished is kept at once: an audit that was
+    killed goes on with `remanence audit --resume FOLDER`.
     """
     from remanence.attacks.catalogue import load_attack
     from remanence.auditing import audit as run_audit
     from remanence.files import check_writable
+    from remanence.journal import Journal
     from remanence.loading import load_game
     from remanence.report.writing import write_report
     from remanence.targets import TARGETS
     from remanence.verdict import Policy
+    from remanence.work import Run
 
     policy = Policy(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
+    keep = show_reconstructions or target in TARGETS
+    run = Run()
     if Path(target).is_dir():
         result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
+        path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
             game = load_game(target)
-            result = run_audit(
-                game,
-                attacks,
-                policy=policy,
-                trials=trials,
-                seed=seed,
-                device=compute_device(device),
-                target=target,
+            options = {
+                "command": "audit",
+                "target": target,
+                "attack": attack,
+                "trials": trials,
+                "max_success": max_success,
+                "seed": seed,
+                "device": compute_device(device),
+                "unit_trials": unit_trials,
+                "show_reconstructions": show_reconstructions,
+                "accept_unproven": accept_unproven,
+                "out": str(folder),
+            }
+            settings = cli_runs.manifest_settings(game, options)
+            if resume is not None:
+                cli_runs.check_same_run(resume, settings)
+            run = Run(
+                cli_runs.executor(executor, workers, address, gpus_per_unit),
+                Journal(journal or folder),
+                unit_trials,
+                galleries=keep,
+                settings=settings,
+                resume=resume is not None,
             )
-    keep = show_reconstructions or target in TARGETS
-    path = result.save(folder, gallery=keep)
-    report = write_report(result, folder, gallery=keep)
+            with run:
+                result = run_audit(
+                    game,
+                    attacks,
+                    policy=policy,
+                    trials=trials,
+                    seed=seed,
+                    device=options["device"],
+                    target=target,
+                )
+                path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
+    if run.reused:
+        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
@@ -266,6 +321,7 @@ def reproduce(
 cli_bounds.register(app)
 cli_report.register(app)
 cli_gradient.register(app)
+cli_runs.register(app)
 
 
 def main() -> None:

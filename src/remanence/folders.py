@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -33,6 +34,10 @@ class Folder(Protocol):
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files; one that is gone already is no error."""
+        ...
+
+    def prune(self) -> None:
+        """Drop the folder itself where nothing is in it."""
         ...
 
 
@@ -75,6 +80,12 @@ class LocalFolder:
         """Delete files; one that is gone already is no error."""
         for name in names:
             (self.path / name).unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        """Drop the folder itself, and those above it that it was the only one in."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+            self.path.parent.rmdir()
 
     def __str__(self) -> str:
         return str(self.path)
@@ -123,6 +134,9 @@ class RemoteFolder:
         for name in names:
             if self.read(name) is not None:
                 self._files().rm(f"{self.url}/{name}")
+
+    def prune(self) -> None:
+        """Nothing to do: object storage has no folders."""
 
     def __str__(self) -> str:
         return self.url

@@ -211,12 +211,7 @@ def play(
     The same seed gives the same evidence, and every attack meets the same targets and releases.
     """
     trials = game.default_trials if trials is None else trials
-    if trials < 1:
-        raise InputError("Nothing to play.", needs="at least 1 trial", got=str(trials), hint="--trials 200")
-    if not 0 <= seed < 2**63:
-        raise InputError(
-            "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
-        )
+    check_numbers(trials, seed)
     rounds = game.to(device).rounds(attack, trials=trials, seed=seed, device=device)
     main, control = (_rate(side.succeeded, confidence) for side in (rounds.main, rounds.control))
     caveats = [*check_rates(main, control, rounds.baseline), *rounds.caveats]
@@ -256,6 +251,16 @@ def play(
         arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
         gallery=None if rounds.gallery is None else rounds.gallery.tensors(),
     )
+
+
+def check_numbers(trials: int, seed: int) -> None:
+    """Refuse what cannot be played, before any time is spent."""
+    if trials < 1:
+        raise InputError("Nothing to play.", needs="at least 1 trial", got=str(trials), hint="--trials 200")
+    if not 0 <= seed < 2**63:
+        raise InputError(
+            "The seed cannot be used.", needs="a whole number from 0 up", got=str(seed), hint="0"
+        )
 
 
 def _rate(succeeded: Tensor, confidence: float) -> SuccessRate:

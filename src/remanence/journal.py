@@ -27,7 +27,6 @@ from remanence.exceptions import InputError
 from remanence.folders import Folder, LocalFolder, open_folder
 
 MANIFEST, BEAT, LOG, UNITS = "run.json", "beat.json", "log.txt", "units"
-_BETWEEN_BEATS = 1.0
 
 Json = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -106,18 +105,17 @@ class Journal:
         """Keep a damaged file for whoever wants to look at it, under another name."""
         self.folder.rename(_file(key), f"{_file(key)}.damaged")
 
-    def begin(self, settings: Json) -> int:
-        """Open the run; returns how many units an unfinished one left. A finished one is played again."""
-        left = self.finished()
+    def begin(self, settings: Json, *, resume: bool = False) -> None:
+        """Open the run. Units of an unfinished one are used again; those of a finished one only on request."""
         before = self.manifest()
-        if before is not None and before["finished"] and left:
-            self.folder.remove(map(_file, left))
-            left = set()
+        if before is not None and before["finished"] and not resume:
+            self.folder.remove(map(_file, self.finished()))
+        same = before is not None and before["settings"] == settings
         now = datetime.now(UTC).isoformat(timespec="seconds")
+        works = before["works"] if before is not None and same else []
         self._put(
-            MANIFEST, {"version": 1, "started": now, "finished": None, "settings": settings, "works": []}
+            MANIFEST, {"version": 1, "started": now, "finished": None, "settings": settings, "works": works}
         )
-        return len(left)
 
     def announce(self, plans: list[Plan]) -> None:
         """Add works to the manifest, so that `remanence status` knows what is left."""
@@ -136,18 +134,19 @@ class Journal:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._put(MANIFEST, {**manifest, "finished": now})
 
+    def forget(self) -> None:
+        """Leave no trace of a run that has nothing to be continued."""
+        self.folder.remove([MANIFEST, BEAT])
+        self.folder.prune()
+
     def manifest(self) -> Json | None:
         """What the run is; None where there is none yet."""
         return self._read(MANIFEST)
 
-    def beat(self, workers: int, played: int, since: float) -> None:
-        """Say that somebody is at work, and how fast; at most once a second."""
-        last = _BEATS.get(str(self.place), 0.0)
-        if time.monotonic() - last < _BETWEEN_BEATS:
-            return
-        _BEATS[str(self.place)] = time.monotonic()
+    def beat(self, workers: int, played: int, seconds: float) -> None:
+        """Say that somebody is at work, and how fast."""
         who = {"host": platform.node(), "process": os.getpid(), "workers": workers}
-        self._put(BEAT, {**who, "played": played, "seconds": time.monotonic() - since, "time": time.time()})
+        self._put(BEAT, {**who, "played": played, "seconds": seconds, "time": time.time()})
 
     def last_beat(self) -> Json | None:
         """The latest of them."""
@@ -188,7 +187,6 @@ class Journal:
 
 
 _ENDING = ".safetensors"
-_BEATS: dict[str, float] = {}
 
 
 def plans(manifest: Json) -> list[Plan]:

@@ -16,10 +16,11 @@ from remanence.bounds.bound import Bound
 from remanence.caveats import Caveat
 from remanence.errors import Comparison, Criterion
 from remanence.fingerprints import code_version, device_kind, fingerprint
+from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
 from remanence.releases import Release
-from remanence.work import Tensors
+from remanence.work import Do, Tensors
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,17 @@ class AnyGame(Protocol):
 
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str) -> Rounds:
         """Let the attack play."""
+        ...
+
+
+@runtime_checkable
+class InUnits(AnyGame, Protocol):
+    """A game whose trials can be played in units, anywhere."""
+
+    def work(
+        self, attack: Attack, *, trials: int, seed: int, device: torch.device | str
+    ) -> tuple[Plan, Callable[[], Do]]:
+        """What the units are, and how to get ready for them."""
         ...
 
 

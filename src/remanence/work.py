@@ -23,6 +23,8 @@ from remanence.exceptions import InputError
 from remanence.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.progress import note, track
 
+_BETWEEN_BEATS = 1.0  # seconds
+
 Do = Callable[[int, int], Tensors]  # from the number of a unit and its size to what it found
 
 
@@ -102,9 +104,12 @@ class Run:
     unit_trials: int | None = None
     galleries: bool = False
     settings: Json = field(default_factory=dict)  # for the manifest
+    resume: bool = False  # units of a run that is finished are used too
     reused: int = field(default=0, init=False)
     played: int = field(default=0, init=False)
     _tokens: list[Token[Run]] = field(default_factory=list, init=False)
+    _opened: bool = field(default=False, init=False)
+    _last_beat: float = field(default=0.0, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
@@ -117,25 +122,42 @@ class Run:
             )
 
     def __enter__(self) -> Self:
-        if self.journal is not None:
-            self.journal.begin(self.settings)
         self._tokens.append(_CURRENT.set(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         _CURRENT.reset(self._tokens.pop())
-        if self.journal is not None and kind is None:
+        if self.journal is None or not self._opened:
+            return
+        if kind is None:
             self.journal.finish()
+        elif not self.journal.finished():
+            self.journal.forget()
+
+    def describe(self) -> dict[str, str]:
+        """What a result says about where its units ran; only their size matters to who wants it again."""
+        told = {"executor": f"{type(self.executor).__name__}, workers: {self.executor.workers}"}
+        return told if self.unit_trials is None else {**told, "unit_trials": str(self.unit_trials)}
 
     @property
     def shows(self) -> bool:
         """Whether units may hold reconstructions: in memory always, on disk on request."""
         return self.journal is None or self.galleries
 
+    def announce(self, plans: list[Plan]) -> None:
+        """Say what there is to do, for `remanence status`."""
+        if self.journal is None:
+            return
+        if not self._opened:  # only now: input that is refused leaves no trace
+            workers = self.executor.workers  # and neither does a cluster that is not there
+            self.journal.begin(self.settings, resume=self.resume)
+            self.journal.beat(workers, 0, 0.0)
+            self._opened = True
+        self.journal.announce(plans)
+
     def perform(self, plan: Plan, prepare: Callable[[], Do]) -> list[Tensors]:
         """What every unit of a plan found, in order. Nothing is prepared where all units are recorded."""
-        if self.journal is not None:
-            self.journal.announce([plan])
+        self.announce([plan])
         found = self._recorded(plan)
         missing = [number for number in range(len(plan)) if number not in found]
         self.reused += len(found)
@@ -150,8 +172,7 @@ class Run:
                         tensors if self.journal is None else self._written(self.journal, plan, number)
                     )
                     self.played += 1
-                    if self.journal is not None:
-                        self.journal.beat(self.executor.workers, self.played, self._since)
+                    self._beat()
         return [found[number] for number in range(len(plan))]
 
     def _recorded(self, plan: Plan) -> dict[int, Tensors]:
@@ -186,6 +207,12 @@ class Run:
     def _doing(self, plan: Plan, found: dict[int, Tensors]) -> str:
         left = len(plan) - len(found)
         return f"{plan.name} ({min(self.executor.workers, left)} running)"
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.journal is not None and now - self._last_beat > _BETWEEN_BEATS:
+            self._last_beat = now
+            self.journal.beat(self.executor.workers, self.played, now - self._since)
 
     def _report(self, line: str) -> None:
         note(line)

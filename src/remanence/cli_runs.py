@@ -1,0 +1,209 @@
+"""Where an audit's units run and where they are kept: options that commands share, and the command status."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remanence.cli_output import console
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.rounds import AnyGame
+    from remanence.run_status import RunStatus
+    from remanence.work import Executor
+
+Json = dict[str, Any]
+
+
+class ExecutorName(StrEnum):
+    """Who carries out the units."""
+
+    IN_PROCESS = "in-process"
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+_PANEL = "Past one process"
+ExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        rich_help_panel=_PANEL,
+        help="Who plays: this process, processes of this machine, or a Ray cluster.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, rich_help_panel=_PANEL, help="How many units at a time.", show_default="as many as cores"
+    ),
+]
+Address = Annotated[
+    str,
+    typer.Option(rich_help_panel=_PANEL, help="The Ray cluster: local, auto, or its host:port."),
+]
+GpusPerUnit = Annotated[
+    float, typer.Option(min=0.0, rich_help_panel=_PANEL, help="Ray: the share of a GPU that a unit takes.")
+]
+UnitTrials = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        rich_help_panel=_PANEL,
+        help="Trials in a unit. Results depend on it, as on the seed.",
+        show_default="as many as fit into memory",
+    ),
+]
+JournalPlace = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=_PANEL,
+        help="Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
+        show_default="the results folder",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(status)
+
+
+def executor(name: ExecutorName, workers: int | None, address: str, gpus: float) -> Executor:
+    """The executor of this name; Ray is loaded only when it is asked for."""
+    from remanence.processes import Processes
+    from remanence.work import InProcess
+
+    if name is not ExecutorName.RAY and (address != "local" or gpus):
+        raise InputError(
+            "Only Ray has a cluster.", needs="--executor ray", got=f"--executor {name}", hint="drop --address"
+        )
+    if name is ExecutorName.RAY:
+        from remanence.integrations.ray import Ray
+
+        return Ray(address, workers, gpus)
+    if name is ExecutorName.IN_PROCESS:
+        if workers not in (None, 1):
+            raise InputError(
+                "One process is one worker.",
+                needs="--executor processes with several workers",
+                got=f"--workers {workers}",
+                hint="--executor processes",
+            )
+        return InProcess()
+    return Processes() if workers is None else Processes(workers)
+
+
+def manifest_settings(game: AnyGame, options: Json) -> Json:
+    """What a run is, so that another one is never continued in its place."""
+    import torch
+
+    from remanence.fingerprints import code_version
+
+    path = Path(options["target"].rpartition(":")[0])
+    source = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    return {
+        "options": options,
+        "data": game.fingerprints(),
+        "code": {"remanence": code_version(), "torch": torch.__version__, "target": source},
+    }
+
+
+def restore_options(context: typer.Context, place: str | None) -> str | None:
+    """The options of the run that is continued become the defaults of this command."""
+    if place is not None:
+        from remanence.journal import existing
+
+        _, manifest = existing(place)
+        options = manifest["settings"].get("options")
+        if not options or options.get("command") != context.info_name:
+            raise InputError(
+                "This run was not begun by this command.",
+                needs=f"a folder of `remanence {context.info_name}`",
+                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
+                hint="the command that began it",
+            )
+        known = {name: value for name, value in options.items() if name != "command"}
+        context.default_map = {**known, "journal": place}
+    return place
+
+
+def check_same_run(place: str, settings: Json) -> None:
+    """Refuse to continue where the audit would not be the one that was begun."""
+    from remanence.journal import existing
+
+    before = existing(place)[1]["settings"]
+    then, now = ({**s["options"], **s["code"], "data": s["data"]} for s in (before, settings))
+    free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
+    differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    differing = [name for name in differing if name not in free]
+    if differing:
+        raise InputError(
+            "The audit is not the one that was begun there.",
+            needs="the same target, data, code and settings",
+            got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
+            hint="leave --resume out to play from the beginning, or mend what changed",
+        )
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def status(
+    run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it for a machine.")] = False,
+) -> None:
+    """Show what is done, running and left of a run, and for how long; also after it was killed."""
+    import json
+    from dataclasses import asdict
+
+    from remanence.run_status import read_status
+
+    found = read_status(run)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "done": found.done, "left": found.left}, indent=2))
+        return
+    _show(found)
+
+
+def _show(found: RunStatus) -> None:
+    from rich.table import Table
+
+    out = console()
+    table = Table("work", title=found.place, title_justify="left")
+    for heading in ("done", "of"):
+        table.add_column(heading, justify="right")
+    for work in found.works:
+        table.add_row(work.name, str(work.done), str(work.units))
+    out.print(table)
+    lines = [f"Units: {found.done} done, {found.running} running, {found.left} left."]
+    if found.finished:
+        lines.append(f"Finished {found.finished}.")
+    elif found.process:
+        lines.append(f"Running in process {found.process}{_about(found.seconds_left)}.")
+    else:
+        command = found.settings.get("options", {}).get("command", "audit")
+        speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
+        lines.append(f"Nobody is at work{speed}. `remanence {command} --resume {found.place}` continues.")
+    out.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _about(seconds: float | None) -> str:
+    """How long, as a person would say it.
+
+    >>> _about(200.0), _about(None)
+    (', about 3 min 20 s', '')
+    """
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
+    return ", about " + (" ".join(f"{value} {unit}" for value, unit in parts if value) or "a second")

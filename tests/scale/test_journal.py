@@ -1,0 +1,207 @@
+"""The run folder: written once, checked when read, never mixed."""
+
+import errno
+import json
+import os
+import shutil
+import stat
+
+import pytest
+import torch
+
+from conftest import shortlist_game
+from remanence import Oblivious, Policy, RetrainAndCompare, audit, files, play
+from remanence.exceptions import InputError
+from remanence.journal import DamagedUnitError, Journal, Plan
+from remanence.run_status import read_status
+from remanence.work import Run
+
+TENSORS = {"error": torch.arange(5.0), "succeeded": torch.tensor([True, False])}
+
+
+def rate(journal, *, seed=0, trials=40, attack=None, resume=False):
+    run = Run(journal=journal, unit_trials=5, resume=resume)
+    with run:
+        found = play(
+            shortlist_game(candidates=4), attack or RetrainAndCompare(), trials=trials, seed=seed
+        ).main
+    return found, run
+
+
+def units(folder):
+    return sorted((folder / "units").iterdir())
+
+
+def test_what_is_written_is_read(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write("a", TENSORS)
+    assert all(torch.equal(values, TENSORS[name]) for name, values in journal.read("a").items())
+    assert journal.read("b") is None
+    assert journal.finished() == {"a"}
+
+
+def test_only_the_owner_can_read_a_unit(tmp_path):
+    Journal(tmp_path).write("a", TENSORS)
+    assert stat.S_IMODE(units(tmp_path)[0].stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("place", [3, 8, 100, -1])
+def test_any_changed_byte_is_found(tmp_path, place):
+    journal = Journal(tmp_path)
+    journal.write("a", TENSORS)
+    damaged = bytearray(units(tmp_path)[0].read_bytes())
+    damaged[place] ^= 1
+    units(tmp_path)[0].write_bytes(damaged)
+    with pytest.raises(DamagedUnitError):
+        journal.read("a")
+
+
+def test_a_file_that_was_cut_short_or_renamed_is_found(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write("a", TENSORS)
+    (tmp_path / "units" / "b.safetensors").write_bytes(units(tmp_path)[0].read_bytes())
+    with pytest.raises(DamagedUnitError, match="checksum"):
+        journal.read("b")
+    whole = units(tmp_path)[0].read_bytes()
+    for length in (0, 7, 20, len(whole) - 1):
+        units(tmp_path)[0].write_bytes(whole[:length])
+        with pytest.raises(DamagedUnitError):
+            journal.read("a")
+
+
+def test_a_damaged_unit_is_named_set_aside_and_run_again(tmp_path, capsys):
+    whole, _ = rate(Journal(tmp_path))
+    victim = units(tmp_path)[3]
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\xff")
+    again, run = rate(Journal(tmp_path), resume=True)
+    assert (run.reused, run.played) == (7, 1)
+    assert again == whole
+    assert victim.name in capsys.readouterr().err
+    assert victim.name in (tmp_path / "log.txt").read_text()
+    assert victim.with_name(f"{victim.name}.damaged").exists()
+
+
+def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
+    whole, _ = rate(None)
+    write, written = Journal.write, []
+
+    def interrupted(self, key, tensors):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        write(self, key, tensors)
+        written.append(key)
+
+    monkeypatch.setattr(Journal, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rate(Journal(tmp_path))
+    monkeypatch.undo()
+    again, run = rate(Journal(tmp_path))
+    assert (run.reused, run.played) == (3, 5)
+    assert again == whole
+
+
+def test_a_finished_run_is_played_again_unless_it_is_resumed(tmp_path):
+    rate(Journal(tmp_path))
+    _, resumed = rate(Journal(tmp_path), resume=True)
+    _, again = rate(Journal(tmp_path))
+    assert (resumed.reused, resumed.played) == (8, 0)
+    assert (again.reused, again.played) == (0, 8)
+
+
+def test_units_of_other_settings_are_never_used_and_do_not_outlive_the_run(tmp_path):
+    for number, change in enumerate(({"seed": 1}, {"attack": Oblivious()})):
+        rate(Journal(tmp_path / str(number)), **change)
+        shutil.copytree(tmp_path / str(number) / "units", tmp_path / "units", dirs_exist_ok=True)
+    assert len(units(tmp_path)) == 16
+    found, run = rate(Journal(tmp_path))
+    assert (run.reused, run.played) == (0, 8)
+    assert found == rate(None)[0]
+    assert len(units(tmp_path)) == 8
+
+
+def test_more_trials_use_the_whole_units_of_fewer(tmp_path):
+    rate(Journal(tmp_path), trials=12)
+    _, run = rate(Journal(tmp_path), trials=20, resume=True)
+    assert (run.reused, run.played) == (2, 2)
+
+
+def test_a_full_disk_is_an_error_that_keeps_what_is_finished(tmp_path, monkeypatch):
+    whole, _ = rate(None)
+    flushed = []
+
+    def full(handle):
+        flushed.append(handle)
+        if len(flushed) > 12:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match="No space left on device") as caught:
+        rate(Journal(tmp_path))
+    assert f"--resume {tmp_path}" in caught.value.hint
+    monkeypatch.undo()
+    kept = len(units(tmp_path))
+    assert 0 < kept < 8
+    again, run = rate(Journal(tmp_path))
+    assert (run.reused, again) == (kept, whole)
+    assert not list(tmp_path.rglob(".*")), "no temporary file is left"
+
+
+def test_reconstructions_reach_the_disk_on_request_alone(tmp_path):
+    game = shortlist_game(candidates=4)
+    for galleries in (False, True):
+        folder = tmp_path / str(galleries)
+        with Run(journal=Journal(folder), galleries=galleries):
+            result = audit(game, [RetrainAndCompare()], trials=20, policy=Policy(0.9))
+        stored = b"".join(path.read_bytes() for path in units(folder))
+        assert (b"gallery" in stored) is galleries
+        assert (result.gallery is not None) is galleries
+
+
+def test_the_manifest_says_what_there_is_to_do_before_it_is_done(tmp_path, monkeypatch):
+    seen = []
+    begin = Journal.write
+    monkeypatch.setattr(Journal, "write", lambda *a: (seen.append(read_status(tmp_path)), begin(*a)))
+    with Run(journal=Journal(tmp_path), unit_trials=5):
+        audit(shortlist_game(candidates=4), [RetrainAndCompare(), Oblivious()], trials=40, policy=Policy(0.9))
+    assert [(work.name, work.units) for work in seen[0].works] == [
+        ("playing retrain-and-compare", 8),
+        ("playing oblivious", 8),
+    ]
+    assert (seen[0].done, seen[0].running, seen[0].left) == (0, 1, 15)
+    assert seen[0].process is not None
+    assert (seen[9].done, seen[9].running, seen[9].left) == (9, 1, 6)
+    after = read_status(tmp_path)
+    assert (after.done, after.running, after.left, after.process) == (16, 0, 0, None)
+    assert after.finished is not None
+
+
+def test_a_run_whose_process_is_gone_is_not_running(tmp_path):
+    journal = Journal(tmp_path)
+    journal.begin({})
+    journal.announce([Plan("playing", "x", total=30, at_once=3)])
+    journal.write(Plan("playing", "x", 30, 3).key(0), TENSORS)
+    beat = {"host": os.uname().nodename, "process": 2**22 + 1, "workers": 2, "played": 5, "seconds": 20.0}
+    (tmp_path / "beat.json").write_text(json.dumps({**beat, "time": 0.0}))
+    found = read_status(tmp_path)
+    assert (found.done, found.running, found.left, found.process) == (1, 0, 9, None)
+    assert found.seconds_left == pytest.approx(9 * 4.0)
+    (tmp_path / "beat.json").write_text(json.dumps({**beat, "host": "another", "time": 0.0}))
+    assert read_status(tmp_path).running == 0, "nothing was heard from that machine for years"
+
+
+def test_what_is_refused_leaves_no_trace(tmp_path):
+    with pytest.raises(InputError, match="No release can meet"), Run(journal=Journal(tmp_path / "run")):
+        audit(shortlist_game(candidates=4), [Oblivious()], policy=Policy(0.1))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[1"])
+def test_a_broken_manifest_is_a_sentence(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match="no run to look at"):
+        read_status(tmp_path)
+
+
+def test_a_folder_without_a_run_is_a_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"no run\.json"):
+        read_status(tmp_path)
