@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from remanence.mechanisms.heads import TransferHead, augment, embed
     from remanence.mechanisms.looped import looped
     from remanence.mechanisms.mechanism import Mechanism
-    from remanence.mechanisms.networks import AnyModule, Perceptron
+    from remanence.mechanisms.modules import AnyModule
+    from remanence.mechanisms.networks import Perceptron
     from remanence.mechanisms.noisy_sum import NoisySum
     from remanence.mechanisms.queried import Queried
     from remanence.mechanisms.sgd import SGD
@@ -107,7 +108,8 @@ _HOMES = {
     "mechanisms.heads": ["TransferHead", "augment", "embed"],
     "mechanisms.looped": ["looped"],
     "mechanisms.mechanism": ["Mechanism"],
-    "mechanisms.networks": ["AnyModule", "Perceptron"],
+    "mechanisms.modules": ["AnyModule"],
+    "mechanisms.networks": ["Perceptron"],
     "mechanisms.noisy_sum": ["NoisySum"],
     "mechanisms.queried": ["Queried"],
     "mechanisms.sgd": ["SGD"],

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy, elu, gelu, pad, relu
+from torch import Tensor
+from torch.nn.functional import elu, gelu, pad, relu
 
 from remanence.exceptions import InputError
 from remanence.records import Records
@@ -47,10 +46,9 @@ class Network(ABC):
     def numbers(self) -> int:
         """How many parameters there are."""
 
-    @property
     @abstractmethod
-    def numbers_per_record(self) -> int:
-        """How many numbers a gradient holds for each record and trial while it is computed."""
+    def numbers_per_record(self, records: Records) -> int:
+        """How many numbers a summed gradient holds for each record and trial while it is computed, about."""
 
     @abstractmethod
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
@@ -129,8 +127,7 @@ class Perceptron(Network):
         """Weights and biases of all layers."""
         return sum((rows + 1) * columns for rows, columns in zip(self.sizes, self.sizes[1:], strict=False))
 
-    @property
-    def numbers_per_record(self) -> int:
+    def numbers_per_record(self, records: Records) -> int:
         """What comes out of each layer."""
         return sum(self.sizes[1:])
 
@@ -231,82 +228,6 @@ class Perceptron(Network):
         for (weight, _), outcome in zip(layers[:0:-1], befores[-2::-1], strict=True):
             deltas.append(_DERIVATIVES[self.activation](weight.mT @ deltas[-1], outcome))
         return befores, inputs, deltas[::-1]
-
-
-@final
-@dataclass(frozen=True)
-class AnyModule(Network):
-    """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. Slower, and general.
-
-    Batch normalisation, which mixes the records of a batch, is refused: it leaves no gradient per record.
-    """
-
-    module: nn.Module
-
-    def __post_init__(self) -> None:
-        for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                raise InputError(
-                    f"The layer {name!r} mixes the records of a batch.",
-                    needs="layers under which every record has a gradient of its own",
-                    got=type(layer).__name__,
-                    hint="GroupNorm or LayerNorm instead",
-                )
-
-    @property
-    def numbers(self) -> int:
-        """All parameters that are trained."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
-    @property
-    def numbers_per_record(self) -> int:
-        """A whole gradient."""
-        return self.numbers
-
-    def initial(self, trials: int, generator: torch.Generator) -> Tensor:
-        """The module's own parameters in every trial: a network that starts from a public checkpoint."""
-        flat = torch.cat([parameter.detach().flatten() for parameter in self.module.parameters()])
-        return flat.to(generator.device).expand(trials, -1).clone()
-
-    def clipped_sum(
-        self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Every record's gradient, clipped and summed."""
-        gradients = self._clipped(parameters, records, max_norm)
-        return (gradients if mask is None else gradients * mask.unsqueeze(-1)).sum(1)
-
-    def projections(
-        self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
-    ) -> tuple[Tensor, Tensor]:
-        """Inner products of written-down gradients."""
-        gradients = self._clipped(parameters, records, max_norm)
-        return torch.einsum("trn,tn->tr", gradients, vectors), gradients.norm(dim=-1)
-
-    def classify(self, parameters: Tensor, records: Records) -> Tensor:
-        """One trial at a time."""
-        features = records.features[0].to(parameters.dtype)
-        return torch.stack([self._logits(flat, features) for flat in parameters])
-
-    def _logits(self, flat: Tensor, features: Tensor) -> Tensor:
-        """The module's answers with its parameters taken from a vector."""
-        named = dict(self.module.named_parameters())
-        parts = flat.split([parameter.numel() for parameter in named.values()])
-        values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
-        return functional_call(self.module, dict(zip(named, values, strict=True)), (features,))
-
-    def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
-        def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
-            return cross_entropy(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0))
-
-        trials = len(parameters)
-        features = records.features.to(parameters.dtype).expand(trials, *records.features.shape[1:])
-        labels = records.labels.long().expand(trials, -1)
-        over_records = vmap(grad(loss), in_dims=(None, 0, 0))
-        gradients = vmap(over_records)(parameters.detach(), features, labels)  # (trials, records, numbers)
-        if max_norm is None:
-            return gradients
-        norms = gradients.norm(dim=-1, keepdim=True)
-        return gradients * (max_norm / norms.clamp(min=max_norm))
 
 
 def _loss_derivative(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from remanence.releases import Release, Weights
 
 OPTIMIZERS = "sgd", "adam"
 _CPU_BYTES = 2**27
-_GPU_BYTES = 2**34
+_GPU_SHARE = 0.2  # of the device's memory, for what a pass holds
+_AT_LEAST = 100  # records in a pass, so that products are worth their while
 
 
 @final
@@ -78,10 +79,12 @@ class SGD(Mechanism[Weights]):
         return self.initial_seed is not None and (self.batch_size is None or self.order_seed is not None)
 
     def trials_at_once(self, targets: Records) -> int:
-        """What the models' own state takes; a pass over the known data is cut by itself."""
-        on_gpu = targets.features.device.type == "cuda"
-        budget = _GPU_BYTES if on_gpu else _CPU_BYTES
-        return max(1, min(8192 if on_gpu else 128, budget // (16 * self.network.numbers)))
+        """What the models' own state takes, and a pass over some records; one over the known data is cut by itself."""
+        on_gpu, budget = targets.features.is_cuda, _budget(targets)
+        numbers = max(self.network.numbers, _AT_LEAST * self.network.numbers_per_record(targets))
+        if self.batch_size is not None and self.order_seed is None:  # every model gathers its own batches
+            numbers = max(numbers, self.batch_size * targets.flat.shape[-1])
+        return max(1, min(8192 if on_gpu else 128, budget // (16 * numbers)))
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train once per trial on the known data and that trial's targets."""
@@ -149,8 +152,9 @@ class SGD(Mechanism[Weights]):
         """Over records that all trials share, cut so that what a pass holds stays within memory."""
         if known_data is None:
             return torch.zeros_like(parameters)
-        budget = _GPU_BYTES if known_data.features.is_cuda else _CPU_BYTES
-        rows = max(1, budget // (16 * len(parameters) * self.network.numbers_per_record))
+        rows = max(
+            1, _budget(known_data) // (16 * len(parameters) * self.network.numbers_per_record(known_data))
+        )
         gradient = None
         for start in range(0, len(known_data), rows):
             part = known_data[start : start + rows][None]
@@ -168,6 +172,13 @@ class SGD(Mechanism[Weights]):
             return mask
         weights = torch.tensor(self.class_weights, device=records.labels.device)[records.labels.long()]
         return weights if mask is None else mask * weights
+
+
+def _budget(records: Records) -> int:
+    """Bytes that a pass may hold."""
+    if not records.features.is_cuda:
+        return _CPU_BYTES
+    return int(_GPU_SHARE * torch.cuda.get_device_properties(records.features.device).total_memory)
 
 
 def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0):

@@ -17,6 +17,7 @@ from remanence.attacks.shadows import ShadowFarm, Shadows, split
 from remanence.errors import Error, classifier_divergence, mean_squared_error, nearest_neighbour_errors
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.networks import Perceptron
+from remanence.mechanisms.queried import Queried
 from remanence.mechanisms.sgd import SGD
 from remanence.priors import EmpiricalPrior
 from remanence.records import Records
@@ -176,6 +177,15 @@ def recipe(training: SGD) -> dict[str, Cell]:
 def first(shadows: Shadows, count: int) -> Shadows:
     """Some of them."""
     return shadows.take(torch.arange(count, device=shadows.targets.labels.device))
+
+
+def asked(mechanism: Queried, shadows: Shadows) -> Shadows:
+    """The same shadows seen through their answers."""
+    tensors = []
+    for start in range(0, len(shadows), 4096):
+        part = {name: tensor[start : start + 4096] for name, tensor in shadows.tensors.items()}
+        tensors.append(mechanism.ask(mechanism.mechanism.releases(part))["answers"])
+    return Shadows({"answers": torch.cat(tensors)}, shadows.targets)
 
 
 def means(label: str, rows: Sequence[dict[str, Cell]], across: str, up: str, error: str) -> Curve:

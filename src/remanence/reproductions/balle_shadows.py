@@ -7,12 +7,12 @@ import time
 import torch
 from torch import Tensor
 
-from remanence.attacks.shadows import Shadows
 from remanence.mechanisms.queried import Queried
 from remanence.progress import track
 from remanence.reproductions.balle_games import (
     ORACLE,
     Study,
+    asked,
     first,
     gallery,
     handwriting_split,
@@ -112,9 +112,8 @@ def black_box(settings: Settings) -> Outcome:
     }
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": study.data.targets.features[:_SHOWN]}
-    for label, asked in track(views.items(), total=len(views), what="views of a model"):
-        seen = shadows if asked is None else _asked(asked, shadows)
-        found = study.attack(asked or training, seen)
+    for label, view in track(views.items(), total=len(views), what="views of a model"):
+        found = study.attack(view or training, shadows if view is None else asked(view, shadows))
         paper = PAPER_BLACK_BOX if label == "logits" and not settings.small else None
         rows.append({"what is seen": label, **study.cells(found), "paper": paper})
         shown[label] = found.guesses.features[:_SHOWN, 0]
@@ -130,12 +129,3 @@ def black_box(settings: Settings) -> Outcome:
 def _study(settings: Settings) -> Study:
     small = settings.small
     return Study(settings, handwriting_split(settings), 1000 if small else 6000, 128 if small else 256)
-
-
-def _asked(mechanism: Queried, shadows: Shadows) -> Shadows:
-    """The same shadows seen through their answers."""
-    tensors = []
-    for start in range(0, len(shadows), 4096):
-        part = {name: tensor[start : start + 4096] for name, tensor in shadows.tensors.items()}
-        tensors.append(mechanism.ask(mechanism.mechanism.releases(part))["answers"])
-    return Shadows({"answers": torch.cat(tensors)}, shadows.targets)

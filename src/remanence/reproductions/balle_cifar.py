@@ -1,0 +1,181 @@
+"""Balle et al. 2022 on CIFAR-10: a small convolutional network, white box, black box, and a prior that is off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remanence.attacks.shadows import Shadows
+from remanence.exceptions import InputError
+from remanence.mechanisms.modules import AnyModule
+from remanence.mechanisms.queried import Queried
+from remanence.mechanisms.sgd import SGD
+from remanence.records import Records
+from remanence.reproductions.balle_games import ORACLE, Split, Study, asked, first, gallery
+from remanence.reproductions.datasets import load_arrays
+from remanence.reproductions.reproduction import Cell, Outcome, Settings
+
+CIFAR = "CIFAR-10 (32x32 pixels in colour)"
+PHOTOGRAPHS = "16x16 pieces of the two photographs that scikit-learn carries, a stand-in for CIFAR-10"
+PAPER_BLACK_BOX, PAPER_ORACLE = 0.0198, 0.03
+_VEHICLES = 0, 1, 8, 9  # aeroplane, automobile, ship, truck
+_SHOWN = 10
+
+
+class Patches(nn.Module):
+    """The squares of a picture side by side, `(pictures, across, down, numbers)` from channels last.
+
+    A linear layer on top is a convolution whose stride is its kernel's size. As a matrix product it trains thousands
+    of networks at once faster than grouped convolutions do.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Cut."""
+        count, high, wide, channels = values.shape
+        size = self.size
+        cut = values.reshape(count, high // size, size, wide // size, size, channels)
+        return cut.transpose(2, 3).flatten(3)
+
+
+class ChannelsLast(nn.Module):
+    """From `(pictures, channels, height, width)`."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Move the channels."""
+        return values.movedim(1, -1)
+
+
+def convolutional_network(side: int, channels: tuple[int, int], hidden: int, classes: int) -> nn.Sequential:
+    """Two convolutions (4 x 4 and 2 x 2, without overlap) and two dense layers, with ELU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            ChannelsLast(),
+            Patches(4),
+            nn.Linear(48, channels[0]),
+            nn.ELU(),
+            Patches(2),
+            nn.Linear(4 * channels[0], channels[1]),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(channels[1] * (side // 8) ** 2, hidden),
+            nn.ELU(),
+            nn.Linear(hidden, classes),
+        )
+
+
+def cifar(settings: Settings) -> Outcome:
+    """Weights over the number of shadows, logits, and shadows of other kinds of pictures."""
+    small = settings.small
+    data = _photographs(settings) if small else _cifar(settings)
+    study = Study(settings, data, 300 if small else 3000, 64 if small else 256)
+    network = (
+        convolutional_network(16, (8, 16), 10, 4) if small else convolutional_network(32, (32, 64), 44, 10)
+    )
+    training = SGD(AnyModule(network), 30 if small else 40, 0.1, 0.9, initial_seed=0)
+    shadows = study.shadows(training, 800 if small else 16_000)
+    rows: list[dict[str, Cell]] = []
+    shown: dict[str, Tensor] = {"target": data.targets.features[:_SHOWN]}
+
+    def play(label: str, own: Study, mechanism, seen: Shadows, paper: float | None = None) -> None:
+        found = own.attack(mechanism, seen)
+        rows.append({"adversary": label, "shadows": len(seen), **own.cells(found), "paper": paper})
+        if len(found.guesses) == len(data.targets):
+            shown[f"{label}, {len(seen):,}"] = found.guesses.features[:_SHOWN, 0]
+
+    for count in (200, 800) if small else (10_000, 16_000):
+        play("weights", study, training, first(shadows, count))
+    probes = Queried(training, data.public[: 50 if small else 500])
+    play("logits", study, probes, asked(probes, shadows), None if small else PAPER_BLACK_BOX)
+    for label, own, seen in _by_kind(study, shadows):
+        play(label, own, training, seen)
+    accuracy = _accuracy(study, training)
+    return Outcome(
+        data.name,
+        rows,
+        [gallery("Reconstructions", shown)],
+        study.described(
+            parameters=training.network.numbers,
+            epochs=training.epochs,
+            momentum=training.momentum,
+            probes=len(probes.probes),
+            **{"learning rate": training.learning_rate, "accuracy of a released model": accuracy},
+        ),
+        [
+            ORACLE,
+            "The released network: convolutions of 4x4 and 2x2 without overlap, two dense layers, ELU, all "
+            "records in every step. The paper does not list its layers (about 55,000 parameters).",
+            f"The paper's oracle is about {PAPER_ORACLE}; its white box is below that from 10,000 shadows, and "
+            f"its black box at {PAPER_BLACK_BOX}.",
+            "*targets of one kind*: the same number of shadows, trained on pictures of the targets' kind "
+            "(animals) or of another (vehicles): a prior that is off. The paper takes another data set for that."
+            if not small
+            else "*targets of one kind*: shadows trained on pieces of the targets' photograph, or of the other.",
+        ],
+    )
+
+
+def _by_kind(study: Study, shadows: Shadows) -> list[tuple[str, Study, Shadows]]:
+    """Targets of one kind, and shadows of the same kind or of the other."""
+    data = study.data
+    others = torch.tensor(_VEHICLES if data.name == CIFAR else (0, 1), device=data.targets.labels.device)
+    other, strange = (torch.isin(each.labels, others).flatten() for each in (shadows.targets, data.public))
+    count = min(int(other.sum()), int((~other).sum()))
+    targets = data.targets[~torch.isin(data.targets.labels, others)]
+    found = []
+    for label, mask, held in (("same kind", ~other, ~strange), ("other kind", other, strange)):
+        own = replace(study, data=replace(data, public=data.public[held], targets=targets))
+        found.append(
+            (f"targets of one kind, shadows of the {label}", own, shadows.take(mask.nonzero()[:count, 0]))
+        )
+    return found
+
+
+def _accuracy(study: Study, training: SGD) -> float:
+    release = training.release(study.data.known, study.data.targets[:8, None], study.generator(4))
+    records = study.data.targets
+    return float((training.answer(release, records).argmax(2) == records.labels).float().mean())
+
+
+def _cifar(settings: Settings) -> Split:
+    """1,000 known pictures, 1,000 targets, and the rest for shadows, in a shuffled order."""
+    arrays = load_arrays(settings, "cifar10.npz", "xtr", "ytr", "xte", "yte")
+    images = np.concatenate([arrays["xtr"], arrays["xte"]])
+    labels = np.concatenate([arrays["ytr"], arrays["yte"]]).astype(np.int64).ravel()
+    order = np.random.default_rng(settings.seed).permutation(len(images))
+    pixels = torch.from_numpy(images[order]).to(settings.device).movedim(3, 1).float() / 255
+    data = Records(pixels.contiguous(), torch.from_numpy(labels[order]).to(settings.device))
+    return Split(data[:1000], data[2000:], data[1000:2000], CIFAR)
+
+
+def _photographs(settings: Settings) -> Split:
+    """Pieces of two photographs; the class is the photograph, and whether a piece is from its upper half."""
+    try:
+        from sklearn.datasets import load_sample_images
+
+        images = load_sample_images().images
+    except ImportError:
+        raise InputError(
+            "The stand-in for CIFAR-10 cannot be read.",
+            needs="Pillow, which opens the photographs",
+            got="no Pillow",
+            hint="pip install pillow, or --scale paper with CIFAR-10",
+        ) from None
+    pieces, labels = [], []
+    for number, image in enumerate(images):
+        pixels = torch.from_numpy(image.copy()).movedim(2, 0).float() / 255
+        windows = pixels.unfold(1, 16, 16).unfold(2, 16, 16)  # (3, down, across, 16, 16)
+        pieces.append(windows.movedim(0, 2).flatten(0, 1))
+        upper = torch.arange(windows.shape[1]) < windows.shape[1] // 2
+        labels.append((2 * number + upper.long())[:, None].expand(-1, windows.shape[2]).flatten())
+    data = Records(torch.cat(pieces).contiguous(), torch.cat(labels)).to(settings.device)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(settings.seed))
+    data = data[order.to(settings.device)]
+    return Split(data[:200], data[400:], data[200:400], PHOTOGRAPHS)
