@@ -91,15 +91,14 @@ def join(parts: Sequence[Tensors]) -> UnitOutcome:
         names = [name for name in parts[0] if name.startswith(prefix)]
         return {name.removeprefix(prefix): torch.cat([part[name] for part in parts]) for name in names}
 
-    single = joined("remaining_gradient") | joined("sensitivity")
     shown = {
         name.removeprefix("gallery."): parts[0][name] for name in parts[0] if name.startswith("gallery.")
     }
     return UnitOutcome(
         main=Comparison(**joined("main.")),
         control=Comparison(**joined("control.")),
-        remaining_gradient=single.get("remaining_gradient"),
-        sensitivity=single.get("sensitivity"),
+        remaining_gradient=joined("remaining_gradient").get(""),
+        sensitivity=joined("sensitivity").get(""),
         diagnostics=joined("diagnostics."),
         gallery=Gallery(**shown) if shown else None,
         claims_labels=bool(parts[-1]["claims_labels"]),
