@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from remanence.attacks.reconstructor import Reconstructor
     from remanence.attacks.retrain import RetrainAndCompare
     from remanence.attacks.scaler_mean import ScalerMean
+    from remanence.attributes import Attribute, infer_attributes
     from remanence.auditing import AuditResult, audit
     from remanence.bounds.bound import Bound
     from remanence.calibration import calibrate, noise_for_epsilon
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
     from remanence.roc import Roc
     from remanence.statistics import SuccessRate
+    from remanence.tables import Table
     from remanence.verdict import Policy, Verdict
 
 # Loaded on first use, so that `import remanence` and the command line start without torch.
@@ -79,6 +81,7 @@ _HOMES = {
     "attacks.reconstructor": ["Reconstructor"],
     "attacks.retrain": ["RetrainAndCompare"],
     "attacks.scaler_mean": ["ScalerMean"],
+    "attributes": ["Attribute", "infer_attributes"],
     "auditing": ["AuditResult", "audit"],
     "bounds.bound": ["Bound"],
     "calibration": ["calibrate", "noise_for_epsilon"],
@@ -120,6 +123,7 @@ _HOMES = {
     "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],
     "roc": ["Roc"],
     "statistics": ["SuccessRate"],
+    "tables": ["Table"],
     "verdict": ["Policy", "Verdict"],
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}

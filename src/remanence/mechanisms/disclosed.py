@@ -10,7 +10,7 @@ import torch
 from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.records import Records
-from remanence.releases import Release
+from remanence.releases import Release, Weights
 
 
 @final
@@ -19,30 +19,33 @@ class Disclosed(Mechanism[Release]):
     """Another mechanism's release, together with the given columns of the targets' features.
 
     Hold reconstructions against the others with `Criterion(on_columns(error, hidden), ...)`. Baseline and control do
-    not know the given columns: what can be imputed from them counts as recovered. Play the same game with a release
-    that shows nothing (a learning rate of 1e-9) to see how much that is.
+    not know the given columns: what can be imputed from them counts as recovered. `Disclosed(None, columns)` trains
+    nothing and shows the columns alone: the same attack on it imputes, which `infer_attributes` sets beside.
     """
 
-    mechanism: Mechanism[Release]
+    mechanism: Mechanism[Release] | None
     columns: tuple[int, ...]  # of the flattened features
     name: ClassVar[str] = "training, with some attributes of the record known"
 
     @property
     def releases(self) -> type[Release]:
         """What the training releases."""
-        return self.mechanism.releases
+        return Weights if self.mechanism is None else self.mechanism.releases
 
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
-        return {
-            "training": self.mechanism.name,
-            **self.mechanism.settings(),
-            "known_attributes": len(self.columns),
-        }
+        if self.mechanism is None:
+            return {"training": "none", "known_attributes": len(self.columns)}
+        training = {"training": self.mechanism.name, **self.mechanism.settings()}
+        return {**training, "known_attributes": len(self.columns)}
 
     def trials_at_once(self, targets: Records) -> int:
         """As many as the training takes."""
-        return self.mechanism.trials_at_once(targets)
+        return (
+            super().trials_at_once(targets)
+            if self.mechanism is None
+            else self.mechanism.trials_at_once(targets)
+        )
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Release:
         """Train, and show the given columns."""
@@ -54,6 +57,8 @@ class Disclosed(Mechanism[Release]):
                 got=str(self.columns)[:80],
                 hint="count the columns of the flattened features",
             )
-        release = self.mechanism.release(known_data, targets, generator)
         given = targets.flat[..., list(self.columns)].float()
+        if self.mechanism is None:
+            return Weights({"given": given})
+        release = self.mechanism.release(known_data, targets, generator)
         return type(release)({**release.tensors, "given": given})

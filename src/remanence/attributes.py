@@ -1,0 +1,106 @@
+"""Attribute inference: which columns of a record a model gives away to somebody who knows the others.
+
+Balle et al. 2022, §II-C. What the others give away by themselves is no leak of the model, so that every rate stands
+beside the one of the same attack without the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from remanence.adversary import Knowledge
+from remanence.attacks.attack import Attack
+from remanence.attacks.reconstructor import Reconstructor
+from remanence.exceptions import InputError
+from remanence.mechanisms.disclosed import Disclosed
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.priors import EmpiricalPrior
+from remanence.records import Records
+from remanence.releases import Release
+from remanence.rounds import stream
+from remanence.statistics import SuccessRate
+from remanence.tables import Column, Table
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """How often one column was found: with the model, without it, and by the best constant guess."""
+
+    name: str
+    inferred: SuccessRate
+    imputed: SuccessRate
+    guessed: SuccessRate
+    p_value: float  # that the model helps no more often than it misleads (exact sign test over the trials)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name}: {self.inferred} with the model; {self.imputed.rate:.3f} imputed without it, "
+            f"{self.guessed.rate:.3f} by a guess (p = {self.p_value:.2g})"
+        )
+
+
+def infer_attributes(
+    mechanism: Mechanism[Release],
+    table: Table,
+    *,
+    known_data: Records,
+    public: Records,
+    targets: Records,
+    hidden: Sequence[str],
+    tolerance: float = 0.25,
+    attack: Attack | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> list[Attribute]:
+    """Train on the known data and each target in turn, and find the hidden columns from the release and the others.
+
+    The adversary knows the training, `known_data`, records like the targets (`public`), and all columns of the target
+    but the hidden ones. A number counts as found within `tolerance` standard deviations, a category if it is right.
+    """
+    columns = [table.column(name) for name in hidden]
+    given = table.places([column.name for column in table.columns if column.name not in set(hidden)])
+    if not columns or not given or not tolerance > 0:
+        raise InputError(
+            "There is nothing to infer, or nothing to infer it from.",
+            needs="at least one hidden column, at least one that is given, and a tolerance above 0",
+            got=f"{len(columns)} hidden, {len(table.columns) - len(columns)} given, tolerance {tolerance}",
+            hint="hidden=['age']",
+        )
+    attack = Reconstructor(shadows=2000, steps=1000) if attack is None else attack
+    known_data, public, targets = (records.to(device) for records in (known_data, public, targets))
+    guesses = []
+    for training in (mechanism, None):
+        disclosed = Disclosed(training, given)
+        knowledge = Knowledge(disclosed, EmpiricalPrior(public), known_data)
+        attack.check(knowledge)
+        reconstruct = attack.prepare(knowledge, stream(seed, "attack", device))
+        generator, chunk = stream(seed, "training", device), disclosed.trials_at_once(targets[:1, None])
+        parts = [
+            reconstruct(disclosed.release(known_data, targets[start : start + chunk, None], generator))
+            for start in range(0, len(targets), chunk)
+        ]
+        guesses.append(torch.cat([part.records.flat[:, 0] for part in parts]))
+    inferred, imputed = guesses
+    return [_compare(column, targets.flat, inferred, imputed, public.flat, tolerance) for column in columns]
+
+
+def _compare(
+    column: Column, targets: Tensor, inferred: Tensor, imputed: Tensor, public: Tensor, tolerance: float
+) -> Attribute:
+    constant = _best_guess(column, public, tolerance).expand_as(targets)
+    hits = [column.errors(targets, guess) <= tolerance for guess in (inferred, imputed, constant)]
+    helped, misled = int((hits[0] & ~hits[1]).sum()), int((hits[1] & ~hits[0]).sum())
+    p_value = float(binom.sf(helped - 1, helped + misled, 0.5))  # 1 where nothing differs
+    with_model, without, guessed = (SuccessRate(int(hit.sum()), len(targets)) for hit in hits)
+    return Attribute(column.name, with_model, without, guessed, p_value)
+
+
+def _best_guess(column: Column, public: Tensor, tolerance: float) -> Tensor:
+    """The public record whose value of this column is met by most others."""
+    errors = torch.stack([column.errors(public, row) for row in public])
+    return public[(errors <= tolerance).sum(1).argmax()]

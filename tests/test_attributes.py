@@ -1,0 +1,139 @@
+"""Attribute inference: what the model adds to what the other columns say anyway."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from remanence import InputError, Reconstructor, Records, Table, Weights, infer_attributes, looped
+from remanence.attributes import _compare
+from remanence.mechanisms.disclosed import Disclosed
+
+QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
+
+
+def people(count=700, seed=0):
+    """Income follows age; the blood group and the lucky number follow nothing."""
+    draw = np.random.default_rng(seed)
+    age = draw.normal(50, 10, count)
+    return {
+        "age": age,
+        "income": 1000 * age,
+        "blood": draw.choice(["A", "B", "0"], count),
+        "luck": draw.normal(0, 3, count),
+        "ill": draw.integers(0, 2, count),
+    }
+
+
+def inferred(train, hidden):
+    table, records = Table.read(people(), label="ill")
+    known, public, targets = records[:50], records[50:550], records[550:]
+    found = infer_attributes(
+        looped(train, releases=Weights),
+        table,
+        known_data=known,
+        public=public,
+        targets=targets,
+        hidden=hidden,
+        attack=QUICK,
+    )
+    return {attribute.name: attribute for attribute in found}
+
+
+def test_a_model_that_shows_its_sums_gives_columns_away_that_nothing_else_does():
+    found = inferred(lambda records, seed: {"sum": records.features.sum(0)}, ["blood", "luck"])
+    for attribute in found.values():  # 150 targets
+        assert attribute.inferred.lower > 0.8
+        assert attribute.inferred.lower > max(attribute.imputed.upper, attribute.guessed.upper)
+        assert attribute.p_value < 1e-6
+    assert found["blood"].imputed.upper < 0.6  # one of three groups
+    assert found["luck"].guessed.upper < 0.4  # within a quarter of a standard deviation: 0.2
+
+
+def test_what_the_other_columns_say_anyway_is_not_held_against_the_model():
+    found = inferred(lambda records, seed: {"sum": records.features[:, :1].sum(0)}, ["income", "blood"])
+    assert found["income"].inferred.lower > 0.9
+    assert found["income"].imputed.lower > 0.9
+    assert min(attribute.p_value for attribute in found.values()) > 0.001
+    assert "imputed without it" in repr(found["income"])
+
+
+def test_the_sign_test_is_exact():
+    table, _ = Table.read({"a": [0.0, 1.0], "b": [0.0, 1.0], "y": [0, 1]}, label="y")
+    targets = torch.zeros(4, 2)
+    wrong = torch.ones(4, 2)
+    mixed = torch.tensor([[0.0, 0], [0, 0], [0, 0], [1, 0]])
+    assert _compare(table.column("a"), targets, mixed, wrong, targets, 0.1).p_value == pytest.approx(1 / 8)
+    assert _compare(table.column("a"), targets, wrong, mixed, targets, 0.1).p_value == 1
+    assert _compare(table.column("a"), targets, wrong, wrong, targets, 0.1).p_value == 1
+
+
+def test_a_data_frame_and_a_mapping_give_the_same_records():
+    columns = people(20)
+    frame = pd.DataFrame(columns)
+    frame["blood"] = frame["blood"].astype("category")
+    (table, records), (again, same) = Table.read(columns, label="ill"), Table.read(frame, label="ill")
+    assert torch.equal(records.features, same.features)
+    assert torch.equal(records.labels, same.labels)
+    assert table == again
+    assert table.column("blood").categories == ("0", "A", "B")
+    assert table.places(["blood", "luck"]) == (2, 3, 4, 5)
+    assert float(records.features[:, 0].mean()) == pytest.approx(0, abs=1e-6)
+    assert float(records.features[:, 0].std(correction=0)) == pytest.approx(1, abs=1e-6)
+
+
+def test_numbers_are_off_in_standard_units_and_categories_right_or_wrong():
+    table, records = Table.read(
+        {"age": [20.0, 40.0], "sex": [1, 2], "y": [0, 1]}, label="y", categorical=["sex"]
+    )
+    error = table.error(["age", "sex"])
+    guess = Records(torch.tensor([[-0.9, 0.6, 0.4], [1.0, 0.6, 0.4]]), records.labels)
+    assert error(records, guess).tolist() == pytest.approx([0.1, 1.0])
+    assert table.error(["age"])(records, guess).tolist() == pytest.approx([0.1, 0.0])
+
+
+GAPS = {
+    "age": [1.0, float("nan")],
+    "name": ["a", None],
+    "day": [1, pd.NA],
+    "many": list(map(str, range(2))),
+}
+
+
+@pytest.mark.parametrize("name", ["age", "name", "day"])
+def test_gaps_are_named(name):
+    frame = pd.DataFrame({name: pd.Series(GAPS[name], dtype=object), "other": [1, 2], "y": [0, 1]})
+    with pytest.raises(InputError, match=f"{name}.* has gaps"):
+        Table.read(frame, label="y")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (({"a": [1, 2]}, "y"), "column is missing"),
+        (({"a": [1, 2], "y": [1]}, "y"), "cannot be read"),
+        (([1, 2], "y"), "cannot be read"),
+        (({"a": list(map(str, range(200))), "y": [0] * 200}, "y"), "too many categories"),
+        (({"a": [0] * 200, "y": range(200)}, "y"), "no class"),
+    ],
+    ids=str,
+)
+def test_tables_that_cannot_be_used_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Table.read(arguments[0], label=arguments[1])
+
+
+def test_columns_that_are_not_there_are_refused():
+    table, records = Table.read(people(20), label="ill")
+    with pytest.raises(InputError, match="no column 'ill'"):
+        table.error(["ill"])
+    for hidden in ([], ["age", "income", "blood", "luck"]):
+        with pytest.raises(InputError, match="nothing to infer"):
+            infer_attributes(
+                Disclosed(None, (0,)),
+                table,
+                known_data=records,
+                public=records,
+                targets=records,
+                hidden=hidden,
+            )
