@@ -110,7 +110,7 @@ def manifest_settings(game: AnyGame, options: Json) -> Json:
     return {
         "options": options,
         "data": game.fingerprints(),
-        "code": {"remanence": code_version(), "torch": torch.__version__, "target": source},
+        "code": {"remanence": code_version(), "torch": torch.__version__, "source": source},
     }
 
 

@@ -25,6 +25,7 @@ from remanence import (
     RetrainAndCompare,
     audit,
     play,
+    processes,
 )
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
 from remanence.journal import Journal
@@ -177,9 +178,10 @@ class AlwaysDies(DiesOnce):
         return reconstruct
 
 
-def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path):
+def test_a_unit_that_always_takes_its_worker_down_ends_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "ATTEMPTS", 1)  # starting workers again takes seconds
     with pytest.raises(InputError, match="Workers die again and again"):
-        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(1), unit_trials=30))
+        outcome(shortlist_game(), AlwaysDies(tmp_path), Run(Processes(2), unit_trials=30))
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Refuses(DiesOnce):
 
 def test_an_error_in_a_worker_arrives_whole(tmp_path):
     with pytest.raises(InputError) as caught:
-        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(1)))
+        outcome(shortlist_game(), Refuses(tmp_path), Run(Processes(2)))
     assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
 
 

@@ -1,0 +1,191 @@
+"""kill -9 at random moments: nothing that was recorded is lost, and none of it is done again."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remanence.journal import Journal, plans
+
+SLOW_GAME = """
+import os, time, torch
+from remanence import Criterion, FinitePrior, Game, Records, looped, mismatch
+
+people = Records(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(12))
+
+def train(records, seed):
+    with open(os.environ["TRAINED"], "a") as file:
+        file.write(f"{seed}\\n")
+    time.sleep(0.01)
+    return {"mean": records.features.mean(0) + 1e-3 * (seed % 1000)}
+
+def game():
+    return Game(looped(train), FinitePrior(people[:4]), people[4:], Criterion(mismatch, 0.5))
+"""
+
+# Loads everything once; every line on stdin is a command line that a fork of it runs, and its process is printed.
+SERVER = """
+import os, sys
+sys.argv = ["remanence"]
+import remanence.cli, remanence.auditing, remanence.loading, remanence.report.writing, remanence.processes
+import torch; torch.set_num_threads(1)
+from remanence.fingerprints import code_version
+code_version()  # once: somebody may be editing the package while this runs
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        sys.argv = ["remanence", *line.split()]
+        sys.stdout = open(os.devnull, "w")
+        remanence.cli.main()
+    print(child, flush=True)
+    _, status = os.waitpid(child, 0)
+    print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status), flush=True)
+"""
+
+
+class CommandLine:
+    """The command line in processes of its own, which may be killed."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        (folder / "slow.py").write_text(SLOW_GAME)
+        with (folder / "told").open("w") as told:
+            self.server = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=told,
+                text=True,
+                cwd=folder,
+                env={"TRAINED": str(folder / "trained"), "OMP_NUM_THREADS": "1"},
+            )
+
+    def run(self, command: str, *, kill_with: int | None = None, delay: float = 0.0) -> int:
+        """The number of the signal that ended it, or minus its exit code.
+
+        It is killed some seconds after the folder `run` has that many units.
+        """
+        self.server.stdin.write(f"{command}\n")
+        self.server.stdin.flush()
+        child = int(self.server.stdout.readline())
+        if kill_with is not None:
+            while len(self.journal.finished()) < kill_with:
+                time.sleep(0.001)
+            time.sleep(delay)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        return int(self.server.stdout.readline())
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "run")
+
+    def begin(self) -> None:
+        """An audit that was killed when eight of its thirty units were done."""
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        (self.folder / "slow.py").write_text(SLOW_GAME)
+        assert self.run(f"{AUDIT} 60 --out run", kill_with=8) == KILLED
+
+    def told(self) -> str:
+        """All that went to stderr."""
+        return (self.folder / "told").read_text()
+
+    def trained(self) -> list[str]:
+        """Which seeds were trained with since the last call."""
+        file = self.folder / "trained"
+        found = file.read_text().splitlines() if file.exists() else []
+        file.write_text("")
+        return found
+
+
+@pytest.fixture(scope="module")
+def command_line(tmp_path_factory):
+    line = CommandLine(tmp_path_factory.mktemp("resume"))
+    with line.server:
+        yield line
+
+
+def result(folder: Path) -> tuple[dict, bytes]:
+    document = json.loads((folder / "audit.json").read_text())
+    del document["environment"]
+    return document, (folder / "audit.arrays.safetensors").read_bytes()
+
+
+AUDIT = "audit slow.py:game --attack oblivious --max-success 0.9 --unit-trials 2 --trials"
+KILLED, UNPROVEN = 9, -3
+
+
+@pytest.mark.parametrize(("times", "trials"), [(4, 40), pytest.param(20, 200, marks=pytest.mark.slow)])
+def test_an_audit_that_is_killed_again_and_again_ends_with_the_same_bytes(command_line, times, trials):
+    shutil.rmtree(command_line.folder / "run", ignore_errors=True)
+    command_line.trained()
+    assert command_line.run(f"{AUDIT} {trials} --out whole") == UNPROVEN
+    seeds = command_line.trained()
+    assert len(seeds) == trials
+    moments, journal = random.Random(0), command_line.journal  # noqa: S311
+    for _ in range(times):
+        manifest, recorded = journal.manifest(), journal.finished()
+        works = plans(manifest) if manifest else []
+        numbers = {number for plan in works for number in range(len(plan)) if plan.key(number) in recorded}
+        ended = command_line.run(
+            "audit --resume run" if manifest else f"{AUDIT} {trials} --out run",
+            kill_with=len(recorded) + moments.randrange(5),
+            delay=moments.uniform(0, 0.03),
+        )
+        assert ended == KILLED, "the audit was over before it was killed often enough"
+        assert journal.finished() >= recorded, "a recorded unit was lost"
+        done = {seed for number in numbers for seed in seeds[2 * number : 2 * number + 2]}
+        assert not done & set(command_line.trained()), "a recorded unit was run again"
+    assert 0 < len(journal.finished()) < trials / 2
+    assert command_line.run("audit --resume run") == UNPROVEN
+    assert result(command_line.folder / "run") == result(command_line.folder / "whole")
+
+
+def test_a_change_of_the_target_file_is_noticed(command_line):
+    command_line.begin()
+    source = command_line.folder / "slow.py"
+    source.write_text(
+        source.read_text().replace("1e-3", "0.0025")
+    )  # another length: Python's own cache looks at it
+    assert command_line.run("audit --resume run") == -2
+    assert "The audit is not the one that was begun there." in command_line.told()
+    assert "source: then" in command_line.told()
+    command_line.trained()
+    assert command_line.run(f"{AUDIT} 60 --out run") == UNPROVEN
+    assert len(command_line.trained()) == 60, "units of the older file were used"
+
+
+def test_another_run_is_never_continued(command_line):
+    command_line.begin()
+    before = command_line.journal.finished()
+    for command, message in {
+        "audit --resume nowhere": "There is no run to look at.",
+        "audit --resume run --trials 100": "trials: then 60, now 100",
+        "audit --resume run --seed 7": "seed: then 0, now 7",
+        "audit wine-pipeline --resume run": "target: then slow.py:game, now wine-pipeline",
+    }.items():
+        assert command_line.run(command) == -2
+        assert message in command_line.told()
+    assert command_line.journal.finished() == before
+
+
+def test_status_tells_how_to_go_on_after_a_kill(command_line, capsys, monkeypatch):
+    from remanence.cli import main
+
+    command_line.begin()
+    monkeypatch.setattr(sys, "argv", ["remanence", "status", str(command_line.folder / "run")])
+    with pytest.raises(SystemExit):
+        main()
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"(\d+) done, 0 running, (\d+) left", told)
+    assert "Nobody is at work" in told
+    assert f"`remanence audit --resume {command_line.folder / 'run'}` continues" in told
