@@ -23,7 +23,7 @@ LAYERS = [
     {"processes", "run_status"},
     {"records"},
     {"errors", "releases"},
-    {"priors", "guessing", "drawing", "tables"},
+    {"priors", "guessing", "drawing", "tables", "perceptual"},
     {"mechanisms"},
     {"gradients"},
     {"adversary", "bounds"},
