@@ -70,16 +70,13 @@ def test_heads_that_show_nothing_are_reconstructed_no_better_than_by_chance():
     assert evidence.main.lower <= evidence.control.upper
 
 
-def test_the_papers_reading_works_too_and_the_symmetric_one_works_better():
-    rates = {
-        mode: float(
-            play(heads_game(), replace(QUICK, mode=mode, learning_rate=3e-3), trials=60)
-            .arrays["error"]
-            .mean()
-        )
-        for mode in ("paper", "strong")
-    }
-    assert rates["strong"] < rates["paper"]
+def test_the_papers_reading_works_too_and_the_symmetric_one_learns_sooner():
+    errors = {}
+    for mode in ("paper", "strong"):
+        evidence = play(heads_game(), replace(QUICK, steps=120, mode=mode, learning_rate=3e-3), trials=100)
+        errors[mode] = float(evidence.arrays["error"].mean())
+        assert errors[mode] < float(evidence.arrays["control_error"].mean())
+    assert errors["strong"] < 0.9 * errors["paper"]  # 0.23 and 0.30 with either of two seeds
 
 
 def test_an_informed_adversary_needs_to_know_the_initial_weights():

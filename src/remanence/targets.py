@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from remanence.game import Game
     from remanence.leave_one_out import LeaveOneOut
     from remanence.records import Records
@@ -176,11 +178,28 @@ def digits_transfer() -> tuple[Records, Records]:
 
     The first part is public: what the adversary holds. The second is what heads are trained on.
     """
-    import torch
-    from torch import nn
-
     from remanence.mechanisms.heads import embed
     from remanence.records import Records
+
+    backbone, pictures, labels, order = _digits_backbone()
+    new = labels >= 5
+    embedded = embed(Records(pictures[new], labels[new] - 5)[order], backbone)
+    return embedded[:600], embedded[600:]
+
+
+def digits_elsewhere() -> Records:
+    """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
+    from remanence.mechanisms.heads import embed
+    from remanence.records import Records
+
+    backbone, pictures, labels, _ = _digits_backbone()
+    return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)
+
+
+def _digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """The network, all digits with their labels, and the order in which those from 5 up are handed out."""
+    import torch
+    from torch import nn
 
     digits = _raw("digits", scale=8.0)
     pictures, labels = digits.features.float().unflatten(1, (8, 8)) - 1, digits.labels
@@ -199,8 +218,7 @@ def digits_transfer() -> tuple[Records, Records]:
             loss.backward()
             optimizer.step()
         order = torch.randperm(int((~old).sum()))
-    embedded = embed(Records(pictures[~old], labels[~old] - 5)[order], network[:-1])
-    return embedded[:600], embedded[600:]
+    return network[:-1], pictures, labels, order
 
 
 def digits_mlp() -> Game:

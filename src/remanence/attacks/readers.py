@@ -61,6 +61,32 @@ class FlatReader(Reader):
         return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
 
 
+class HiddenReader(FlatReader):
+    """A head with hidden units, whose order means nothing: sorted by what they say at the end, and summed up.
+
+    Gradients of the first layer carry the embeddings times a unit's outgoing weight, so that the units' rows, each
+    times that weight and added up, show them whatever the order.
+    """
+
+    def __init__(self, shadows: Tensors, classes: int) -> None:
+        super().__init__(self.prepare(shadows), classes)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """Sort the units by their outgoing weights, and add what does not depend on their order."""
+        if "summed" in tensors:
+            return tensors
+        weight, bias, out = tensors["weight"], tensors["bias"], tensors["out_weight"]
+        order = out[:, 0].argsort(1)  # (trials, hidden)
+        rows = torch.arange(len(order), device=order.device)[:, None]
+        return {
+            "summed": out @ weight,  # (trials, outputs, numbers)
+            "weight": weight[rows, order],
+            "bias": bias[rows, order],
+            "out_weight": out.gather(2, order.unsqueeze(1).expand(-1, out.shape[1], -1)),
+            "out_bias": tensors["out_bias"],
+        }
+
+
 class HeadReader(Reader):
     """The asked class's row of a linear head, and what the other rows say about it.
 

@@ -20,7 +20,7 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import RECONSTRUCTOR, AttackInfo
 from remanence.attacks.decoders import Decoder, convolutional, draws_pictures, perceptron, softmin_loss
 from remanence.attacks.learning import Learner
-from remanence.attacks.readers import FlatReader, HeadReader, Reader, Tensors
+from remanence.attacks.readers import FlatReader, HeadReader, HiddenReader, Reader, Tensors
 from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads import TransferHead
@@ -44,7 +44,8 @@ class Reconstructor(Attack[Release]):
     "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
     trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
-    the hidden layers otherwise. `perceptual` is a network whose features should agree too. With a `checkpoint`
+    the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has, instead of
+    one for each class. `perceptual` is a network whose features should agree too. With a `checkpoint`
     file, learning goes on where it was killed.
     """
 
@@ -56,6 +57,7 @@ class Reconstructor(Attack[Release]):
     learning_rate: float | None = None
     perceptual: nn.Module | None = None
     ensemble: int = 1
+    conditional: bool = True
     checkpoint: Path | None = None
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
@@ -97,7 +99,9 @@ class Reconstructor(Attack[Release]):
             stored = farm.stored(self.shadows or _STORED)
         trial = HeldOut.of(aside, generator)
         networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
-        classes = knowledge.prior.classes if isinstance(knowledge.prior, StratifiedPrior) else None
+        classes = None
+        if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
+            classes = knowledge.prior.classes
 
         def reconstruct(release: Release) -> Reconstruction:
             tensors = release.tensors
@@ -158,25 +162,38 @@ class Reconstructor(Attack[Release]):
         """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""
         assert isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior)
         known = "" if knowledge.known_data is None else knowledge.known_data.sha256()
-        own = self.mode, self.steps, self.batch, self.width, self.shadows, self.learning_rate
+        own = (
+            self.mode,
+            self.steps,
+            self.batch,
+            self.width,
+            self.shadows,
+            self.learning_rate,
+            self.conditional,
+        )
         parts = own, knowledge.mechanism.settings(), knowledge.prior.describe(), generator.initial_seed()
         return f"{parts} {knowledge.prior.records.sha256()} {known}"
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism
         assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
-        places = prior.places.to(prior.records.labels.device) if isinstance(prior, StratifiedPrior) else None
+        places = None
+        if self.conditional and isinstance(prior, StratifiedPrior):
+            places = prior.places.to(prior.records.labels.device)
         reader: Reader
         # Rows have the meaning of classes only where the head's classes are those that are asked for.
         head = mechanism if isinstance(mechanism, TransferHead) and mechanism.rows_are_classes else None
-        if self.mode == "strong" and head is not None and isinstance(prior, StratifiedPrior):
+        if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
             reader = HeadReader(sample.tensors, head, prior)
         else:
-            reader = FlatReader(sample.tensors, 0 if places is None else len(places))
+            hidden = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
+            flat = HiddenReader if self.mode == "strong" and hidden else FlatReader
+            reader = flat(sample.tensors, 0 if places is None else len(places))
         pool, strong = prior.records, self.mode == "strong"
         rate = 1e-3 if strong else 2e-4
-        # Balle et al. 2022 draw MNIST with a perceptron, from weights whose order means nothing to a convolution.
-        if places is None or not draws_pictures(pool.example_shape):
+        # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.
+        grey = isinstance(prior, EmpiricalPrior) and len(pool.example_shape) < 3
+        if grey or not draws_pictures(pool.example_shape):
             small = not draws_pictures(pool.example_shape)
             rate = 3e-3 if strong and small else rate
             hidden = self.width or (256 if small else 1000)

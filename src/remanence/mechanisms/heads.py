@@ -35,6 +35,9 @@ class TransferHead(Mechanism[Weights]):
     With a `noise_multiplier` training is DP-SGD: Poisson sampling at `sample_rate`, `epochs` counted in
     steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
     initial weights, so that they are trained in coordinates of that span, exactly (`dual.py`).
+
+    What is published may be less than what was trained: `release_noise` is the deviation of normal noise on
+    every number, and `bits` rounds each tensor to 2^bits levels between its largest value and less than that.
     """
 
     classes: int
@@ -51,6 +54,8 @@ class TransferHead(Mechanism[Weights]):
     noise_multiplier: float | None = None
     max_grad_norm: float = 1.0
     sample_rate: float = 1.0
+    release_noise: float = 0.0
+    bits: int | None = None
     name: ClassVar[str] = "transfer-learned head"
 
     def __post_init__(self) -> None:
@@ -67,6 +72,13 @@ class TransferHead(Mechanism[Weights]):
                 "and batches drawn at `sample_rate`",
                 got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}",
                 hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
+            )
+        if not 0 <= self.release_noise < float("inf") or (self.bits is not None and self.bits < 1):
+            raise InputError(
+                "This head cannot be published.",
+                needs="a deviation of at least 0, and at least one bit per number",
+                got=f"release_noise {self.release_noise}, bits {self.bits}",
+                hint="TransferHead(..., release_noise=0.01) or TransferHead(..., bits=8)",
             )
 
     @property
@@ -116,9 +128,11 @@ class TransferHead(Mechanism[Weights]):
                 got=f"{len(known_data)} known records",
                 hint="SGD on the embeddings plays the informed adversary's game",
             )
+        return self._published(self._train(targets, generator), generator)
+
+    def _train(self, targets: Records, generator: torch.Generator) -> Weights:
         inputs, labels = self._embedding(targets), self.classes_of(targets)
-        linear = self.hidden is None and self.optimizer == "sgd"
-        if linear:
+        if self.hidden is None and self.optimizer == "sgd":
             return train_dual(self, inputs, labels, generator)
         sizes = (inputs.shape[-1], *(() if self.hidden is None else (self.hidden,)), self.outputs)
         network = Perceptron(sizes, "relu", self.initialisation)
@@ -148,6 +162,20 @@ class TransferHead(Mechanism[Weights]):
         names = ("weight", "bias") if self.hidden is None else ("weight", "bias", "out_weight", "out_bias")
         layers = [tensor for layer in network.layers(flat) for tensor in layer]
         return Weights(dict(zip(names, layers, strict=True)))
+
+    def _published(self, trained: Weights, generator: torch.Generator) -> Weights:
+        """The same numbers with noise on them, or rounded."""
+        shown = dict(trained.tensors)
+        for name, values in shown.items():
+            if self.release_noise:
+                noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
+                values = values + self.release_noise * noise
+            if self.bits is not None:
+                largest = values.abs().flatten(1).amax(1).clamp(min=1e-30).view(-1, *[1] * (values.ndim - 1))
+                step = 2 * largest / (2**self.bits - 1)
+                values = ((values + largest) / step).round() * step - largest
+            shown[name] = values
+        return Weights(shown)
 
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""

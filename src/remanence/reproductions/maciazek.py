@@ -41,6 +41,7 @@ class Setup:
     head: TransferHead
     threshold: float
     epochs: tuple[int, int]  # for a set of no picture, and more for each picture of a class
+    elsewhere: Callable[[], Records] | None = None  # embedded pictures of another kind
 
     @property
     def classes(self) -> int:
@@ -72,29 +73,31 @@ class Setup:
 def handwriting_setup(settings: Settings) -> Setup:
     """MNIST on a backbone that learned letters, or the embedded digits on one that learned the other half."""
     if settings.small:
-        from remanence.targets import digits_heads, digits_transfer
+        from remanence.targets import digits_elsewhere, digits_heads, digits_transfer
 
         public, private = digits_transfer()
         game = digits_heads()
         assert isinstance(game.mechanism, TransferHead)
         name = "scikit-learn's digits 5 to 9 (8x8 pixels) on a backbone for 0 to 4, a stand-in for MNIST"
-        return Setup(name, public, private, game.mechanism, game.criterion.threshold, (26, 6))
+        return Setup(
+            name, public, private, game.mechanism, game.criterion.threshold, (26, 6), digits_elsewhere
+        )
     digits = load_arrays(settings, "mnist.npz", "xtr", "ytr", "xte", "yte")
     backbone = _letters_backbone(settings)
-    public, private = (
-        embed(
-            Records(
-                pixels(torch.from_numpy(digits[x]).to(settings.device)),
-                torch.from_numpy(digits[y].astype(np.int64)).to(settings.device),
-            ),
-            backbone,
-        )
-        for x, y in (("xtr", "ytr"), ("xte", "yte"))
-    )
+
+    def embedded(arrays: dict[str, np.ndarray], images: str, labels: str) -> Records:
+        pictures = pixels(torch.from_numpy(arrays[images]).to(settings.device))
+        answers = torch.from_numpy(arrays[labels].astype(np.int64)).to(settings.device)
+        return embed(Records(pictures, answers), backbone)
+
+    def letters() -> Records:
+        return embedded(load_arrays(settings, "cyrillic-letters.npz", "xte", "yte"), "xte", "yte")
+
+    public, private = embedded(digits, "xtr", "ytr"), embedded(digits, "xte", "yte")
     threshold = float(nearest_neighbour_errors(private, public).mean())
     head = TransferHead(classes=10, epochs=32, learning_rate=0.01, weight_decay=1e-5)
     name = "MNIST (resized to 32x32) on a backbone for Cyrillic letters, which stand in for EMNIST's"
-    return Setup(name, public, private, head, threshold, (26, 6))
+    return Setup(name, public, private, head, threshold, (26, 6), letters)
 
 
 def _letters_backbone(settings: Settings) -> torch.nn.Module:

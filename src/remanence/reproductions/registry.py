@@ -18,9 +18,16 @@ REPRODUCTIONS = {
         Reproduction(
             "maciazek-figure-4",
             "Heads trained by DP-SGD: what still comes back, and what it costs",
-            MACIAZEK_2025.at("Figure 4 and §4"),
+            MACIAZEK_2025.at("Figures 4, 5 and 16; §4"),
             f"{_HOME}.maciazek_private:figure_4",
             minutes=3,
+        ),
+        Reproduction(
+            "maciazek-defences",
+            "DP-SGD beside noise, rounding, wide initial weights and fewer epochs: attack and accuracy",
+            MACIAZEK_2025.at("§4, extended"),
+            f"{_HOME}.maciazek_private:defences",
+            minutes=4,
         ),
         Reproduction(
             "balle-figure-5",
@@ -69,6 +76,13 @@ REPRODUCTIONS = {
             "DP gradient descent: error, accuracy, and bounds over ε, with a gallery",
             BALLE_2022.at("Figures 8 and 9"),
             f"{_HOME}.balle_private:figure_8",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-cifar",
+            "A small convolutional network on coloured pictures: weights, answers, a prior that is off",
+            BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
+            f"{_HOME}.balle_cifar:cifar",
             minutes=3,
         ),
         Reproduction(
