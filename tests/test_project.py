@@ -35,6 +35,7 @@ LAYERS = [
     {"rounds"},
     {"game", "leave_one_out", "membership", "captured", "canaries", "decoding"},
     {"auditing"},
+    {"sweeping"},
     {"report", "integrations", "testing", "recorded_run", "one_run_audit", "head_audit", "attributes"},
     {"targets"},
     {"reproductions"},

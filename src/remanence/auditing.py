@@ -207,7 +207,7 @@ def audit(
             "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
         )
     confidence = 1 - (1 - CONFIDENCE) / len(chosen)
-    _announce(game, chosen, trials, seed, device)
+    announce(game, chosen, trials, seed, device)
     evidence, seconds = [], {}
     for attack in chosen:
         before = time.perf_counter()
@@ -244,7 +244,7 @@ def environment(started: datetime, seconds: Mapping[str, float], device: torch.d
     }
 
 
-def _announce(
+def announce(
     game: AnyGame, attacks: Sequence[Attack], trials: int | None, seed: int, device: torch.device | str
 ) -> None:
     """Tell the run folder about all attacks at once, so that what is left can be counted from the start."""

@@ -31,6 +31,7 @@ from remanence.cli_runs import (
     ExecutorOption,
     GpusPerUnit,
     JournalPlace,
+    Resume,
     UnitTrials,
     Workers,
 )
@@ -127,15 +128,7 @@ def audit(
     gpus_per_unit: GpusPerUnit = 0.0,
     unit_trials: UnitTrials = None,
     journal: JournalPlace = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            help="Continue the run in this folder; its target and options are known.",
-            callback=cli_runs.restore_options,
-            is_eager=True,
-            rich_help_panel="Past one process",
-        ),
-    ] = None,
+    resume: Resume = None,
 ) -> None:
     """Attack a model and hold the result against your limit.
 

@@ -1,15 +1,17 @@
-"""Where an audit's units run and where they are kept: options that commands share, and the command status."""
+"""Where an audit's units run and where they are kept: options that commands share; status and sweep."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli_output import console
+from remanence.cli_output import Device, Out, compute_device, console, default_folder
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -70,8 +72,39 @@ JournalPlace = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
+    """Add the commands to the command line."""
     app.command()(status)
+    app.command()(sweep)
+
+
+def restore_options(context: typer.Context, place: str | None) -> str | None:
+    """The options of the run that is continued become the defaults of this command."""
+    if place is not None:
+        from remanence.journal import existing
+
+        _, manifest = existing(place)
+        options = manifest["settings"].get("options")
+        if not options or options.get("command") != context.info_name:
+            raise InputError(
+                "This run was not begun by this command.",
+                needs=f"a folder of `remanence {context.info_name}`",
+                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
+                hint="the command that began it",
+            )
+        known = {name: value for name, value in options.items() if name != "command"}
+        context.default_map = {**known, "journal": place}
+    return place
+
+
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        help="Continue the run in this folder; its target and options are known.",
+        callback=restore_options,
+        is_eager=True,
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def executor(name: ExecutorName, workers: int | None, address: str, gpus: float) -> Executor:
@@ -114,25 +147,6 @@ def manifest_settings(game: AnyGame, options: Json) -> Json:
     }
 
 
-def restore_options(context: typer.Context, place: str | None) -> str | None:
-    """The options of the run that is continued become the defaults of this command."""
-    if place is not None:
-        from remanence.journal import existing
-
-        _, manifest = existing(place)
-        options = manifest["settings"].get("options")
-        if not options or options.get("command") != context.info_name:
-            raise InputError(
-                "This run was not begun by this command.",
-                needs=f"a folder of `remanence {context.info_name}`",
-                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
-                hint="the command that began it",
-            )
-        known = {name: value for name, value in options.items() if name != "command"}
-        context.default_map = {**known, "journal": place}
-    return place
-
-
 def check_same_run(place: str, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
     from remanence.journal import existing
@@ -171,6 +185,106 @@ def status(
         typer.echo(json.dumps({**asdict(found), "done": found.done, "left": found.left}, indent=2))
         return
     _show(found)
+
+
+def sweep(
+    target: Annotated[
+        str, typer.Argument(help="A built-in name (see `remanence targets`) or path/to/file.py:factory.")
+    ],
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            help="A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
+            "prior, and known_data=N or candidates=N.",
+        ),
+    ],
+    attack: Annotated[
+        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="How many targets to attack at each point.", show_default="the game's own"),
+    ] = None,
+    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json and nothing else.")] = False,
+    executor_name: ExecutorOption = ExecutorName.IN_PROCESS,
+    workers: Workers = None,
+    address: Address = "local",
+    gpus_per_unit: GpusPerUnit = 0.0,
+    unit_trials: UnitTrials = None,
+    journal: JournalPlace = None,
+    resume: Resume = None,
+) -> None:
+    """Audit a training at every combination of some of its settings: one table, one picture.
+
+    Writes sweep.json, sweep.md and sweep.svg, and an audit.json for each point. The exit code is 0 whatever the
+    verdicts are.
+    """
+    from remanence.attacks.catalogue import load_attack
+    from remanence.files import check_writable, write_files
+    from remanence.journal import Journal
+    from remanence.loading import load_game
+    from remanence.report import sweep as views
+    from remanence.storage import dumps
+    from remanence.sweeping import parse_axes
+    from remanence.sweeping import sweep as run_sweep
+    from remanence.verdict import Policy
+    from remanence.work import Run
+
+    axes, policy = parse_axes(settings), Policy(max_success)
+    attacks = [load_attack(name) for name in attack] if attack else None
+    folder = out or default_folder(target).with_name(f"{default_folder(target).name}-sweep")
+    check_writable(folder)
+    with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
+        game = load_game(target)
+        options = {
+            "command": "sweep",
+            "target": target,
+            "settings": settings,
+            "attack": attack,
+            "trials": trials,
+            "max_success": max_success,
+            "seed": seed,
+            "device": compute_device(device),
+            "unit_trials": unit_trials,
+            "out": str(folder),
+        }
+        about = manifest_settings(game, options)
+        if resume is not None:
+            check_same_run(resume, about)
+        run = Run(
+            executor(executor_name, workers, address, gpus_per_unit),
+            Journal(journal or folder),
+            unit_trials,
+            settings=about,
+            resume=resume is not None,
+        )
+        with run:
+            points = run_sweep(
+                game, axes, attacks, policy=policy, trials=trials, seed=seed,
+                device=options["device"], target=target,
+            )  # fmt: skip
+            for point in points:
+                point.result.save(folder / point.name)
+            title = f"{target}: {' × '.join(axes)}"
+            document = dumps(views.document(points, {"target": target, "seed": seed, "settings": axes}))
+            pages = {
+                "sweep.svg": views.svg(points, title),
+                "sweep.md": views.markdown(points, title, "sweep.svg"),
+                "sweep.json": document,
+            }
+            write_files(folder, {name: text.encode() for name, text in pages.items()})
+    if run.reused:
+        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+    if as_json:
+        typer.echo(document, nl=False)
+        return
+    console().print(views.table(points))
+    typer.echo(f"Result: {folder / 'sweep.md'}")
 
 
 def _show(found: RunStatus) -> None:

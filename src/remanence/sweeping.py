@@ -1,0 +1,203 @@
+"""A sweep: the same audit at several settings of the training, so that a setting can be chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from remanence import bounds
+from remanence.attacks.attack import Attack
+from remanence.auditing import AuditResult, announce, audit, compatible_attacks
+from remanence.exceptions import InputError
+from remanence.game import Game
+from remanence.leave_one_out import LeaveOneOut
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.membership import Membership
+from remanence.priors import FinitePrior, Prior
+from remanence.progress import track
+from remanence.rounds import AnyGame
+from remanence.verdict import Policy
+
+Setting = str | int | float | bool | None
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One audit of a sweep, and what was changed for it."""
+
+    settings: Settings
+    result: AuditResult
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """For a folder."""
+        return "-".join(f"{name}={value}" for name, value in self.settings.items())
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[Setting]]:
+    """Settings and their values from the command line.
+
+    >>> parse_axes(["noise_multiplier=0.5,1", "signs=true"])
+    {'noise_multiplier': [0.5, 1], 'signs': [True]}
+    """
+    axes = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip() or not all(value.strip() for value in values.split(",")):
+            raise InputError(
+                "The settings to go through cannot be read.",
+                needs="a name, an equals sign, and values with commas between them",
+                got=text,
+                hint="--set noise_multiplier=0.5,1,2",
+            )
+        if name in axes:
+            raise InputError(
+                "A setting was named twice.", needs="each once", got=name, hint="join the values"
+            )
+        axes[name] = [_value(value.strip()) for value in values.split(",")]
+    return axes
+
+
+def grid(axes: Mapping[str, Sequence[Setting]]) -> list[dict[str, Setting]]:
+    """Every combination, the last setting running fastest.
+
+    >>> grid({"steps": [1, 2], "momentum": [0.0]})
+    [{'steps': 1, 'momentum': 0.0}, {'steps': 2, 'momentum': 0.0}]
+    """
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
+    """The same game at other settings, and what had to be dropped.
+
+    Names are those of the mechanism's fields (`noise_multiplier`, `penalty`, `keep`), of the prior's (`counts`,
+    `set_size`), or `known_data` and `candidates`, which shorten those lists. A ceiling is computed anew where
+    one is known for such a mechanism.
+    """
+    if isinstance(game, Membership):
+        inner, note = with_settings(game.game, settings)
+        assert isinstance(inner, Game)
+        return Membership(inner), note
+    if (isinstance(game, LeaveOneOut) and game.release is not None) or not isinstance(
+        game, Game | LeaveOneOut
+    ):
+        raise InputError(
+            "This audit looks at a release that exists.",
+            needs="a game that trains, so that it can train with other settings",
+            got=type(game).__name__,
+            hint="LeaveOneOut(mechanism, data) or Game(mechanism, ...) without a release",
+        )
+    changed = game
+    for name, value in settings.items():
+        changed = _with_setting(changed, name, value)
+    if not game.bounds:
+        return changed, ""
+    try:
+        return replace(changed, bounds=(bounds.of(changed.mechanism, changed.guess().value),)), ""
+    except InputError as error:
+        return replace(changed, bounds=()), f"no ceiling: {error.summary}"
+
+
+def sweep(
+    game: AnyGame,
+    axes: Mapping[str, Sequence[Setting]],
+    attacks: Sequence[Attack] | None = None,
+    *,
+    policy: Policy | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    target: str = "game",
+) -> list[Point]:
+    """Audit at every combination of settings. Each result's intervals hold at 95 % for itself, not for all together."""
+    games = [(settings, *with_settings(game, settings)) for settings in grid(axes)]
+    for _, changed, _ in games:
+        announce(changed, attacks or compatible_attacks(changed), trials, seed, device)
+    points = []
+    for settings, changed, note in track(games, total=len(games), what="sweeping"):
+        result = audit(
+            changed, attacks, policy=policy, trials=trials, seed=seed, device=device, target=target
+        )
+        points.append(Point(settings, result, note))
+    return points
+
+
+def _value(text: str) -> Setting:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, int | float | bool) or found is None else text
+
+
+def _with_setting(game: Game | LeaveOneOut, name: str, value: Setting) -> Game | LeaveOneOut:
+    mechanism: Any = game.mechanism
+    if name in _fields(mechanism):
+        return replace(game, mechanism=replace(mechanism, **{name: _fitting(mechanism, name, value)}))
+    if isinstance(game, Game):
+        if name == "known_data" and game.known_data is not None:
+            return replace(game, known_data=game.known_data[: _count(name, value, len(game.known_data))])
+        if name == "candidates" and isinstance(game.prior, FinitePrior):
+            count = _count(name, value, len(game.prior.candidates))
+            return replace(game, prior=FinitePrior(game.prior.candidates[:count], game.prior.weights[:count]))
+        if name in _fields(game.prior):
+            sources = {"prior": game.prior, "targets": game.targets, "strangers": game.strangers}
+            having = {key: source for key, source in sources.items() if name in _fields(source)}
+            return replace(
+                game, **{k: replace(s, **{name: _fitting(s, name, value)}) for k, s in having.items()}
+            )
+    raise InputError(
+        f"The training has no setting named {name!r}.",
+        needs=f"one of {', '.join([*_fields(mechanism), *_fields(getattr(game, 'prior', None))])}; known_data or "
+        "candidates",
+        got=name,
+        hint="`remanence audit TARGET` prints the settings of its training",
+    )
+
+
+def _fields(value: Mechanism | Prior | None) -> list[str]:
+    """The settings of a mechanism or a prior that a number or a word can set."""
+    if not dataclasses.is_dataclass(value):
+        return []
+    plain = (str, int, float, bool, type(None))
+    return [
+        field.name for field in dataclasses.fields(value) if isinstance(getattr(value, field.name), plain)
+    ]
+
+
+def _fitting(owner: Any, name: str, value: Setting) -> Setting:
+    """The value as the kind of number that stood there before."""
+    before = getattr(owner, name)
+    fits = (
+        before is None
+        or value is None
+        or isinstance(value, type(before))
+        or (isinstance(before, float) and isinstance(value, int) and not isinstance(value, bool))
+    )
+    if not fits or (isinstance(value, bool) and not isinstance(before, bool | None)):
+        raise InputError(
+            f"{name} cannot be {value!r}.",
+            needs=f"a value like {before!r}",
+            got=repr(value),
+            hint=f"--set {name}={before}",
+        )
+    return float(value) if isinstance(before, float) and isinstance(value, int) else value
+
+
+def _count(name: str, value: Setting, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InputError(
+            f"{name} cannot be {value!r}.",
+            needs=f"a whole number from 1 to {most}, which the game has",
+            got=repr(value),
+            hint=f"--set {name}={most}",
+        )
+    return value
