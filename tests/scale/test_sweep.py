@@ -1,0 +1,143 @@
+"""Sweeps: other settings of the same training, each an audit of its own."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from conftest import dpsgd_game, heads_game, shortlist_game, synthetic
+from remanence import (
+    GLM,
+    InputError,
+    LeaveOneOut,
+    Logistic,
+    Membership,
+    Policy,
+    PriorAware,
+    bounds,
+    play,
+)
+from remanence.sweeping import grid, parse_axes, sweep, with_settings
+from remanence.targets import digits_noisy_sum
+
+
+def test_a_point_is_the_audit_of_the_game_with_that_setting():
+    points = sweep(
+        dpsgd_game(), {"noise_multiplier": [0.2, 5]}, [PriorAware()], trials=40, policy=Policy(0.9)
+    )
+    for point, noise in zip(points, (0.2, 5.0), strict=True):
+        expected = play(dpsgd_game(noise_multiplier=noise), PriorAware(), trials=40)
+        assert point.result.strongest.main == expected.main
+    rates = [point.result.strongest.main.rate for point in points]
+    assert rates[0] > rates[1], "more noise protects"
+
+
+def test_ceilings_follow_the_settings():
+    game = digits_noisy_sum()
+    changed, note = with_settings(game, {"noise_multiplier": 4, "candidates": 10})
+    assert changed.bounds[0].success == pytest.approx(bounds.of(changed.mechanism, 1 / 10).success)
+    assert changed.bounds[0].success != game.bounds[0].success
+    assert note == ""
+
+
+def test_a_ceiling_that_nobody_can_prove_is_dropped_and_said():
+    game = shortlist_game(candidates=4)
+    proven = with_bound(game)
+    changed, note = with_settings(proven, {"processes": 1})
+    assert changed.bounds == ()
+    assert "no proven ceiling" in note
+
+
+def with_bound(game):
+    from dataclasses import replace
+
+    return replace(game, bounds=(bounds.gaussian(0.25, noise_multiplier=1.0),))
+
+
+def test_known_data_candidates_and_sets_can_be_swept_too():
+    game = dpsgd_game()
+    changed, _ = with_settings(game, {"known_data": 7, "candidates": 3})
+    assert (len(changed.known_data), len(changed.prior.candidates)) == (7, 3)
+    sets, _ = with_settings(heads_game(), {"counts": 2})
+    assert (sets.prior.counts, sets.targets.counts) == (2, 2)
+
+
+def test_games_within_games_are_reached():
+    inner, _ = with_settings(Membership(dpsgd_game()), {"steps": 2})
+    assert inner.game.mechanism.steps == 2
+    alone, _ = with_settings(LeaveOneOut(GLM(Logistic()), synthetic()), {"penalty": 3})
+    assert alone.mechanism.penalty == 3.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nois": 1}, "no setting named 'nois'"),
+        ({"steps": 2.5}, "steps cannot be 2.5"),
+        ({"steps": True}, "steps cannot be True"),
+        ({"noise_multiplier": "much"}, "cannot be 'much'"),
+        ({"known_data": 1000}, "from 1 to 20"),
+        ({"candidates": 0}, "from 1 to 5"),
+        ({"sample_rate": 7}, "sample_rate cannot be used"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        with_settings(dpsgd_game(), settings)
+
+
+def test_a_model_that_exists_cannot_be_trained_otherwise():
+    mechanism = GLM(Logistic())
+    data = synthetic()
+    release = mechanism.release(data[1:], data[:1][None], None)
+    with pytest.raises(InputError, match="a release that exists"):
+        with_settings(LeaveOneOut(mechanism, data, release=release), {"penalty": 1.0})
+
+
+@pytest.mark.parametrize("text", ["noise", "=1", "noise=", "noise=1,,2"])
+def test_what_cannot_be_read_is_refused(text):
+    with pytest.raises(InputError, match="cannot be read"):
+        parse_axes([text])
+
+
+def test_a_setting_is_named_once_and_every_combination_is_visited():
+    with pytest.raises(InputError, match="named twice"):
+        parse_axes(["a=1", "a=2"])
+    assert len(grid(parse_axes(["a=1,2,3", "b=true,false", "c=none"]))) == 6
+
+
+def command(monkeypatch, capsys, *arguments):
+    from remanence.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0, *capsys.readouterr()
+
+
+def test_the_command_writes_a_table_a_picture_and_every_audit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["sweep", "digits-noisy-sum", "--set", "noise_multiplier=0.5,4", "--set", "candidates=10,100"]
+    code, out, _ = command(
+        monkeypatch, capsys, *arguments, "--trials", "30", "--max-success", "0.3", "--out", "s"
+    )
+    assert code == 0
+    assert out.count("retrain-and-compare") == 4
+    assert "PROTECTED" in out
+    found = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert [point["settings"]["noise_multiplier"] for point in found["points"]] == [0.5, 0.5, 4, 4]
+    for point in found["points"]:
+        folder = "-".join(f"{name}={value}" for name, value in point["settings"].items())
+        stored = json.loads((tmp_path / "s" / folder / "audit.json").read_text())
+        assert stored["evidence"] == point["audit"]["evidence"]
+    picture = ET.fromstring((tmp_path / "s" / "sweep.svg").read_text())  # noqa: S314
+    words = "".join(picture.itertext())
+    assert "ceiling, candidates 100" in words
+    assert "![digits-noisy-sum" in (tmp_path / "s" / "sweep.md").read_text()
+    code, again, told = command(monkeypatch, capsys, "sweep", "--resume", "s")
+    assert "were there already, 0 were played" in told
+    assert again == out
+    code, _, told = command(monkeypatch, capsys, "audit", "--resume", "s")
+    assert code == 2
+    assert "s: sweep" in told
