@@ -75,12 +75,12 @@ def cifar(settings: Settings) -> Outcome:
     """Weights over the number of shadows, logits, and shadows of other kinds of pictures."""
     small = settings.small
     data = _photographs(settings) if small else _cifar(settings)
-    study = Study(settings, data, 300 if small else 3000, 64 if small else 256)
+    study = Study(settings, data, 300 if small else 2000, 64 if small else 256)
     network = (
         convolutional_network(16, (8, 16), 10, 4) if small else convolutional_network(32, (32, 64), 44, 10)
     )
-    training = SGD(AnyModule(network), 30 if small else 40, 0.1, 0.9, initial_seed=0)
-    shadows = study.shadows(training, 800 if small else 16_000)
+    training = SGD(AnyModule(network), 30 if small else 40, 0.05, 0.9, initial_seed=0)
+    shadows = study.shadows(training, 800 if small else 10_000)
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": data.targets.features[:_SHOWN]}
 
@@ -90,7 +90,7 @@ def cifar(settings: Settings) -> Outcome:
         if len(found.guesses) == len(data.targets):
             shown[f"{label}, {len(seen):,}"] = found.guesses.features[:_SHOWN, 0]
 
-    for count in (200, 800) if small else (10_000, 16_000):
+    for count in (200, 800) if small else (5000, 10_000):
         play("weights", study, training, first(shadows, count))
     probes = Queried(training, data.public[: 50 if small else 500])
     play("logits", study, probes, asked(probes, shadows), None if small else PAPER_BLACK_BOX)
