@@ -21,7 +21,7 @@ from remanence.auditing import AuditResult
 from remanence.bounds import Segment, dpsgd
 from remanence.canaries import Canaries, crafted, mislabelled, real
 from remanence.cli import main
-from remanence.integrations.opacus import record
+from remanence.integrations.opacus import _rate, record
 from remanence.one_run_audit import audit_run
 from remanence.recorded_run import _chance_correlation, accounted_schedule, read_run
 from remanence.verdict import Policy, Verdict
@@ -431,7 +431,10 @@ def test_a_hundred_correct_runs_are_seldom_contradicted(tmp_path):
     assert contradicted <= 5 + 4 * 2.2  # 5 % and four standard deviations
 
 
-def test_breaking_off_an_epoch_does_not_confuse_the_batches(tmp_path):
+@pytest.mark.parametrize(
+    ("habit", "workers"), [("breaks off", 0), ("skips", 0), ("evaluates", 0), ("breaks off", 2), ("skips", 2)]
+)
+def test_no_habit_of_a_loop_confuses_the_batches(tmp_path, habit, workers):
     torch.manual_seed(0)
     features = torch.randn(KNOWN, FEATURES)
     features[:, 0] = torch.arange(KNOWN)  # every record carries its place
@@ -441,7 +444,7 @@ def test_breaking_off_an_epoch_does_not_confuse_the_batches(tmp_path):
     private, optimizer, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=30),
+        data_loader=DataLoader(data, batch_size=30, num_workers=workers, persistent_workers=workers > 0),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
     )
@@ -449,12 +452,19 @@ def test_breaking_off_an_epoch_does_not_confuse_the_batches(tmp_path):
     with record(engine, optimizer, private, loader, out=tmp_path / "run"):
         for _ in range(3):
             for index, (x, y) in enumerate(loader):
-                if index == 2:
+                if index == 2 and habit == "breaks off":
                     break  # with a batch in hand that no step uses
+                if index == 2 and habit == "skips":
+                    continue
                 places += x[:, 0].int().tolist()
                 cross_entropy(private(x), y).backward()
                 optimizer.step()
                 optimizer.zero_grad()
+                if index == 2 and habit == "evaluates":  # on the training data, in the middle of an epoch
+                    private.eval()
+                    for other, _ in loader:
+                        private(other)
+                    private.train()
     assert load_file(tmp_path / "run" / "batches.safetensors")["indices"].tolist() == places
 
 
@@ -523,3 +533,18 @@ def _leaving(out):
         return cross_entropy(logits, labels)
 
     return loss
+
+
+def test_the_rate_of_a_first_step_in_virtual_batches_is_that_of_the_logical_ones():
+    data = TensorDataset(torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,)))
+    model = nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    _, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=30),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
+        assert _rate(engine, split) == _rate(engine, loader) == 30 / KNOWN

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import torch
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.optimizers import DPOptimizer
-from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
@@ -26,7 +25,7 @@ from torch.utils.data import DataLoader
 from remanence.canaries import Canaries
 from remanence.decoding import Decoder
 from remanence.exceptions import InputError
-from remanence.integrations.opacus_steps import Steps
+from remanence.integrations.opacus_steps import Steps, sampler_of
 from remanence.recording import STEP, RecordingWriter
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -60,7 +59,7 @@ def record(
     numbers = sum(parameter.numel() for parameter in optimizer.params)
     whole = numbers <= _LARGEST_WHOLE if keep is None else keep == "whole"
     writer = RecordingWriter(Path(out), precision=precision)
-    steps = Steps(optimizer, _sampler(loader), positions)
+    steps = Steps(optimizer, sampler_of(loader), positions)
     decoder = None if canaries is None else Decoder(len(canaries), canaries.candidates)
 
     def read(
@@ -168,16 +167,10 @@ def _check(
         )
 
 
-def _sampler(loader: DataLoader[Any]) -> Any:
-    """What draws the logical batches, under a BatchMemoryManager too."""
-    sampler = loader.batch_sampler
-    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
-
-
 def _rate(privacy_engine: PrivacyEngine, loader: DataLoader[Any]) -> float:
     """The sampling rate that the accountant has been told, or will be told first."""
-    history = privacy_engine.accountant.history
-    return history[-1][1] if history else getattr(loader, "sample_rate", 1 / len(loader))
+    history, sampler = privacy_engine.accountant.history, sampler_of(loader)
+    return history[-1][1] if history else getattr(sampler, "sample_rate", 1 / max(1, len(sampler)))
 
 
 def _positions(loader: DataLoader[Any], canaries: Canaries | None) -> range:

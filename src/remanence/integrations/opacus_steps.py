@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from remanence.exceptions import InputError
 
@@ -29,7 +30,9 @@ class Steps:
         self.norms: list[float] = []  # clipping norms
         self.canary_sum = torch.empty(0)  # clipped gradients of the canaries in the current step
         self._optimizer, self._sampler, self._canaries = optimizer, sampler, canaries
-        self._drawn: deque[list[int]] = deque()  # batches that the sampler has drawn and no step has used
+        self._yielded: list[
+            list[int]
+        ] = []  # batches that the loop was given since gradients were last clipped
         self._members: list[int] = []  # of the current step
         self._indices: list[Tensor] = []
         self._sums: Tensor | None = (
@@ -43,16 +46,14 @@ class Steps:
     @contextmanager
     def watching(self, take: Take) -> Iterator[None]:
         """Follow the sampler and the optimizer, and let go of both at the end."""
-        optimizer, sampler = self._optimizer, self._sampler
-        clip, add_noise, kind = optimizer.clip_and_accumulate, optimizer.add_noise, type(sampler)
+        optimizer = self._optimizer
+        clip, add_noise, iterate = optimizer.clip_and_accumulate, optimizer.add_noise, DataLoader.__iter__
         own = {name: value for name, value in vars(optimizer).items() if name in _WATCHED}
-        drawn = self._drawn
 
-        def draw(this: Any) -> Iterator[list[int]]:
-            drawn.clear()  # what an epoch that was broken off had drawn ahead is never used
-            for batch in kind.__iter__(this):
-                drawn.append([int(index) for index in batch])
-                yield batch
+        def follow(this: DataLoader[Any]) -> Iterator[Any]:
+            if sampler_of(this) is not self._sampler:
+                return iterate(this)
+            return self._follow(this, iterate)
 
         def clip_and_accumulate() -> None:
             self._clipped()
@@ -62,16 +63,29 @@ class Steps:
             add_noise()
             self._finish_step(take)
 
-        # A for loop looks __iter__ up in the class, so the one sampler gets a class of its own.
-        sampler.__class__ = type(kind.__name__, (kind,), {"__iter__": draw})
+        # A BatchMemoryManager makes a loader of its own around the same sampler: all of them are looked at.
+        DataLoader.__iter__ = follow  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.clip_and_accumulate, optimizer.add_noise = clip_and_accumulate, noise_added
         try:
             yield
         finally:
-            sampler.__class__ = kind
+            DataLoader.__iter__ = iterate
             for name in _WATCHED:
                 delattr(optimizer, name)
             vars(optimizer).update(own)
+
+    def _follow(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
+        """The loader's batches; workers draw ahead, so that who is in one is noted when the loop is given it."""
+        plain = loader.batch_sampler
+        vars(loader)["batch_sampler"] = _Noted(plain)  # a loader refuses to have it set
+        try:
+            batches = iterate(loader)
+        finally:
+            vars(loader)["batch_sampler"] = plain
+        drawn = batches._index_sampler.drawn  # persistent workers keep the sampler of their first epoch
+        for place, batch in enumerate(batches):
+            self._yielded.append(drawn[place])
+            yield batch
 
     @torch.no_grad()
     def _clipped(self) -> None:
@@ -87,24 +101,18 @@ class Steps:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def _take(self, rows: int) -> list[int]:
-        """The next records that the sampler has drawn."""
+        """Who these gradients belong to: the last batches that the loop was given. Earlier ones were skipped."""
         members: list[int] = []
-        while len(members) < rows and self._drawn:
-            batch = self._drawn[0]
-            wanted = rows - len(members)
-            members += batch[:wanted]
-            if wanted >= len(batch):
-                self._drawn.popleft()
-            else:
-                self._drawn[0] = batch[wanted:]
-        if rows == 0 and self._drawn and not self._drawn[0]:
-            self._drawn.popleft()
-        if len(members) < rows:
+        while len(members) < rows and self._yielded:
+            members = self._yielded.pop() + members
+        self._yielded.clear()
+        if len(members) != rows:
             raise InputError(
                 "A batch did not come from the loader.",
-                needs="training on the batches of the loader that is recorded, each once",
-                got=f"a batch of {rows} records, of which the loader drew {len(members)}",
-                hint="record the loader that the loop iterates over, and take a step before an epoch ends",
+                needs="training on whole batches of the loader that is recorded, each once",
+                got=f"the gradients of {rows} records, where the last batches have {len(members)}",
+                hint="record the loader that the loop iterates over, and skip no batch between two that are "
+                "accumulated into one step",
             )
         return members
 
@@ -169,6 +177,29 @@ class Steps:
             "noise_correlation": _largest_correlation(sketches),
             "noise_numbers": sketches.shape[1],
         }
+
+
+class _Noted:
+    """A sampler of batches that remembers what it has drawn."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.drawn: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.drawn.clear()
+        for batch in self._sampler:
+            self.drawn.append([int(index) for index in batch])
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+def sampler_of(loader: DataLoader[Any]) -> Any:
+    """What draws the logical batches, under a BatchMemoryManager too."""
+    sampler = loader.batch_sampler
+    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
 
 
 def _largest_correlation(sketches: Tensor) -> float:
