@@ -418,6 +418,13 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
     )
     with pytest.raises(InputError, match="not the file that was recorded"):
         audit_run(tmp_path / "forged", policy=POLICY)
+    manifest = tmp_path / "run" / "manifest.json"
+    whole = json.loads(manifest.read_text())
+    for name in set(whole) - {"opacus", "torch", "remanence", "accountant", "kept"}:
+        for worse in (None, [], {"mean": None}, -1):
+            manifest.write_text(json.dumps({**whole, name: worse}))
+            with pytest.raises(InputError, match=f"manifest.json at {name}"):
+                audit_run(tmp_path / "run", policy=POLICY)
 
 
 @pytest.mark.slow

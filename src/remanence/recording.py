@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, final
 
+import jsonschema
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -24,6 +25,41 @@ MANIFEST = "manifest.json"
 STEP = ("parameters", "gradients", "known")  # the tensors of one step
 FORMAT = 1
 _SHARD_BYTES = 2**26
+
+_COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
+_MOMENTS = {
+    "type": "object",
+    "properties": {"mean": _NUMBER, "variance": _NUMBER},
+    "required": ["mean", "variance"],
+}
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "format": {"const": FORMAT},
+        "claimed": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT]},
+        },
+        "records": {"type": "integer", "minimum": 1},
+        "steps": {"type": "integer", "minimum": 1},
+        "parameters": {"type": "integer", "minimum": 1},
+        "max_grad_norm": _NUMBER,
+        "batch_sizes": _MOMENTS,
+        "batches_per_record": _MOMENTS,
+        "repeated_in_a_step": _COUNT,
+        "clipping_error": _NUMBER,
+        "noise_correlation": _NUMBER,
+        "noise_numbers": _COUNT,
+        "files": {"type": "object", "additionalProperties": {"type": "string"}},
+        "canaries": {
+            "type": "object",
+            "properties": {"count": _COUNT, "candidates": _COUNT, "design": {"type": "string"}},
+            "required": ["count", "candidates", "design", "sha256"],
+        },
+    },
+}
+_SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name != "canaries"]
 
 Json = dict[str, Any]
 
@@ -135,14 +171,15 @@ def read_recording(folder: Path) -> Recording:
     """Read the manifest of a recording; refuse, with the reason, what is not one."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        wanted = {"format", "claimed", "records", "steps", "files", "parameters", "max_grad_norm"}
-        missing = wanted - manifest.keys() if isinstance(manifest, dict) else wanted
+        jsonschema.Draft202012Validator(_SCHEMA).validate(manifest)
+    except jsonschema.ValidationError as error:
+        raise unreadable(
+            folder, f"{MANIFEST} at {error.json_path.removeprefix('$.')}: {error.message[:200]}"
+        ) from None
     except OSError as error:
         raise unreadable(folder, f"{MANIFEST}: {error.strerror}") from None
     except ValueError as error:
         raise unreadable(folder, f"{MANIFEST} is not JSON: {error}") from None
-    if missing or manifest["format"] != FORMAT:
-        raise unreadable(folder, f"{MANIFEST} lacks {', '.join(sorted(missing)) or f'format {FORMAT}'}")
     return Recording(folder, manifest)
 
 
