@@ -26,7 +26,7 @@ from torch import Tensor
 from remanence.exceptions import InputError
 from remanence.folders import Folder, LocalFolder, open_folder
 
-MANIFEST, BEAT, LOG, UNITS = "run.json", "beat.json", "log.txt", "units"
+MANIFEST, BEAT, LOG, UNITS, LEARNING = "run.json", "beat.json", "log.txt", "units", "learning"
 
 Json = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -130,14 +130,15 @@ class Journal:
         manifest = self._manifest()
         wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
         self.folder.remove(map(_file, self.finished() - wanted))
-        self.folder.remove([BEAT])
+        self.folder.remove([BEAT, *(f"{LEARNING}/{name}" for name in self.folder.names(LEARNING))])
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._put(MANIFEST, {**manifest, "finished": now})
 
-    def forget(self) -> None:
+    def forget_if_empty(self) -> None:
         """Leave no trace of a run that has nothing to be continued."""
-        self.folder.remove([MANIFEST, BEAT])
-        self.folder.prune()
+        if not self.finished() and not self.folder.names(LEARNING):
+            self.folder.remove([MANIFEST, BEAT])
+            self.folder.prune()
 
     def manifest(self) -> Json | None:
         """What the run is; None where there is none yet."""
@@ -162,7 +163,7 @@ class Journal:
         """Where learning may keep its state between kills; None where the journal is not on this machine."""
         if not isinstance(self.folder, LocalFolder):
             return None
-        folder = self.folder.path / "learning"
+        folder = self.folder.path / LEARNING
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
 from remanence.releases import Release
-from remanence.work import Do, Tensors
+from remanence.work import Do, Tensors, unit_seed
 
 
 @dataclass(frozen=True)
@@ -197,11 +196,9 @@ def stream(seed: int, name: str, device: torch.device | str, unit: int = 0) -> t
 
 
 def stream_seed(seed: int, name: str, unit: int = 0) -> int:
-    """The seed of a stream; units draw from independent children of it.
+    """The seed of a stream.
 
     >>> stream_seed(0, "training") == stream_seed(0, "training", 1)
     False
     """
-    sequence = np.random.SeedSequence([seed, *name.encode()], spawn_key=(unit,) if unit else ())
-    words = sequence.generate_state(2, np.uint32)
-    return (int(words[0]) << 32) | int(words[1])
+    return unit_seed([seed, *name.encode()], unit)

@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, Self, final
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from remanence.exceptions import InputError
+from remanence.fingerprints import code_version, fingerprint
 from remanence.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.progress import note, track
 
@@ -131,8 +134,8 @@ class Run:
             return
         if kind is None:
             self.journal.finish()
-        elif not self.journal.finished():
-            self.journal.forget()
+        else:
+            self.journal.forget_if_empty()
 
     def describe(self) -> dict[str, str]:
         """What a result says about where its units ran; only their size matters to who wants it again."""
@@ -143,6 +146,12 @@ class Run:
     def shows(self) -> bool:
         """Whether units may hold reconstructions: in memory always, on disk on request."""
         return self.journal is None or self.galleries
+
+    def checkpoint(self, belongs_to: str) -> Path | None:
+        """A file of the run folder in which one thing that is learnt may keep its state between kills."""
+        if self.journal is None:
+            return None
+        return self.journal.checkpoint(fingerprint(code_version(), belongs_to))
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""
@@ -226,6 +235,17 @@ _CURRENT: ContextVar[Run] = ContextVar("run")
 def current() -> Run:
     """The run of the innermost `with` statement; in this process and in memory where there is none."""
     return _CURRENT.get(None) or Run()
+
+
+def unit_seed(entropy: Sequence[int], unit: int) -> int:
+    """The seed of a unit's stream: units draw from independent children of one seed.
+
+    >>> unit_seed([0], 1) == unit_seed([0], 2)
+    False
+    """
+    sequence = np.random.SeedSequence(entropy, spawn_key=(unit,) if unit else ())
+    words = sequence.generate_state(2, np.uint32)
+    return (int(words[0]) << 32) | int(words[1])
 
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)

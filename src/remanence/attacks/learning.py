@@ -19,6 +19,7 @@ from remanence.exceptions import InputError
 from remanence.progress import track
 
 Model = TypeVar("Model", bound=nn.Module)
+Batch = TypeVar("Batch")
 _AVERAGING = 0.999
 _LOOKS = 20  # how often held-out shadows are looked at
 _PATIENCE = 8  # looks without progress before learning stops
@@ -37,10 +38,15 @@ class Learner:
     def fit(
         self,
         network: Model,
-        loss: Callable[[nn.Module], Tensor],
+        draw: Callable[[], Batch],
+        loss: Callable[[nn.Module, Batch], Tensor],
         quality: Callable[[Model], tuple[float, str]],
     ) -> Model:
-        """The averaged network at the look where held-out shadows came out best (a higher quality is better)."""
+        """The averaged network at the look where held-out shadows came out best (a higher quality is better).
+
+        `draw` makes all random choices of a step, and `loss` none: learning that goes on from a checkpoint draws
+        what it has seen once more, and ends with the same bits as if it had never been interrupted.
+        """
         for parameter in network.parameters():
             if parameter.ndim == 4:  # convolutions are several times faster this way on a GPU
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
@@ -66,13 +72,17 @@ class Learner:
             "schedule": schedule,
         }
         self._resume(parts, state)
+        for _ in range(state["step"]):
+            draw()
         look_every = max(1, self.steps // _LOOKS)
         said = ""
-        bar = track(range(state["step"], self.steps), total=self.steps, what=lambda: f"learning{said}")
+        last = state["step"] if state["stale"] >= _PATIENCE else self.steps
+        bar = track(range(state["step"], last), total=self.steps, what=lambda: f"learning{said}")
         for step in bar:
             network.train()
+            batch = draw()
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                value = loss(network)
+                value = loss(network, batch)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
             optimizer.step()
@@ -95,7 +105,10 @@ class Learner:
             return
         temporary = self.checkpoint.with_suffix(".part")
         states = {name: part.state_dict() for name, part in parts.items()}
-        torch.save({**states, "state": state, "fingerprint": self.fingerprint}, temporary)
+        with temporary.open("wb") as file:
+            torch.save({**states, "state": state, "fingerprint": self.fingerprint}, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, self.checkpoint)  # noqa: PTH105
 
     def _resume(self, parts: dict, state: dict) -> None:

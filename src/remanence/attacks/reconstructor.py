@@ -8,7 +8,7 @@ records, and the network draws one record of each class that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -28,6 +28,7 @@ from remanence.priors import EmpiricalPrior, StratifiedPrior
 from remanence.records import Records
 from remanence.releases import Gradient, Logits, Release, Weights
 from remanence.roc import Roc
+from remanence.work import current
 
 _HELD_OUT = 500  # shadows that show how learning goes
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
@@ -46,7 +47,7 @@ class Reconstructor(Attack[Release]):
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
     the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has, instead of
     one for each class. `perceptual` is a network whose features should agree too. With a `checkpoint`
-    file, learning goes on where it was killed.
+    file, or in a run folder, learning goes on where it was killed.
     """
 
     mode: str = "strong"
@@ -58,7 +59,7 @@ class Reconstructor(Attack[Release]):
     perceptual: nn.Module | None = None
     ensemble: int = 1
     conditional: bool = True
-    checkpoint: Path | None = None
+    checkpoint: Path | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
     def __post_init__(self) -> None:
@@ -134,29 +135,34 @@ class Reconstructor(Attack[Release]):
         stream = batches(farm, stored, self.batch, network.reader.prepare)
         prepared = network.reader.prepare(trial.tensors)
 
-        def loss(model: nn.Module) -> Tensor:
-            with torch.autocast(
-                generator.device.type, enabled=False
-            ):  # shadows are trained as the victim was
-                shadows = next(stream)
+        def draw() -> tuple[Shadows, Tensor | None]:
+            shadows = next(stream)
             if network.places is None:
-                return self._loss(model(shadows.tensors, None), shadows.targets.features)
-            asked = torch.randint(
-                len(network.places), (len(shadows),), generator=generator, device=generator.device
+                return shadows, None
+            count = len(network.places)
+            return shadows, torch.randint(
+                count, (len(shadows),), generator=generator, device=generator.device
             )
+
+        def loss(model: nn.Module, batch: tuple[Shadows, Tensor | None]) -> Tensor:
+            shadows, asked = batch
+            if network.places is None or asked is None:
+                return self._loss(model(shadows.tensors, None), shadows.targets.features)
             rows = torch.arange(len(shadows), device=asked.device)[:, None]
             return self._loss(
                 model(shadows.tensors, asked), shadows.targets.features[rows, network.places[asked]]
             )
 
+        fingerprint = self._fingerprint(farm.knowledge, generator)
+        checkpoint = self.checkpoint or current().checkpoint(fingerprint)
         learner = Learner(
             steps=self.steps,
             learning_rate=self.learning_rate or network.learning_rate,
             scheduled=self.mode == "strong",
-            checkpoint=None if self.checkpoint is None else self.checkpoint.with_suffix(f".{member}.pt"),
-            fingerprint=self._fingerprint(farm.knowledge, generator),
+            checkpoint=None if checkpoint is None else checkpoint.with_suffix(f".{member}.pt"),
+            fingerprint=fingerprint,
         )
-        return learner.fit(network, loss, lambda model: trial.quality(model, prepared))
+        return learner.fit(network, draw, loss, lambda model: trial.quality(model, prepared))
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
         """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from remanence.adversary import Knowledge
+from remanence.fingerprints import code_version, device_kind, fingerprint
+from remanence.journal import Plan
 from remanence.priors import EmpiricalPrior, StratifiedPrior
-from remanence.progress import track
-from remanence.records import Records, concatenate
+from remanence.records import Records
+from remanence.work import current, unit_seed
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,25 @@ class ShadowFarm:
                 for _ in range(rounds)
             ]
             targets = prior.records[torch.cat(orders)[:count, None].to(prior.records.labels.device)]
-        starts = range(0, count, most)
-        parts = [
-            self.block(targets=targets[start : start + most])
-            for start in track(starts, total=len(starts), what="training shadows")
-        ]
-        tensors = {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}
-        return Shadows(tensors, concatenate([part.targets for part in parts]))
+        # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
+        own = fingerprint(self.generator)
+        mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
+        device = device_kind(self.generator.device)
+        inputs = fingerprint(code_version(), torch.__version__, device, mechanism, known, targets, own)
+        plan = Plan("training shadows", inputs, count, most)
+        train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
+        parts = current().perform(plan, lambda: train)
+        where = self.generator.device
+        tensors = {name: torch.cat([part[name] for part in parts]).to(where) for name in parts[0]}
+        return Shadows(tensors, targets)
+
+
+def _train_block(
+    knowledge: Knowledge, targets: Records, seed: int, device: torch.device, most: int, block: int, count: int
+) -> dict[str, Tensor]:
+    generator = torch.Generator(device).manual_seed(unit_seed([seed], block))
+    chosen = targets[block * most : block * most + count]
+    return dict(knowledge.mechanism.release(knowledge.known_data, chosen, generator).tensors)
 
 
 def batches(

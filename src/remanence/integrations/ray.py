@@ -6,6 +6,7 @@ anybody: usage statistics are switched off before Ray is loaded.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from remanence.journal import Tensors
 from remanence.processes import ATTEMPTS
 from remanence.work import Task
 
+_PATIENCE = 5.0  # seconds for a cluster to answer
 _AHEAD = 2  # units under way for each that can run: the next one is there when a worker is free
 
 
@@ -94,6 +96,8 @@ class Ray:
         if not ray.is_initialized():
             local = self.address == "local"
             try:
+                if ":" in self.address:  # Ray itself would end this process after minutes
+                    asyncio.run(_knock(self.address))
                 ray.init(
                     address=self.address,
                     num_cpus=self.slots if local else None,
@@ -101,14 +105,21 @@ class Ray:
                     log_to_driver=False,
                     logging_level="ERROR",
                 )
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise InputError(
                     "The Ray cluster cannot be reached.",
                     needs="local, auto, or the host:port of a cluster that runs",
-                    got=f"{self.address}: {str(error).splitlines()[0][:200]}",
+                    got=f"{self.address}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}",
                     hint="ray status, on the machine that should join",
                 ) from None
         return ray
+
+
+async def _knock(address: str) -> None:
+    """Raise where nobody listens at the address that the user gave."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), _PATIENCE)
+    writer.close()
 
 
 def _carry_out(shared: list[Any], number: int) -> Tensors | RemanenceError:

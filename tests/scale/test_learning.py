@@ -1,0 +1,73 @@
+"""Shadow models are units too, and what an attack learns outlives a kill."""
+
+import pytest
+import torch
+
+from conftest import heads_game, network_game
+from remanence import Reconstructor, play
+from remanence.attacks.learning import Learner
+from remanence.attacks.shadows import ShadowFarm, split
+from remanence.journal import Journal
+from remanence.processes import Processes
+from remanence.rounds import stream
+from remanence.run_status import read_status
+from remanence.work import Run
+
+ATTACK = Reconstructor(steps=40, batch=16, shadows=60, width=16)
+
+
+def farm(game):
+    return ShadowFarm(split(game.knowledge)[0], stream(0, "attack", "cpu"))
+
+
+def same(one, other):
+    assert one.tensors.keys() == other.tensors.keys()
+    return all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
+
+
+def test_shadows_are_the_same_wherever_they_are_trained(tmp_path, monkeypatch):
+    game = network_game(initial_seed=None)  # training that draws
+    monkeypatch.setattr(type(game.mechanism), "trials_at_once", lambda *_: 25)
+    alone = farm(game).stored(60)
+    with Run(Processes(2), Journal(tmp_path)):
+        assert same(farm(game).stored(60), alone)
+    assert read_status(tmp_path).works[0].units == 3
+    with Run(journal=Journal(tmp_path), resume=True) as run:
+        assert same(farm(game).stored(60), alone)
+        assert (run.reused, run.played) == (3, 0)
+    first, second = (alone.tensors["parameters"][i : i + 25].std(0) for i in (0, 25))
+    assert not torch.equal(first, second), "blocks that repeat each other are not independent"
+
+
+def test_shadow_units_hold_no_records(tmp_path):
+    game = network_game()
+    with Run(journal=Journal(tmp_path)):
+        shadows = farm(game).stored(40)
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "units").iterdir())
+    for record in shadows.targets.features[:5]:
+        assert record.numpy().tobytes() not in stored
+
+
+@pytest.mark.parametrize("game", [network_game(), heads_game()], ids=["stored shadows", "streamed shadows"])
+def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch, game):
+    attack = ATTACK if game.known_data is not None else Reconstructor(steps=40, batch=16, width=16)
+    whole = play(game, attack, trials=30)
+    store, stored = Learner._store, []
+
+    def killed(self, parts, state):
+        store(self, parts, state)
+        stored.append(state["step"])
+        if len(stored) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "_store", killed)
+    with pytest.raises(KeyboardInterrupt), Run(journal=Journal(tmp_path)):
+        play(game, attack, trials=30)
+    assert stored == [2, 4, 6]
+    assert len(list((tmp_path / "learning").iterdir())) == 1
+    stored.append(0)
+    with Run(journal=Journal(tmp_path)):
+        again = play(game, attack, trials=30)
+    assert stored[4] == 8, "learning began anew"
+    assert torch.equal(again.arrays["error"], whole.arrays["error"])
+    assert not list((tmp_path / "learning").iterdir()), "what was learnt is not kept longer than needed"
