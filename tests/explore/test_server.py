@@ -76,6 +76,19 @@ def test_another_host_or_origin_is_refused(page, headers, method, path):
     assert refused.json()["error"].startswith("This page answers its own address")
 
 
+def test_another_site_s_picture_is_no_question(page):
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        asked = page.get("/api/estimate", params=QUESTION, headers={"sec-fetch-site": site})
+        assert asked.status_code == status
+    assert page.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to the page
+
+
+def test_the_port_that_browsers_leave_out_is_welcome():
+    for port, status in ((80, 200), (8000, 403)):
+        client = TestClient(application(port), base_url="http://localhost")
+        assert client.get("/", headers={"host": "localhost"}).status_code == status
+
+
 def test_its_own_origin_is_welcome(page):
     for name in ("127.0.0.1", "localhost"):
         headers = {"host": f"{name}:8000", "origin": f"http://{name}:8000"}

@@ -139,7 +139,8 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
-        self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        names = {"127.0.0.1", "localhost"}
+        self.hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -154,7 +155,13 @@ class _Guard:
 
         host, origin = headers.get("host", ""), headers.get("origin")
         answer: ASGIApp = self.app
-        if host not in self.hosts or (origin is not None and origin != f"http://{host}"):
+        # Without an origin: another site's picture whose address is a question, which would cost computing time.
+        asked_by = headers.get("sec-fetch-site", "none") if scope["path"].startswith("/api/") else "none"
+        foreign = (origin is not None and origin != f"http://{host}") or asked_by in (
+            "cross-site",
+            "same-site",
+        )
+        if host not in self.hosts or foreign:
             answer = _refusal(403, "This page answers its own address on this machine and nothing else.")
         try:
             await answer(scope, receive, send_guarded)
