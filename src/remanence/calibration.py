@@ -144,6 +144,9 @@ def noise_for_epsilon(
         return math.log(delta_upper(segment, epsilon)) - log_delta
 
     start = guess or max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
+    if guess is None and sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
+        tail = -float(ndtri(delta))
+        start = math.sqrt(steps) / (math.sqrt(max(tail, 0.0) ** 2 + 2 * epsilon) - max(tail, 0.0))
     end, step = (certified if certify else None), (0.02 if guess else 0.2)
     return _least_noise(
         lambda noise: replace(shape, noise_multiplier=noise), excess, end, start, step
