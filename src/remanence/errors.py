@@ -244,11 +244,13 @@ def nearest_neighbour_errors(
     >>> nearest_neighbour_errors(Records(torch.tensor([[1.0], [7.0]]), torch.zeros(2)), pool)
     tensor([1., 9.], dtype=torch.float64)
     """
-    rows = max(1, _PAIR_NUMBERS // (len(pool) * pool.flat.shape[-1]))
+    squared = error is mean_squared_error  # one matrix product instead of all differences
+    rows = max(1, _PAIR_NUMBERS // (len(pool) * (8 if squared else pool.flat.shape[-1])))
+    right = pool.flat.double() if squared else pool.flat
     nearest = []
     for start in range(0, len(targets), rows):
-        if error is mean_squared_error:  # one matrix product instead of all differences
-            left, right = targets[start : start + rows].flat.double(), pool.flat.double()
+        if squared:
+            left = targets[start : start + rows].flat.double()
             squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
             errors = squares.clamp(min=0) / left.shape[1]
         else:

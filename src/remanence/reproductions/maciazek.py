@@ -123,7 +123,7 @@ def prepare(game: Game, attack: Reconstructor, settings: Settings) -> tuple[Reco
 
 def for_seconds(game: Game, attack: Reconstructor, settings: Settings, seconds: float) -> Reconstructor:
     """The same attack with as many steps as fit into so many seconds, from the time of two short runs."""
-    short, long = 20, 120
+    short, long = 20, 60
     prepare(game, replace(attack, steps=2), settings)  # what the first run of its kind takes longer
     first, second = (prepare(game, replace(attack, steps=steps), settings)[1] for steps in (short, long))
     each = max(second - first, 1e-9) / (long - short)
@@ -131,44 +131,49 @@ def for_seconds(game: Game, attack: Reconstructor, settings: Settings, seconds: 
 
 
 @dataclass(frozen=True)
-class Errors:
-    """The error of the closest picture of the asked class, `(trials, classes)` each."""
+class Trials:
+    """Heads, what came out of them, and the error of the closest picture of the asked class."""
 
-    own: Tensor  # the set that the head was trained on (the paper's H0)
-    stranger: Tensor  # another set: honest false positives (H1)
-    surrogate: Tensor  # reconstructions from normally distributed weights: the paper's false positives
-    drawn: Tensor  # a picture of the class drawn from the pool instead of a reconstruction (H1*)
+    targets: Records  # (trials, set)
+    strangers: Records
+    guesses: Records  # (trials, classes)
+    own: Tensor  # errors against the set that the head was trained on, the paper's H0: (trials, classes)
+    stranger: Tensor  # against another set: honest false positives, H1
 
     def roc(self) -> Roc:
         """True positives against honest false positives."""
         return Roc(self.own.numpy(), self.stranger.numpy())
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Heads, what came out of them, and how far off it was."""
-
-    errors: Errors
-    targets: Records  # (trials, set)
-    strangers: Records
-    guesses: Records  # (trials, classes)
-
-
 def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: int) -> Trials:
-    """The errors under every hypothesis of Appendix A.1."""
+    """Train heads and hold what comes out against their own sets and others."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed + 1)
     game = game.to(settings.device)
-    assert isinstance(game.targets, StratifiedPrior)
-    assert isinstance(game.prior, StratifiedPrior)
+    assert game.targets is not None
     targets, strangers = game.targets.sample_pair(trials, generator, generator)
-    release = game.mechanism.release(None, targets, generator)
-    guesses = reconstruct(release).records
+    guesses = reconstruct(game.mechanism.release(None, targets, generator)).records
+    own, stranger = (
+        game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
+    )
+    return Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger)
+
+
+def without_the_head(
+    game: Game, reconstruct: Reconstruct, settings: Settings, found: Trials
+) -> tuple[Tensor, Tensor]:
+    """Errors of reconstructions from normally distributed weights, and of pictures drawn from the pool.
+
+    The first are the paper's false positives, the second its H1*; `(trials, classes)` both.
+    """
+    generator = torch.Generator(settings.device).manual_seed(settings.seed + 2)
+    game = game.to(settings.device)
+    assert isinstance(game.prior, StratifiedPrior)
+    trials, targets = len(found.own), found.targets.to(settings.device)
     shadows = game.mechanism.release(None, game.prior.sample(max(2 * trials, 6000), generator), generator)
     made_up = reconstruct(surrogate(shadows, trials, generator)).records
     drawn = replace(game.prior, counts=1).sample(trials, generator)
-    pairs = (targets, guesses), (strangers, guesses), (targets, made_up), (targets, drawn)
-    errors = Errors(*(game.criterion.compare(*pair).errors.cpu() for pair in pairs))
-    return Trials(errors, targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"))
+    errors = [game.criterion.compare(targets, guesses).errors.cpu() for guesses in (made_up, drawn)]
+    return errors[0], errors[1]
 
 
 def surrogate(shadows: Release, count: int, generator: torch.Generator) -> Release:
@@ -196,12 +201,12 @@ def rate_cell(rate: TruePositiveRate, errors: Tensor) -> dict[str, float]:
     return {"rate": rate.rate, "lower": rate.lower, "upper": rate.upper, "trials": errors.numel()}
 
 
-def judged(errors: Errors, threshold: float) -> dict[str, Cell]:
+def judged(found: Trials, threshold: float) -> dict[str, Cell]:
     """The three rates of the paper's Table 1, false positives counted honestly."""
     return {
-        "TPR": rate_of(errors.own, threshold),
-        "FPR": rate_of(errors.stranger, threshold),
-        "TPR at 1 %": rate_cell(errors.roc().tpr_at_fpr(0.01), errors.own),
+        "TPR": rate_of(found.own, threshold),
+        "FPR": rate_of(found.stranger, threshold),
+        "TPR at 1 %": rate_cell(found.roc().tpr_at_fpr(0.01), found.own),
     }
 
 
@@ -216,14 +221,14 @@ def accuracy_of(game: Game, test: Records, settings: Settings, count: int = 200)
     return {"accuracy": float(accuracy.mean()), "spread of accuracy": float(accuracy.std())}
 
 
-def roc_panel(title: str, errors: Errors) -> Panel:
+def roc_panel(title: str, found: Trials, made_up: Tensor) -> Panel:
     """Figures 6, 8 and 9: the measured curve, and what normal laws for the logits of the errors say."""
-    roc = errors.roc()
+    roc = found.roc()
     fpr, tpr = roc.curve()
     places = np.geomspace(1e-3, 1, 60)
     laws = roc.gaussians(LARGEST_ERROR)
     best = laws.neyman_pearson()
-    fake = Roc(errors.own.numpy(), errors.surrogate.numpy()).curve()
+    fake = Roc(found.own.numpy(), made_up.numpy()).curve()
     curves = [
         Curve("measured", places.tolist(), np.interp(places, fpr, tpr).tolist()),
         Curve("Equation 6", places.tolist(), laws.cumulative(places).tolist()),
@@ -239,7 +244,7 @@ def gallery(title: str, found: Trials, threshold: float, *, false_positives: boo
     Of `false_positives` the picture is one that the head was not trained on (Figures 2 and 15).
     """
     records = found.strangers if false_positives else found.targets
-    errors = found.errors.stranger if false_positives else found.errors.own
+    errors = found.stranger if false_positives else found.own
     order = errors.flatten().argsort()[:_SHOWN] if false_positives else torch.arange(_SHOWN)
     trial, asked = order // errors.shape[1], order % errors.shape[1]
     sets, guesses = records[trial], found.guesses[trial, asked]

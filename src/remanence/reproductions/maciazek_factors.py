@@ -161,7 +161,7 @@ def run(setup: Setup, factor: Factor, settings: Settings, trials: int) -> dict[s
         "point": factor.point,
         "factor": factor.name + note,
         "shadows": shadows,
-        **judged(found.errors, setup.threshold),
+        **judged(found, setup.threshold),
         "accuracy": accuracy_of(victims, setup.private, settings)["accuracy"],
         **dict(zip(("paper's TPR", "paper's FPR", "paper's data"), factor.paper, strict=True)),
     }

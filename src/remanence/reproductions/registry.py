@@ -100,6 +100,13 @@ REPRODUCTIONS = {
             minutes=4,
         ),
         Reproduction(
+            "maciazek-cifar",
+            "The same on CIFAR-10 behind a MobileNetV2, one and four pictures per class",
+            MACIAZEK_2025.at("Tables 1 and 4, CIFAR; Figure 14"),
+            f"{_HOME}.maciazek_tables:cifar",
+            minutes=2,
+        ),
+        Reproduction(
             "maciazek-factors",
             "What the weak adversary has and believes: shadows, sizes, classes, priors and wrong recipes",
             MACIAZEK_2025.at("§3.2, points 1 to 3 and 8; Figure 3a"),
