@@ -259,8 +259,7 @@ def gallery(title: str, found: Trials, threshold: float, *, false_positives: boo
 
 
 def tiles(features: Tensor) -> list:
-    """Pictures in [−1, 1] for a panel: grey ones as lines of pixels, coloured ones with their three values last."""
+    """Pictures in [−1, 1] for a panel; grey ones have no dimension for it."""
     squares = ((features + 1) / 2).clamp(0, 1)
-    if squares.ndim == 4:  # a channel, or three
-        squares = squares[:, 0] if squares.shape[1] == 1 else squares.permute(0, 2, 3, 1)
+    squares = squares[:, 0] if squares.ndim == 4 and squares.shape[1] == 1 else squares
     return (squares.double() * 100).round().div(100).tolist()
