@@ -14,6 +14,7 @@ from remanence.mechanisms.modules import AnyModule
 from remanence.mechanisms.queried import Queried
 from remanence.mechanisms.sgd import SGD
 from remanence.records import Records
+from remanence.releases import Release
 from remanence.reproductions.balle_games import ORACLE, Split, Study, asked, first, gallery
 from remanence.reproductions.datasets import load_arrays
 from remanence.reproductions.reproduction import Cell, Outcome, Settings
@@ -84,18 +85,23 @@ def cifar(settings: Settings) -> Outcome:
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": data.targets.features[:_SHOWN]}
 
-    def play(label: str, own: Study, mechanism, seen: Shadows, paper: float | None = None) -> None:
-        found = own.attack(mechanism, seen)
+    released = study.release(training)
+
+    def play(
+        label: str, own: Study, mechanism, seen: Shadows, release: Release, paper: float | None = None
+    ) -> None:
+        found = own.attack(mechanism, seen, release)
         rows.append({"adversary": label, "shadows": len(seen), **own.cells(found), "paper": paper})
         if len(found.guesses) == len(data.targets):
             shown[f"{label}, {len(seen):,}"] = found.guesses.features[:_SHOWN, 0]
 
     for count in (200, 800) if small else (5000, 10_000):
-        play("weights", study, training, first(shadows, count))
+        play("weights", study, training, first(shadows, count), released)
     probes = Queried(training, data.public[: 50 if small else 500])
-    play("logits", study, probes, asked(probes, shadows), None if small else PAPER_BLACK_BOX)
-    for label, own, seen in _by_kind(study, shadows):
-        play(label, own, training, seen)
+    paper = None if small else PAPER_BLACK_BOX
+    play("logits", study, probes, asked(probes, shadows), probes.ask(released), paper)
+    for label, own, seen, release in _by_kind(study, shadows, released):
+        play(label, own, training, seen, release)
     accuracy = _accuracy(study, training)
     return Outcome(
         data.name,
@@ -122,19 +128,18 @@ def cifar(settings: Settings) -> Outcome:
     )
 
 
-def _by_kind(study: Study, shadows: Shadows) -> list[tuple[str, Study, Shadows]]:
+def _by_kind(study: Study, shadows: Shadows, released: Release) -> list[tuple[str, Study, Shadows, Release]]:
     """Targets of one kind, and shadows of the same kind or of the other."""
     data = study.data
     others = torch.tensor(_VEHICLES if data.name == CIFAR else (0, 1), device=data.targets.labels.device)
     other, strange = (torch.isin(each.labels, others).flatten() for each in (shadows.targets, data.public))
     count = min(int(other.sum()), int((~other).sum()))
-    targets = data.targets[~torch.isin(data.targets.labels, others)]
+    chosen = ~torch.isin(data.targets.labels, others)
     found = []
     for label, mask, held in (("same kind", ~other, ~strange), ("other kind", other, strange)):
-        own = replace(study, data=replace(data, public=data.public[held], targets=targets))
-        found.append(
-            (f"targets of one kind, shadows of the {label}", own, shadows.take(mask.nonzero()[:count, 0]))
-        )
+        own = replace(study, data=replace(data, public=data.public[held], targets=data.targets[chosen]))
+        taken = shadows.take(mask.nonzero()[:count, 0])
+        found.append((f"targets of one kind, shadows of the {label}", own, taken, released.take(chosen)))
     return found
 
 

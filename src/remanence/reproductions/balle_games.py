@@ -21,11 +21,12 @@ from remanence.mechanisms.queried import Queried
 from remanence.mechanisms.sgd import SGD
 from remanence.priors import EmpiricalPrior
 from remanence.records import Records
-from remanence.releases import Release
+from remanence.releases import Logits, Release
 from remanence.reproductions.datasets import DIGITS, MNIST, load_arrays
 from remanence.reproductions.reproduction import Cell, Curve, Panel, Settings, interval
 from remanence.statistics import SuccessRate
 
+_ASKED_AT_ONCE = 4096  # models
 ORACLE = (
     "*mean error*: mean squared error with pixels in [0, 1], ± two standard errors. *oracle*: the mean error of the "
     "closest picture that the adversary holds. *below the oracle*: the share of targets whose reconstruction is "
@@ -103,30 +104,35 @@ class Study:
         """A stream of its own."""
         return torch.Generator(self.settings.device).manual_seed(1000 * self.settings.seed + purpose)
 
-    def knowledge(self, mechanism: Mechanism[Release], public: Records | None = None) -> Knowledge:
+    def knowledge(self, mechanism: Mechanism[Release]) -> Knowledge:
         """What the adversary has before the release."""
-        return Knowledge(
-            mechanism, EmpiricalPrior(self.data.public if public is None else public), self.data.known
-        )
+        return Knowledge(mechanism, EmpiricalPrior(self.data.public), self.data.known)
 
-    def shadows(self, mechanism: Mechanism[Release], count: int, public: Records | None = None) -> Shadows:
+    def shadows(self, mechanism: Mechanism[Release], count: int) -> Shadows:
         """So many models, on the records that no network is checked with."""
-        farm = ShadowFarm(split(self.knowledge(mechanism, public))[0], self.generator(0))
+        farm = ShadowFarm(split(self.knowledge(mechanism))[0], self.generator(0))
         return farm.stored(count)
 
-    def attack(self, mechanism: Mechanism[Release], shadows: Shadows, public: Records | None = None) -> Found:
-        """Learn from the shadows, train on the targets, and compare."""
-        before = time.perf_counter()
-        attack = Reconstructor(steps=self.steps, batch=self.batch)
-        reconstruct = attack.learn(self.knowledge(mechanism, public), self.generator(1), shadows)
-        seconds = time.perf_counter() - before
+    def release(self, mechanism: Mechanism[Release]) -> Release:
+        """A model for each target."""
         targets, generator = self.data.targets[:, None], self.generator(2)
         chunk = mechanism.trials_at_once(targets)
         parts = [
-            reconstruct(mechanism.release(self.data.known, targets[start : start + chunk], generator)).records
+            mechanism.release(self.data.known, targets[start : start + chunk], generator)
             for start in range(0, len(targets), chunk)
         ]
-        guesses = Records(*(torch.cat([getattr(part, n) for part in parts]) for n in ("features", "labels")))
+        return type(parts[0]).concatenate(parts)
+
+    def attack(
+        self, mechanism: Mechanism[Release], shadows: Shadows, release: Release | None = None
+    ) -> Found:
+        """Learn from the shadows, train on the targets unless somebody has, and compare."""
+        before = time.perf_counter()
+        attack = Reconstructor(steps=self.steps, batch=self.batch)
+        reconstruct = attack.learn(self.knowledge(mechanism), self.generator(1), shadows)
+        seconds = time.perf_counter() - before
+        guesses = reconstruct(self.release(mechanism) if release is None else release).records
+        targets = self.data.targets[:, None]
         others = targets[torch.arange(len(targets), device=guesses.labels.device).roll(1)]
         own, strangers = (mean_squared_error(each, guesses).flatten().cpu() for each in (targets, others))
         return Found(guesses, own, strangers, seconds)
@@ -181,11 +187,10 @@ def first(shadows: Shadows, count: int) -> Shadows:
 
 def asked(mechanism: Queried, shadows: Shadows) -> Shadows:
     """The same shadows seen through their answers."""
-    tensors = []
-    for start in range(0, len(shadows), 4096):
-        part = {name: tensor[start : start + 4096] for name, tensor in shadows.tensors.items()}
-        tensors.append(mechanism.ask(mechanism.mechanism.releases(part))["answers"])
-    return Shadows({"answers": torch.cat(tensors)}, shadows.targets)
+    trained = mechanism.mechanism.releases(shadows.tensors)
+    starts = range(0, len(shadows), _ASKED_AT_ONCE)
+    parts = [mechanism.ask(trained.take(slice(start, start + _ASKED_AT_ONCE))) for start in starts]
+    return Shadows(Logits.concatenate(parts).tensors, shadows.targets)
 
 
 def means(label: str, rows: Sequence[dict[str, Cell]], across: str, up: str, error: str) -> Curve:
