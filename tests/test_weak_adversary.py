@@ -135,7 +135,7 @@ def small_setup():
         TransferHead(3, 15, 0.05),
         0.3,
         (15, 0),
-        lambda: pictures(200, seed=5),
+        elsewhere=lambda: pictures(200, seed=5),
     )
 
 

@@ -181,7 +181,7 @@ def digits_transfer() -> tuple[Records, Records]:
     from remanence.mechanisms.heads import embed
     from remanence.records import Records
 
-    backbone, pictures, labels, order = _digits_backbone()
+    backbone, pictures, labels, order = digits_backbone()
     new = labels >= 5
     embedded = embed(Records(pictures[new], labels[new] - 5)[order], backbone)
     return embedded[:600], embedded[600:]
@@ -192,11 +192,11 @@ def digits_elsewhere() -> Records:
     from remanence.mechanisms.heads import embed
     from remanence.records import Records
 
-    backbone, pictures, labels, _ = _digits_backbone()
+    backbone, pictures, labels, _ = digits_backbone()
     return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)
 
 
-def _digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+def digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """The network, all digits with their labels, and the order in which those from 5 up are handed out."""
     import torch
     from torch import nn

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remanence.attacks.attack import Reconstruction
 from remanence.attacks.reconstructor import Reconstructor
@@ -41,6 +41,7 @@ class Setup:
     head: TransferHead
     threshold: float
     epochs: tuple[int, int]  # for a set of no picture, and more for each picture of a class
+    backbone: nn.Module | None = None
     elsewhere: Callable[[], Records] | None = None  # embedded pictures of another kind
 
     @property
@@ -73,15 +74,14 @@ class Setup:
 def handwriting_setup(settings: Settings) -> Setup:
     """MNIST on a backbone that learned letters, or the embedded digits on one that learned the other half."""
     if settings.small:
-        from remanence.targets import digits_elsewhere, digits_heads, digits_transfer
+        from remanence.targets import digits_backbone, digits_elsewhere, digits_heads, digits_transfer
 
         public, private = digits_transfer()
         game = digits_heads()
         assert isinstance(game.mechanism, TransferHead)
         name = "scikit-learn's digits 5 to 9 (8x8 pixels) on a backbone for 0 to 4, a stand-in for MNIST"
-        return Setup(
-            name, public, private, game.mechanism, game.criterion.threshold, (26, 6), digits_elsewhere
-        )
+        recipe = game.mechanism, game.criterion.threshold, (26, 6)
+        return Setup(name, public, private, *recipe, digits_backbone()[0], digits_elsewhere)
     digits = load_arrays(settings, "mnist.npz", "xtr", "ytr", "xte", "yte")
     backbone = _letters_backbone(settings)
 
@@ -97,10 +97,10 @@ def handwriting_setup(settings: Settings) -> Setup:
     threshold = float(nearest_neighbour_errors(private, public).mean())
     head = TransferHead(classes=10, epochs=32, learning_rate=0.01, weight_decay=1e-5)
     name = "MNIST (resized to 32x32) on a backbone for Cyrillic letters, which stand in for EMNIST's"
-    return Setup(name, public, private, head, threshold, (26, 6), letters)
+    return Setup(name, public, private, head, threshold, (26, 6), backbone, letters)
 
 
-def _letters_backbone(settings: Settings) -> torch.nn.Module:
+def _letters_backbone(settings: Settings) -> nn.Module:
     """As `benchmarks/letters_backbone.py` stored it in the data folder, or trained here and now."""
     assert settings.data is not None, "Settings refuses the paper's scale without data"
     if (stored := settings.data / BACKBONE).exists():
@@ -139,6 +139,7 @@ class Trials:
     guesses: Records  # (trials, classes)
     own: Tensor  # errors against the set that the head was trained on, the paper's H0: (trials, classes)
     stranger: Tensor  # against another set: honest false positives, H1
+    release: Release
 
     def roc(self) -> Roc:
         """True positives against honest false positives."""
@@ -151,11 +152,12 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
     game = game.to(settings.device)
     assert game.targets is not None
     targets, strangers = game.targets.sample_pair(trials, generator, generator)
-    guesses = reconstruct(game.mechanism.release(None, targets, generator)).records
+    release = game.mechanism.release(None, targets, generator)
+    guesses = reconstruct(release).records
     own, stranger = (
         game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
     )
-    return Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger)
+    return Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger, release)
 
 
 def without_the_head(

@@ -107,6 +107,13 @@ REPRODUCTIONS = {
             minutes=2,
         ),
         Reproduction(
+            "maciazek-tests",
+            "Other tests of whether a picture was trained on: MSE + MAE, features, relative errors, membership first",
+            MACIAZEK_2025.at("Appendix F"),
+            f"{_HOME}.maciazek_tests:statistics",
+            minutes=2,
+        ),
+        Reproduction(
             "maciazek-factors",
             "What the weak adversary has and believes: shadows, sizes, classes, priors and wrong recipes",
             MACIAZEK_2025.at("§3.2, points 1 to 3 and 8; Figure 3a"),
