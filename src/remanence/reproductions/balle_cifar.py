@@ -76,7 +76,7 @@ def cifar(settings: Settings) -> Outcome:
     """Weights over the number of shadows, logits, and shadows of other kinds of pictures."""
     small = settings.small
     data = _photographs(settings) if small else _cifar(settings)
-    study = Study(settings, data, 300 if small else 2000, 64 if small else 256)
+    study = Study(settings, data, 400 if small else 2000, 64 if small else 256, 8 if small else 0)
     network = (
         convolutional_network(16, (8, 16), 10, 4) if small else convolutional_network(32, (32, 64), 44, 10)
     )

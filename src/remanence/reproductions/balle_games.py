@@ -84,6 +84,7 @@ class Study:
     data: Split
     steps: int
     batch: int = 256
+    width: int = 0  # of the reconstructor; 0 is its own choice
 
     @cached_property
     def oracle(self) -> Tensor:
@@ -128,7 +129,7 @@ class Study:
     ) -> Found:
         """Learn from the shadows, train on the targets unless somebody has, and compare."""
         before = time.perf_counter()
-        attack = Reconstructor(steps=self.steps, batch=self.batch)
+        attack = Reconstructor(steps=self.steps, batch=self.batch, width=self.width)
         reconstruct = attack.learn(self.knowledge(mechanism), self.generator(1), shadows)
         seconds = time.perf_counter() - before
         guesses = reconstruct(self.release(mechanism) if release is None else release).records
