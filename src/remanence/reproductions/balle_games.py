@@ -92,6 +92,12 @@ class Study:
         return nearest_neighbour_errors(self.data.targets, self.data.public).cpu()
 
     @cached_property
+    def first_percentile(self) -> float:
+        """The mean error of the picture that is closer than all but one in a hundred of the adversary's own."""
+        rank = max(1, len(self.data.public) // 100)
+        return float(nearest_neighbour_errors(self.data.targets, self.data.public, rank=rank).mean())
+
+    @cached_property
     def divergence(self) -> Error:
         """KL between the answers of a classifier, trained on the known records, to target and reconstruction."""
         judge = SGD(

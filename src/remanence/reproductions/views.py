@@ -140,10 +140,10 @@ def svg(document: Document) -> bytes:
     look: Any = {"svg.fonttype": "none", "svg.hashsalt": "remanence", "font.size": 9, "image.cmap": "gray"}
     with mpl.rc_context({**look, "font.sans-serif": ["DejaVu Sans", "Arial"]}):
         figure = Figure(figsize=(max(6.0, 4.4 * columns), 3.6 * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).flat
+        grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel in zip(grid, panels, strict=False):
             (_draw_pictures if panel["pictures"] else _draw_curves)(axes, panel)
-        for axes in list(grid)[len(panels) :]:
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
