@@ -36,7 +36,7 @@ LAYERS = [
     {"game", "leave_one_out", "membership", "captured", "canaries", "decoding"},
     {"auditing"},
     {"sweeping"},
-    {"report", "integrations", "testing", "recorded_run", "one_run_audit", "head_audit", "attributes"},
+    {"report", "integrations", "testing", "recorded_run", "one_run_audit", "head_audit", "released_head", "attributes"},
     {"targets"},
     {"reproductions"},
     {"loading", "settings_file"},

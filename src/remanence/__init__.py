@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior, Uninformed
     from remanence.records import Records
+    from remanence.released_head import PictureExposure, exposed_pictures
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
     from remanence.roc import Roc
     from remanence.statistics import SuccessRate
@@ -120,6 +121,7 @@ _HOMES = {
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "StratifiedPrior", "Uninformed"],
     "records": ["Records"],
+    "released_head": ["PictureExposure", "exposed_pictures"],
     "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],
     "roc": ["Roc"],
     "statistics": ["SuccessRate"],

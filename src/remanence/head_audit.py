@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from remanence.attacks.attack import Attack
+from remanence.attacks.class_sizes import infer_class_sizes
 from remanence.attacks.reconstructor import Reconstructor
 from remanence.auditing import AuditResult, audit
 from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
@@ -14,6 +17,8 @@ from remanence.game import Game
 from remanence.mechanisms.heads import TransferHead, embed
 from remanence.priors import StratifiedPrior
 from remanence.records import Records
+from remanence.released_head import HeadWeights, KeptAttack, expose_head, read_head
+from remanence.rounds import stream
 from remanence.verdict import Policy
 
 _CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
@@ -26,6 +31,8 @@ def audit_head(
     recipe: TransferHead,
     *,
     prior: Records,
+    released: HeadWeights | None = None,
+    sizes_known: bool = True,
     limit: float = 0.1,
     per_class: int | None = None,
     copies: int = 1,
@@ -41,12 +48,38 @@ def audit_head(
     or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
     fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
     succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is.
+
+    `released` is the head that you are about to publish: its module, its state dict or a file of it. The same attack
+    is then held against that very head, and `exposed_pictures(result)` tells which picture of each class came back.
+    The verdict still rests on all trials. Without `sizes_known` the adversary has to infer from a head how many
+    pictures of each class there were: from the released one, or from one trained for it.
     """
+    if released is not None and per_class is not None:
+        raise InputError(
+            "A released head was trained on all of your pictures.",
+            needs="`released`, or `per_class` for heads on some of them",
+            got="both",
+            hint="leave per_class out",
+        )
     game = head_game(
         backbone_or_features, images, labels, recipe, prior=prior, per_class=per_class, copies=copies
     )
-    chosen = [Reconstructor()] if attacks is None else attacks
-    return audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
+    assert isinstance(game.targets, StratifiedPrior)
+    assert isinstance(game.prior, StratifiedPrior)
+    own = game.targets.records
+    assert own.embedding is not None
+    head = None if released is None else read_head(released, recipe, own.embedding.shape[-1])
+    if not sizes_known:
+        generator = stream(seed, "sizes", "cpu")
+        seen = head or recipe.release(None, game.targets.sample(1, generator), generator)
+        largest = min(8, *(size for size, _ in game.prior.sizes))
+        sizes = infer_class_sizes(seen, recipe, game.prior.records, generator, largest=largest)[0]
+        game = replace(game, prior=replace(game.prior, counts=tuple(sizes.tolist())))
+    chosen = [KeptAttack(attack) for attack in ([Reconstructor()] if attacks is None else attacks)]
+    result = audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
+    if head is None:
+        return result
+    return expose_head(result, game.to(device), own.to(device), head, chosen, seed)
 
 
 def head_game(
