@@ -28,7 +28,7 @@ LAYERS = [
     {"gradients"},
     {"adversary", "bounds"},
     {"calibration", "one_run", "exchange"},
-    {"frontier"},
+    {"frontier", "private_heads"},
     {"attacks"},
     {"verdict", "caveats"},
     {"evidence", "storage", "recording"},

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from remanence.mechanisms.shared_gradient import SharedGradient
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior, Uninformed
+    from remanence.private_heads import private_recipe
     from remanence.records import Records
     from remanence.released_head import PictureExposure, exposed_pictures
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
@@ -120,6 +121,7 @@ _HOMES = {
     "mechanisms.shared_gradient": ["SharedGradient"],
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "StratifiedPrior", "Uninformed"],
+    "private_heads": ["private_recipe"],
     "records": ["Records"],
     "released_head": ["PictureExposure", "exposed_pictures"],
     "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],

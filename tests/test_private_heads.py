@@ -1,0 +1,47 @@
+"""The five-step choice of a private recipe."""
+
+import pytest
+
+from conftest import pictures
+from remanence import InputError, TransferHead, private_recipe
+from remanence.calibration import noise_for_epsilon
+
+POOL, TEST = pictures(300), pictures(150, seed=3)
+RECIPE = TransferHead(3, 20, 0.05)
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return private_recipe(RECIPE, POOL, TEST, epsilon=20.0, per_class=2, heads=60)
+
+
+def test_the_chosen_recipe_has_the_epsilon_that_was_asked_for(choice):
+    head = choice.head
+    assert head.sample_rate == 5 / 6
+    assert head.steps == 20
+    assert choice.delta == pytest.approx(6**-1.1)
+    wanted = noise_for_epsilon(20.0, delta=6**-1.1, sample_rate=5 / 6, steps=20)
+    assert head.noise_multiplier == wanted
+
+
+def test_each_step_keeps_the_best_of_what_it_tried(choice):
+    steps = {step: [one for one in choice.tried if one.step == step] for step in (2, 3, 5)}
+    assert choice.accuracy == max(one.accuracy for one in steps[5])
+    best = max(one.accuracy for one in steps[2])
+    norm = choice.head.max_grad_norm
+    smaller = [one for one in steps[3] if one.head.max_grad_norm < norm]
+    kept = next(one for one in steps[3] if one.head.max_grad_norm == norm)
+    assert kept.accuracy >= best - 0.01 or kept.accuracy == max(one.accuracy for one in steps[3])
+    assert all(one.accuracy < best - 0.01 for one in smaller)
+
+
+def test_noise_costs_accuracy_and_much_noise_costs_more(choice):
+    tight = private_recipe(RECIPE, POOL, TEST, epsilon=0.5, per_class=2, heads=60)
+    best = max(one.accuracy for one in choice.tried if one.step == 2)
+    # A mean over 60 heads has an error of 0.02 at most: half of 1 − chance is far outside.
+    assert best > choice.accuracy > tight.accuracy
+
+
+def test_what_has_no_private_recipe_is_refused():
+    with pytest.raises(InputError, match="no private recipe"):
+        private_recipe(TransferHead(3, 20, hidden=4), POOL, TEST, epsilon=1.0)
