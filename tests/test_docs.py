@@ -89,7 +89,7 @@ def test_the_schema_of_the_settings_names_the_options_of_the_command():
 
     options = {option.name for option in get_command(app).commands["audit"].params}
     schema = json.loads((ROOT / "src/remanence/audit-toml.schema.json").read_text())
-    assert schema["properties"].keys() == options - {"as_json"}
+    assert schema["properties"].keys() == options - {"as_json", "resume"}
 
 
 def test_every_page_is_reached_from_the_menu_or_another_page():

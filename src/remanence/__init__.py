@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from remanence.gradients.exposure import Exposure, gradient_exposure
     from remanence.gradients.guard import ExclusivityGuard
     from remanence.head_audit import audit_head, head_game
+    from remanence.journal import Journal
     from remanence.leave_one_out import LeaveOneOut
     from remanence.mechanisms.disclosed import Disclosed
     from remanence.mechanisms.dpsgd import DPSGD
@@ -61,13 +62,16 @@ if TYPE_CHECKING:
     from remanence.membership import Membership
     from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior, Uninformed
     from remanence.private_heads import private_recipe
+    from remanence.processes import Processes
     from remanence.records import Records
     from remanence.released_head import PictureExposure, exposed_pictures
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
     from remanence.roc import Roc
     from remanence.statistics import SuccessRate
     from remanence.tables import Table
+    from remanence.sweeping import sweep
     from remanence.verdict import Policy, Verdict
+    from remanence.work import InProcess, Run
 
 # Loaded on first use, so that `import remanence` and the command line start without torch.
 _HOMES = {
@@ -105,6 +109,7 @@ _HOMES = {
     "gradients.exposure": ["Exposure", "gradient_exposure"],
     "gradients.guard": ["ExclusivityGuard"],
     "head_audit": ["audit_head", "head_game"],
+    "journal": ["Journal"],
     "leave_one_out": ["LeaveOneOut"],
     "mechanisms.disclosed": ["Disclosed"],
     "mechanisms.dpsgd": ["DPSGD"],
@@ -122,13 +127,16 @@ _HOMES = {
     "membership": ["Membership"],
     "priors": ["EmpiricalPrior", "FinitePrior", "Prior", "StratifiedPrior", "Uninformed"],
     "private_heads": ["private_recipe"],
+    "processes": ["Processes"],
     "records": ["Records"],
     "released_head": ["PictureExposure", "exposed_pictures"],
     "releases": ["Gradient", "Logits", "Release", "Transcript", "Weights"],
     "roc": ["Roc"],
     "statistics": ["SuccessRate"],
     "tables": ["Table"],
+    "sweeping": ["sweep"],
     "verdict": ["Policy", "Verdict"],
+    "work": ["InProcess", "Run"],
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 

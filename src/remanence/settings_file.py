@@ -28,8 +28,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise _unusable(path, f"at {error.json_path}: {error.message[:200]}", schema) from None
     if settings["target"] not in TARGETS:
         settings["target"] = str(path.parent / settings["target"])
-    if "out" in settings:
-        settings["out"] = str(path.parent / settings["out"])
+    for name in ("out", "journal"):
+        if name in settings and "://" not in settings[name]:
+            settings[name] = str(path.parent / settings[name])
     return settings
 
 
