@@ -80,7 +80,7 @@ def cifar(settings: Settings) -> Outcome:
     network = (
         convolutional_network(16, (8, 16), 10, 4) if small else convolutional_network(32, (32, 64), 44, 10)
     )
-    training = SGD(AnyModule(network), 30 if small else 40, 0.05, 0.9, initial_seed=0)
+    training = SGD(AnyModule(network), 20 if small else 40, 0.05, 0.9, initial_seed=0)
     shadows = study.shadows(training, 800 if small else 10_000)
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": data.targets.features[:_SHOWN]}
@@ -184,4 +184,4 @@ def _photographs(settings: Settings) -> Split:
     data = Records(torch.cat(pieces).contiguous(), torch.cat(labels)).to(settings.device)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(settings.seed))
     data = data[order.to(settings.device)]
-    return Split(data[:200], data[400:], data[200:400], PHOTOGRAPHS)
+    return Split(data[:100], data[300:], data[100:300], PHOTOGRAPHS)
