@@ -14,6 +14,7 @@ from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
@@ -45,9 +46,11 @@ class Reconstructor(Attack[Release]):
     "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
     trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
-    the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has, instead of
-    one for each class. `perceptual` is a network whose features should agree too. With a `checkpoint`
-    file, or in a run folder, learning goes on where it was killed.
+    the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
+    instead of one for each class. With several `guesses` it draws so many of each class: the records of a class
+    are ranked along the direction in which they vary most, and the network is asked for each rank. `perceptual`
+    is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning goes on
+    where it was killed.
     """
 
     mode: str = "strong"
@@ -59,15 +62,18 @@ class Reconstructor(Attack[Release]):
     perceptual: nn.Module | None = None
     ensemble: int = 1
     conditional: bool = True
+    guesses: int = 1
     checkpoint: Path | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
     def __post_init__(self) -> None:
-        if self.mode not in ("strong", "paper") or self.steps < 1 or self.batch < 2 or self.ensemble < 1:
+        counts = self.steps, self.batch - 1, self.ensemble, self.guesses
+        if self.mode not in ("strong", "paper") or min(counts) < 1:
             raise InputError(
                 "There is no such reconstructor.",
-                needs="mode 'strong' or 'paper', at least one step, two shadows per batch and one network",
-                got=f"mode {self.mode!r}, {self.steps} steps, batch {self.batch}, ensemble {self.ensemble}",
+                needs="mode 'strong' or 'paper', at least one step, two shadows per batch, one network and one guess",
+                got=f"mode {self.mode!r}, {self.steps} steps, batch {self.batch}, ensemble {self.ensemble}, "
+                f"{self.guesses} guesses",
                 hint="Reconstructor() has defaults for small records",
             )
 
@@ -102,7 +108,7 @@ class Reconstructor(Attack[Release]):
         networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
         classes = None
         if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
-            classes = knowledge.prior.classes
+            classes = knowledge.prior.classes.repeat_interleave(self.guesses)
 
         def reconstruct(release: Release) -> Reconstruction:
             tensors = release.tensors
@@ -139,7 +145,7 @@ class Reconstructor(Attack[Release]):
             shadows = next(stream)
             if network.places is None:
                 return shadows, None
-            count = len(network.places)
+            count = len(network.places) * network.guesses
             return shadows, torch.randint(
                 count, (len(shadows),), generator=generator, device=generator.device
             )
@@ -148,9 +154,8 @@ class Reconstructor(Attack[Release]):
             shadows, asked = batch
             if network.places is None or asked is None:
                 return self._loss(model(shadows.tensors, None), shadows.targets.features)
-            rows = torch.arange(len(shadows), device=asked.device)[:, None]
             return self._loss(
-                model(shadows.tensors, asked), shadows.targets.features[rows, network.places[asked]]
+                model(shadows.tensors, asked), network.candidates(shadows.targets.features, asked)
             )
 
         fingerprint = self._fingerprint(farm.knowledge, generator)
@@ -176,6 +181,7 @@ class Reconstructor(Attack[Release]):
             self.shadows,
             self.learning_rate,
             self.conditional,
+            self.guesses,
         )
         parts = own, knowledge.mechanism.settings(), knowledge.prior.describe(), generator.initial_seed()
         return f"{parts} {knowledge.prior.records.sha256()} {known}"
@@ -192,10 +198,11 @@ class Reconstructor(Attack[Release]):
         if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
             reader = HeadReader(sample.tensors, head, prior)
         else:
-            hidden = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
-            flat = HiddenReader if self.mode == "strong" and hidden else FlatReader
+            layers = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
+            flat = HiddenReader if self.mode == "strong" and layers else FlatReader
             reader = flat(sample.tensors, 0 if places is None else len(places))
         pool, strong = prior.records, self.mode == "strong"
+        size = reader.size + (self.guesses if self.guesses > 1 else 0)
         rate = 1e-3 if strong else 2e-4
         # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.
         grey = isinstance(prior, EmpiricalPrior) and len(pool.example_shape) < 3
@@ -203,12 +210,15 @@ class Reconstructor(Attack[Release]):
             small = not draws_pictures(pool.example_shape)
             rate = 3e-3 if strong and small else rate
             hidden = self.width or (256 if small else 1000)
-            decoder = perceptron(reader.size, (hidden, hidden), pool, strong=strong)
+            decoder = perceptron(size, (hidden, hidden), pool, strong=strong)
         elif strong:
-            decoder = convolutional(reader.size, self.width or 64, pool, trunk=1024)
+            decoder = convolutional(size, self.width or 64, pool, trunk=1024)
         else:
-            decoder = convolutional(reader.size, self.width or 256, pool)
-        return ReconstructorNetwork(reader, decoder, places, rate)
+            decoder = convolutional(size, self.width or 256, pool)
+        directions = None
+        if places is not None and self.guesses > 1 and isinstance(prior, StratifiedPrior):
+            directions = _directions(pool, prior.classes)
+        return ReconstructorNetwork(reader, decoder, places, rate, self.guesses, directions)
 
     def _loss(self, drawn: Tensor, candidates: Tensor) -> Tensor:
         loss = softmin_loss(drawn, candidates)
@@ -221,19 +231,50 @@ class Reconstructor(Attack[Release]):
 
 
 class ReconstructorNetwork(nn.Module):
-    """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for)."""
+    """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for).
 
-    def __init__(self, reader: Reader, decoder: Decoder, places: Tensor | None, learning_rate: float) -> None:
+    What is asked for is class · guesses + rank; `directions` has the direction of each class that ranks go along.
+    """
+
+    directions: Tensor | None
+
+    def __init__(
+        self,
+        reader: Reader,
+        decoder: Decoder,
+        places: Tensor | None,
+        learning_rate: float,
+        guesses: int = 1,
+        directions: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.reader, self.decoder, self.places, self.learning_rate = reader, decoder, places, learning_rate
+        self.guesses = guesses
+        self.register_buffer("directions", directions)
 
     def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
         """A record for every release, `(trials, *example)`, from what the reader prepared."""
-        return self.decoder(self.reader(tensors, asked))
+        if asked is None or self.guesses == 1:
+            return self.decoder(self.reader(tensors, asked))
+        values = self.reader(tensors, asked // self.guesses)
+        rank = one_hot(asked % self.guesses, self.guesses).to(values)
+        return self.decoder(torch.cat([values, rank], 1))
+
+    def candidates(self, features: Tensor, asked: Tensor) -> Tensor:
+        """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank."""
+        assert self.places is not None
+        label, rank = asked // self.guesses, asked % self.guesses
+        rows = torch.arange(len(asked), device=asked.device)[:, None]
+        records = features[rows, self.places[label]]  # (trials, of the class, *example)
+        if self.directions is None:
+            return records
+        along = (records.flatten(2) @ self.directions[label].unsqueeze(2)).squeeze(2)
+        place = (rank * records.shape[1]) // self.guesses  # ranks are spread over the class
+        return records[rows[:, 0], along.argsort(1)[rows[:, 0], place]].unsqueeze(1)
 
     @torch.no_grad()
     def draw(self, prepared: Tensors) -> Tensor:
-        """One record for every release, or one of each class: `(trials, guesses, *example)`."""
+        """One record for every release, or some of each class: `(trials, guesses, *example)`."""
         count = len(next(iter(prepared.values())))
         parts = []
         for start in range(0, count, _AT_ONCE):
@@ -242,7 +283,7 @@ class ReconstructorNetwork(nn.Module):
             if self.places is None:
                 parts.append(self(block, None).unsqueeze(1))
                 continue
-            asked = torch.arange(len(self.places), device=self.places.device)
+            asked = torch.arange(len(self.places) * self.guesses, device=self.places.device)
             parts.append(torch.stack([self(block, one.expand(size)) for one in asked], 1))
         return torch.cat(parts)
 
@@ -271,10 +312,22 @@ class HeldOut:
         drawn = network.draw(prepared)
 
         def errors(records: Tensor) -> Tensor:
-            records = records.unsqueeze(1) if network.places is None else records[:, network.places]
+            if network.places is None:
+                records = records.unsqueeze(1)
+            else:
+                records = records[:, network.places.repeat_interleave(network.guesses, 0)]
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
             return pairs.flatten(3).square().mean(3).amin(2).cpu()
 
         own = errors(self.targets.features)
         rate = Roc(own.numpy(), errors(self.strangers.features).numpy()).true_positive_rate(0.01)
         return -float(own.mean()), f" (held out: error {float(own.mean()):.4f}, TPR at 1 % FPR {rate:.3f})"
+
+
+def _directions(pool: Records, classes: Tensor) -> Tensor:
+    """The direction in which the records of each class vary most, `(classes, numbers)`."""
+    found = []
+    for label in classes:
+        own = pool.flat[pool.labels == label].float()
+        found.append(torch.linalg.svd(own - own.mean(0), full_matrices=False).Vh[0])
+    return torch.stack(found)
