@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -238,6 +238,22 @@ def roc_panel(title: str, found: Trials, made_up: Tensor) -> Panel:
         Curve("by surrogate", places.tolist(), np.interp(places, *fake).tolist()),
     ]
     return Panel(title, "false positive rate", "true positive rate", curves)
+
+
+def histogram_panel(title: str, laws: Mapping[str, Tensor]) -> Panel:
+    """Figure 7: how the logit of the error is distributed under each hypothesis."""
+    logits = {}
+    for name, errors in laws.items():
+        share = (errors[errors.isfinite()] / LARGEST_ERROR).clamp(1e-6, 1 - 1e-6)
+        logits[name] = share.logit().numpy()
+    ends = min(v.min() for v in logits.values()), max(v.max() for v in logits.values())
+    edges = np.linspace(*ends, 41)
+    middles = ((edges[1:] + edges[:-1]) / 2).tolist()
+    curves = [
+        Curve(name, middles, np.histogram(values, edges, density=True)[0].tolist())
+        for name, values in logits.items()
+    ]
+    return Panel(title, "logit of the error over 4", "density", curves, log_across=False)
 
 
 def gallery(title: str, found: Trials, threshold: float, *, false_positives: bool = False) -> Panel:

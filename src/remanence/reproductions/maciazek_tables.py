@@ -21,6 +21,7 @@ from remanence.reproductions.maciazek import (
     for_seconds,
     gallery,
     handwriting_setup,
+    histogram_panel,
     judged,
     prepare,
     rate_cell,
@@ -125,6 +126,9 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
                 gallery("True positives are ticked", found, setup.threshold),
                 gallery("The closest false positives", found, setup.threshold, false_positives=True),
                 _by_class(found, setup),
+                histogram_panel(
+                    "Errors under each hypothesis", {"H0": found.own, "H1": found.stranger, "H1*": drawn}
+                ),
             ]
     if size in PAPER and not settings.small:
         rows.append({"mode": "Maciazek and Allison", **_paper(PAPER[size])})

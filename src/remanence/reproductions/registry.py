@@ -79,6 +79,13 @@ REPRODUCTIONS = {
             minutes=3,
         ),
         Reproduction(
+            "balle-attributes",
+            "Hidden columns of patients: inferred from a model, imputed without it, guessed",
+            BALLE_2022.at("§II-C"),
+            f"{_HOME}.balle_attributes:attributes",
+            minutes=1,
+        ),
+        Reproduction(
             "balle-cifar",
             "A small convolutional network on coloured pictures: weights, answers, a prior that is off",
             BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
@@ -88,14 +95,14 @@ REPRODUCTIONS = {
         Reproduction(
             "maciazek-table-1",
             "A weak adversary reads training pictures out of transfer-learned heads, one picture per class",
-            MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 6, 8 and 9"),
+            MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1 and 6 to 9"),
             f"{_HOME}.maciazek_tables:table_1",
             minutes=2,
         ),
         Reproduction(
             "maciazek-table-1-four",
             "The same with four pictures per class",
-            MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 6, 8, 9 and 15"),
+            MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 6 to 9 and 15"),
             f"{_HOME}.maciazek_tables:table_1_four",
             minutes=4,
         ),
