@@ -126,3 +126,16 @@ def test_initial_weights_have_the_spread_they_are_named_after(initialisation):
     }
     spread = weights[:, :4000].std()  # 200,000 draws: a standard error of 0.16 %
     assert float(spread) == pytest.approx(expected.get(initialisation, 0.25), rel=0.01)
+
+
+def test_products_are_rounded_inside_and_as_before_outside():
+    from remanence.mechanisms.networks import _rounded_products
+
+    def precision():
+        return torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32
+
+    before = precision()
+    with pytest.raises(KeyError), _rounded_products():
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        raise KeyError
+    assert precision() == before

@@ -244,12 +244,14 @@ def _loss_derivative(logits: Tensor, labels: Tensor) -> Tensor:
 def _rounded_products() -> Iterator[None]:
     """Let a GPU round what goes into a matrix product to ten bits (TF32), which is several times faster."""
     settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = "tf32"
+    modern = hasattr(settings, "fp32_precision")  # from PyTorch 2.9 on
+    name, rounded = ("fp32_precision", "tf32") if modern else ("allow_tf32", True)
+    before = getattr(settings, name)
+    setattr(settings, name, rounded)
     try:
         yield
     finally:
-        settings.fp32_precision = before
+        setattr(settings, name, before)
 
 
 def initial_layer(
