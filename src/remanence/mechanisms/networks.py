@@ -192,7 +192,8 @@ class Perceptron(Network):
         padded = pad(torch.cat([values, torch.ones_like(values[:, :1])], 1), (0, -(width + 1) % _ALIGNED))
         befores, _, references = self._backpropagate(parameters[:1], records)
         weight, bias = self.layers(parameters)[0]
-        change = parameters.new_zeros(trials, self.sizes[1], padded.shape[1])
+        change = parameters.new_empty(trials, self.sizes[1], padded.shape[1])
+        change[:, :, width + 1 :] = 0
         torch.sub(weight, weight[:1], out=change[:, :, :width])
         torch.sub(bias, bias[:1], out=change[:, :, width])
         with _rounded_products():
@@ -204,11 +205,15 @@ class Perceptron(Network):
             )
         with _rounded_products():
             moved = (deltas[0].sub_(references[0]).flatten(0, 1) @ padded).unflatten(0, change.shape[:2])
-        moved += references[0] @ padded
-        parts = [moved[:, :, :width].flatten(1), moved[:, :, width]]
-        for entering, delta in zip(inputs[1:], deltas[1:], strict=True):
-            parts += [(delta @ entering.mT).flatten(1), delta.sum(2)]
-        return torch.cat(parts, 1)
+        known = references[0] @ padded
+        gradient = torch.empty_like(parameters)
+        (first, first_bias), *others = self.layers(gradient)
+        torch.add(moved[:, :, :width], known[:, :, :width], out=first)
+        torch.add(moved[:, :, width], known[:, :, width], out=first_bias)
+        for (own, own_bias), entering, delta in zip(others, inputs[1:], deltas[1:], strict=True):
+            own.copy_(delta @ entering.mT)
+            torch.sum(delta, 2, out=own_bias)
+        return gradient
 
     def _backpropagate(
         self, parameters: Tensor, records: Records, before: Tensor | None = None
