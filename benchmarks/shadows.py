@@ -1,4 +1,4 @@
-"""Shadow models per second against a plain loop over modules, with the weights compared in the same run.
+"""Shadow heads per second (networks.py has the networks) beside a loop over modules, with the weights compared in the run.
 
 python benchmarks/shadows.py                     # one thread of a CPU
 python benchmarks/shadows.py --device cuda       # a GPU
@@ -10,7 +10,7 @@ import time
 import torch
 from torch import nn
 
-from remanence import SGD, Perceptron, Records, TransferHead
+from remanence import Records, TransferHead
 from remanence.mechanisms.networks import initial_layer
 
 
@@ -75,57 +75,6 @@ def heads(device: str, count: int, few: int) -> None:
     )
 
 
-def networks(device: str, count: int, known_count: int, few: int) -> None:
-    """Balle et al.'s reduced setting: 784-10-10 ELU, 100 full-batch steps with momentum."""
-    # Sparse pixels as in handwriting: dense ones make training unstable, and rounding would decide the weights.
-    pixels = torch.rand(known_count + count, 784, device=device)
-    pixels = pixels * (torch.rand_like(pixels) < 0.1)
-    labels = torch.randint(10, (known_count + count,), device=device)
-    known = Records(pixels[:known_count], labels[:known_count])
-    targets = Records(pixels[known_count:, None], labels[known_count:, None])
-    network = Perceptron((784, 10, 10))
-    training = SGD(network, 100, 0.1, 0.9, initial_seed=0)
-    chunk = training.trials_at_once(targets)
-
-    def together():
-        for start in range(0, count, chunk):
-            training.release(known, targets[start : start + chunk], torch.Generator(device))
-
-    fast = seconds(together, device, 2)
-    rate = count / fast
-    print(
-        f"networks on {device}: {count:,} with {known_count} known records in {fast:.2f} s, {rate:,.0f} / s"
-    )
-    if device == "cuda":
-        return
-    start = network.initial(1, torch.Generator().manual_seed(0))
-    ours = training.release(known, targets[:few], torch.Generator())["parameters"]
-    trained = []
-
-    def one_by_one():
-        trained.clear()
-        for model in range(few):
-            layers = [nn.Linear(784, 10), nn.Linear(10, 10)]
-            for layer, (w, b) in zip(layers, network.layers(start), strict=True):
-                layer.weight.data, layer.bias.data = w[0].clone(), b[0].clone()
-            module = nn.Sequential(layers[0], nn.ELU(), layers[1])
-            optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
-            features = torch.cat([known.features, targets.features[model]])
-            labels = torch.cat([known.labels, targets.labels[model]])
-            for _ in range(100):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(module(features), labels).backward()
-                optimizer.step()
-            trained.append(torch.cat([p.data.flatten() for p in module.parameters()]))
-
-    slow = few / seconds(one_by_one, device, 2)
-    difference = float((torch.stack(trained) - ours[:few]).abs().max())
-    ratio = rate / slow
-    print(
-        f"  a loop over modules: {slow:,.1f} per second; ratio {ratio:.1f}; largest difference {difference:.1e}"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -134,7 +83,6 @@ def main() -> None:
     torch.manual_seed(0)
     gpu = device == "cuda"
     heads(device, 1_000_000 if gpu else 20_000, few=100)
-    networks(device, 10_000 if gpu else 200, 1000 if gpu else 200, few=10)
 
 
 if __name__ == "__main__":
