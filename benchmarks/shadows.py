@@ -1,4 +1,4 @@
-"""Shadow heads per second (networks.py has the networks) beside a loop over modules, with the weights compared in the run.
+"""Shadow heads per second (networks.py has the networks) beside a loop over modules, with the weights compared.
 
 python benchmarks/shadows.py                     # one thread of a CPU
 python benchmarks/shadows.py --device cuda       # a GPU
