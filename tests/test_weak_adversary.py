@@ -7,11 +7,21 @@ import pytest
 import torch
 
 from conftest import heads_game, pictures
-from remanence import InputError, Reconstructor, Records, StratifiedPrior, TransferHead, play
+from remanence import (
+    InputError,
+    Reconstructor,
+    Records,
+    StratifiedPrior,
+    TransferHead,
+    head_game,
+    play,
+    public_errors,
+    squared_and_absolute_error,
+)
 from remanence.attacks.class_sizes import infer_class_sizes
 from remanence.attacks.readers import HiddenReader
 from remanence.attacks.reconstructor import ReconstructorNetwork
-from remanence.errors import Reduction, public_errors
+from remanence.errors import Reduction
 from remanence.reproductions.letters import letters_network, load_letters, store_letters
 from remanence.reproductions.maciazek import Setup
 from remanence.reproductions.maciazek_factors import (
@@ -119,6 +129,31 @@ def test_public_errors_are_quantiles_of_the_distances_within_the_class():
     guesses = Records(torch.tensor([[[0.0, 0.0], [50.0, 52.0]]]), torch.tensor([[0, 1]]))
     found = public_errors(guesses, pool, share=1.0)
     torch.testing.assert_close(found, torch.tensor([[2.0, 2.0]], dtype=torch.float64))
+
+
+def test_squared_and_absolute_error_is_their_mean_and_keeps_its_reach():
+    generator = torch.Generator().manual_seed(0)
+    a, b, g = (Records(torch.randn(200, 7, generator=generator), torch.zeros(200)) for _ in range(3))
+    off = a.features.double() - g.features.double()
+    expected = (off.square().mean(1) + off.abs().mean(1)) / 2
+    torch.testing.assert_close(squared_and_absolute_error(a, g), expected)
+    within = torch.maximum(squared_and_absolute_error(a, g), squared_and_absolute_error(b, g))
+    assert (squared_and_absolute_error(a, b) <= squared_and_absolute_error.reach(within) + 1e-12).all()
+
+
+def test_a_head_may_be_audited_by_another_error():
+    own, public = pictures(3, seed=5), pictures(120)
+    game = head_game(
+        own.embedding,
+        own.features,
+        own.labels,
+        TransferHead(3, 1),
+        prior=public,
+        error=squared_and_absolute_error,
+    )
+    plain = head_game(own.embedding, own.features, own.labels, TransferHead(3, 1), prior=public)
+    assert game.criterion.error is squared_and_absolute_error
+    assert game.criterion.threshold > plain.criterion.threshold  # absolute errors below 1 are the larger part
 
 
 PUBLISHED = [  # σ → ε of the paper's code, for sampling as it ran

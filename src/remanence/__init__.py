@@ -36,7 +36,9 @@ if TYPE_CHECKING:
         nearest_neighbour_errors,
         on_columns,
         pixels_off,
+        public_errors,
         relative_error,
+        squared_and_absolute_error,
     )
     from remanence.evidence import Evidence
     from remanence.exceptions import IncompatibleGameError, InputError, RemanenceError
@@ -101,7 +103,9 @@ _HOMES = {
         "nearest_neighbour_errors",
         "on_columns",
         "pixels_off",
+        "public_errors",
         "relative_error",
+        "squared_and_absolute_error",
     ],
     "evidence": ["Evidence"],
     "exceptions": ["IncompatibleGameError", "InputError", "RemanenceError"],

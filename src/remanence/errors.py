@@ -46,6 +46,14 @@ mean_squared_error = Error(
     squared=True,
 )
 
+# What reconstructors of pictures learn by (Maciazek and Allison 2025, Equation 3). For a met by g and b met by g,
+# MSE(a, b) ≤ 2 MSE(a, g) + 2 MSE(b, g), and MAE is a metric, so that twice the sum of both errors is a reach.
+squared_and_absolute_error = Error(
+    "mean of squared and absolute error",
+    lambda targets, guesses: _squared_and_absolute(targets.flat.double() - guesses.flat.double()),
+    reach=lambda threshold: 4 * threshold,
+)
+
 euclidean_error = Error(
     "euclidean distance",
     lambda targets, guesses: (targets.flat.double() - guesses.flat.double()).norm(dim=-1),
@@ -57,6 +65,10 @@ mismatch = Error(
     lambda targets, guesses: (targets.flat != guesses.flat).any(-1).to(torch.float64),
     reach=lambda threshold: threshold,  # two records that one guess equals are equal
 )
+
+
+def _squared_and_absolute(off: Tensor) -> Tensor:
+    return (off.square().mean(-1) + off.abs().mean(-1)) / 2
 
 
 def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> Error:

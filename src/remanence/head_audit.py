@@ -11,7 +11,7 @@ from remanence.attacks.attack import Attack
 from remanence.attacks.class_sizes import infer_class_sizes
 from remanence.attacks.reconstructor import Reconstructor
 from remanence.auditing import AuditResult, audit
-from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+from remanence.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.mechanisms.heads import TransferHead, embed
@@ -33,6 +33,7 @@ def audit_head(
     prior: Records,
     released: HeadWeights | None = None,
     sizes_known: bool = True,
+    error: Error = mean_squared_error,
     limit: float = 0.1,
     per_class: int | None = None,
     copies: int = 1,
@@ -47,7 +48,8 @@ def audit_head(
     `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
     or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
     fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
-    succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is.
+    succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is,
+    by mean squared error or another `error`.
 
     `released` is the head that you are about to publish: its module, its state dict or a file of it. The same attack
     is then held against that very head, and `exposed_pictures(result)` tells which picture of each class came back.
@@ -62,7 +64,14 @@ def audit_head(
             hint="leave per_class out",
         )
     game = head_game(
-        backbone_or_features, images, labels, recipe, prior=prior, per_class=per_class, copies=copies
+        backbone_or_features,
+        images,
+        labels,
+        recipe,
+        prior=prior,
+        error=error,
+        per_class=per_class,
+        copies=copies,
     )
     assert isinstance(game.targets, StratifiedPrior)
     assert isinstance(game.prior, StratifiedPrior)
@@ -89,6 +98,7 @@ def head_game(
     recipe: TransferHead,
     *,
     prior: Records,
+    error: Error = mean_squared_error,
     per_class: int | None = None,
     copies: int = 1,
 ) -> Game:
@@ -131,12 +141,12 @@ def head_game(
             got=f"{int((errors < 1e-12).sum())} pictures that are in both",
             hint="take them out of `prior`: what is public needs no attack",
         )
-    threshold = float(nearest_neighbour_errors(own, adversary).mean())
+    threshold = float(nearest_neighbour_errors(own, adversary, error).mean())
     return Game(
         recipe,
         StratifiedPrior(adversary, sizes, copies),
         None,
-        Criterion(mean_squared_error, threshold, Reduction.CLASS),
+        Criterion(error, threshold, Reduction.CLASS),
         targets=StratifiedPrior(own, sizes),
         strangers=StratifiedPrior(controls, sizes),
     )

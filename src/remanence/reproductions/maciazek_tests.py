@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.reconstructor import Reconstructor
-from remanence.errors import public_errors
+from remanence.errors import public_errors, squared_and_absolute_error
 from remanence.records import Records
 from remanence.reproductions.maciazek import (
     Setup,
@@ -70,7 +70,9 @@ def _statistics(found: Trials, setup: Setup) -> dict[str, tuple[Tensor, Tensor]]
         return errors[0], errors[1]
 
     def pixels(records: Records) -> Tensor:
-        return torch.stack([_both(guess, records.flat) for guess in found.guesses.flat.unbind(1)], 2)
+        columns = range(found.guesses.batch_shape[1])
+        guesses = (found.guesses[:, column : column + 1] for column in columns)
+        return torch.stack([squared_and_absolute_error(records, guess) for guess in guesses], 2)
 
     def features(records: Records) -> Tensor:
         assert records.embedding is not None
@@ -83,12 +85,6 @@ def _statistics(found: Trials, setup: Setup) -> dict[str, tuple[Tensor, Tensor]]
         "relative error": (found.own / public, found.stranger / public),
         "membership first": (found.own.where(kept, torch.inf), found.stranger.where(kept, torch.inf)),
     }
-
-
-def _both(guess: Tensor, pictures: Tensor) -> Tensor:
-    """(MSE + MAE) / 2 of a guess per trial, to each of the trial's pictures."""
-    off = pictures - guess.unsqueeze(1)
-    return (off.square().mean(2) + off.abs().mean(2)) / 2
 
 
 @torch.no_grad()
