@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.shadows import Shadows
 from remanence.exceptions import InputError
 from remanence.mechanisms.modules import AnyModule
 from remanence.mechanisms.queried import Queried
 from remanence.mechanisms.sgd import SGD
 from remanence.records import Records
-from remanence.releases import Release
-from remanence.reproductions.balle_games import ORACLE, Split, Study, asked, first, gallery
+from remanence.reproductions.balle_games import ORACLE, Split, Study, asked, gallery
 from remanence.reproductions.datasets import load_arrays
 from remanence.reproductions.reproduction import Cell, Outcome, Settings
 
@@ -73,81 +71,85 @@ def convolutional_network(side: int, channels: tuple[int, int], hidden: int, cla
 
 
 def cifar(settings: Settings) -> Outcome:
-    """Weights over the number of shadows, logits, and shadows of other kinds of pictures."""
-    small = settings.small
-    data = _photographs(settings) if small else _cifar(settings)
-    study = Study(settings, data, 400 if small else 2000, 64 if small else 256, 8 if small else 0)
-    network = (
-        convolutional_network(16, (8, 16), 10, 4) if small else convolutional_network(32, (32, 64), 44, 10)
-    )
-    training = SGD(AnyModule(network), 20 if small else 40, 0.05, 0.9, initial_seed=0)
-    shadows = study.shadows(training, 800 if small else 10_000)
+    """Weights, and logits on fixed pictures."""
+    study, training = _study(settings)
+    shadows, released = study.shadows(training, 800 if settings.small else 10_000), study.release(training)
+    probes = Queried(training, study.data.public[: 50 if settings.small else 500])
     rows: list[dict[str, Cell]] = []
-    shown: dict[str, Tensor] = {"target": data.targets.features[:_SHOWN]}
-
-    released = study.release(training)
-
-    def play(
-        label: str, own: Study, mechanism, seen: Shadows, release: Release, paper: float | None = None
-    ) -> None:
-        found = own.attack(mechanism, seen, release)
-        rows.append({"adversary": label, "shadows": len(seen), **own.cells(found), "paper": paper})
-        if len(found.guesses) == len(data.targets):
-            shown[f"{label}, {len(seen):,}"] = found.guesses.features[:_SHOWN, 0]
-
-    for count in (200, 800) if small else (5000, 10_000):
-        play("weights", study, training, first(shadows, count), released)
-    probes = Queried(training, data.public[: 50 if small else 500])
-    paper = None if small else PAPER_BLACK_BOX
-    play("logits", study, probes, asked(probes, shadows), probes.ask(released), paper)
-    for label, own, seen, release in _by_kind(study, shadows, released):
-        play(label, own, training, seen, release)
-    accuracy = _accuracy(study, training)
-    return Outcome(
-        data.name,
-        rows,
-        [gallery("Reconstructions", shown)],
-        study.described(
-            parameters=training.network.numbers,
-            epochs=training.epochs,
-            momentum=training.momentum,
-            probes=len(probes.probes),
-            **{"learning rate": training.learning_rate, "accuracy of a released model": accuracy},
-        ),
-        [
-            ORACLE,
-            "The released network: convolutions of 4x4 and 2x2 without overlap, two dense layers, ELU, all "
-            "records in every step. The paper does not list its layers (about 55,000 parameters).",
-            f"First percentile: {study.first_percentile:.4f}. The paper's is about 0.05 and its oracle about "
-            f"{PAPER_ORACLE}; its white box is below them from 5,000 and from 10,000 shadows, and its black box "
-            f"at {PAPER_BLACK_BOX}.",
-            "*targets of one kind*: the same number of shadows, trained on pictures of the targets' kind "
-            "(animals) or of another (vehicles): a prior that is off. The paper takes another data set for that."
-            if not small
-            else "*targets of one kind*: shadows trained on pieces of the targets' photograph, or of the other.",
-        ],
+    shown: dict[str, Tensor] = {"target": study.data.targets.features[:_SHOWN]}
+    for label, mechanism in (("weights", training), ("logits", probes)):
+        queried = isinstance(mechanism, Queried)
+        seen, release = (asked(probes, shadows), probes.ask(released)) if queried else (shadows, released)
+        found = study.attack(mechanism, seen, release)
+        paper = PAPER_BLACK_BOX if queried and not settings.small else None
+        rows.append({"what is seen": label, "shadows": len(seen), **study.cells(found), "paper": paper})
+        shown[label] = found.guesses.features[:_SHOWN, 0]
+    note = (
+        f"First percentile: {study.first_percentile:.4f}. The paper's is about 0.05 and its oracle about "
+        f"{PAPER_ORACLE}; its white box is below them from 5,000 and from 10,000 shadows, and its black box at "
+        f"{PAPER_BLACK_BOX}."
     )
+    return _outcome(study, training, rows, shown, note, probes=len(probes.probes))
 
 
-def _by_kind(study: Study, shadows: Shadows, released: Release) -> list[tuple[str, Study, Shadows, Release]]:
-    """Targets of one kind, and shadows of the same kind or of the other."""
+def prior(settings: Settings) -> Outcome:
+    """Targets of one kind, and an adversary whose pictures are of the same kind or of another."""
+    study, training = _study(settings)
+    shadows, released = study.shadows(training, 800 if settings.small else 10_000), study.release(training)
     data = study.data
-    others = torch.tensor(_VEHICLES if data.name == CIFAR else (0, 1), device=data.targets.labels.device)
+    others = torch.tensor((0, 1) if settings.small else _VEHICLES, device=data.targets.labels.device)
     other, strange = (torch.isin(each.labels, others).flatten() for each in (shadows.targets, data.public))
     count = min(int(other.sum()), int((~other).sum()))
     chosen = ~torch.isin(data.targets.labels, others)
-    found = []
-    for label, mask, held in (("same kind", ~other, ~strange), ("other kind", other, strange)):
+    rows: list[dict[str, Cell]] = []
+    shown: dict[str, Tensor] = {"target": data.targets[chosen].features[:_SHOWN]}
+    for label, mask, held in (("the same", ~other, ~strange), ("another", other, strange)):
         own = replace(study, data=replace(data, public=data.public[held], targets=data.targets[chosen]))
-        taken = shadows.take(mask.nonzero()[:count, 0])
-        found.append((f"targets of one kind, shadows of the {label}", own, taken, released.take(chosen)))
-    return found
+        found = own.attack(training, shadows.take(mask.nonzero()[:count, 0]), released.take(chosen))
+        rows.append({"the adversary's kind of picture": label, "shadows": count, **own.cells(found)})
+        shown[label] = found.guesses.features[:_SHOWN, 0]
+    kinds = "two photographs" if settings.small else "animals, and vehicles"
+    note = f"The kinds: {kinds}. The targets are of one; the paper takes another data set for the other."
+    return _outcome(study, training, rows, shown, note)
 
 
-def _accuracy(study: Study, training: SGD) -> float:
+def _study(settings: Settings) -> tuple[Study, SGD]:
+    if settings.small:
+        study = Study(settings, _photographs(settings), 400, 64, width=8)
+        return study, SGD(AnyModule(convolutional_network(16, (8, 16), 10, 4)), 20, 0.05, 0.9, initial_seed=0)
+    study = Study(settings, _cifar(settings), 1500)
+    return study, SGD(AnyModule(convolutional_network(32, (32, 64), 44, 10)), 30, 0.05, 0.9, initial_seed=0)
+
+
+def _outcome(
+    study: Study,
+    training: SGD,
+    rows: list[dict[str, Cell]],
+    shown: dict[str, Tensor],
+    note: str,
+    **others: Cell,
+) -> Outcome:
     release = training.release(study.data.known, study.data.targets[:8, None], study.generator(4))
-    records = study.data.targets
-    return float((training.answer(release, records).argmax(2) == records.labels).float().mean())
+    right = training.answer(release, study.data.targets).argmax(2) == study.data.targets.labels
+    described = {
+        "parameters": training.network.numbers,
+        "epochs": training.epochs,
+        "learning rate": training.learning_rate,
+        "momentum": training.momentum,
+        "accuracy of a released model": float(right.float().mean()),
+    }
+    return Outcome(
+        study.data.name,
+        rows,
+        [gallery("Reconstructions", shown)],
+        study.described(**described, **others),
+        [
+            ORACLE,
+            note,
+            "The released network: convolutions of 4x4 and 2x2 without overlap, two dense layers, ELU, all "
+            "records in every step. The paper does not list its layers (about 55,000 parameters).",
+        ],
+    )
 
 
 def _cifar(settings: Settings) -> Split:

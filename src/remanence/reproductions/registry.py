@@ -87,9 +87,16 @@ REPRODUCTIONS = {
         ),
         Reproduction(
             "balle-cifar",
-            "A small convolutional network on coloured pictures: weights, answers, a prior that is off",
+            "A small convolutional network on coloured pictures: weights and answers",
             BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
             f"{_HOME}.balle_cifar:cifar",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-cifar-prior",
+            "The same with an adversary whose pictures are of another kind",
+            BALLE_2022.at("§VI-B, out-of-distribution data"),
+            f"{_HOME}.balle_cifar:prior",
             minutes=3,
         ),
         Reproduction(
