@@ -26,7 +26,7 @@ from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAwar
 from remanence.attacks.shadows import ShadowFarm, split
 from remanence.journal import Journal, Plan, Tensors
 from remanence.processes import Processes
-from remanence.rounds import stream
+from remanence.rounds import join, stream
 from remanence.targets import digits_dpsgd, digits_mlp
 from remanence.work import Executor, InProcess, Run
 
@@ -52,7 +52,7 @@ def idle(executor: Executor, journal: Journal | None = None) -> float:
     """Seconds for each unit that does nothing."""
     plan = Plan("doing nothing", "nothing", _NOTHING, 1)
     with Run(executor, journal) as run:
-        return seconds(lambda: run.perform(plan, lambda: nothing)) / _NOTHING
+        return seconds(lambda: run.perform(plan, lambda: nothing, join)) / _NOTHING
 
 
 def processes(_: str) -> None:

@@ -16,9 +16,9 @@ PACKAGE = ROOT / "src" / "remanence"
 
 # Earlier layers never import later ones; modules of one layer may import each other where listed together.
 LAYERS = [
-    {"exceptions", "references", "statistics", "roc", "progress", "files", "fingerprints"},
+    {"exceptions", "references", "statistics", "roc", "progress", "files", "fingerprints", "seeds"},
     {"folders"},
-    {"journal"},
+    {"journal", "ranks"},
     {"work"},
     {"processes", "run_status"},
     {"records"},

@@ -133,7 +133,7 @@ class Game:
         """Play all units."""
         attack.check(self.knowledge)
         plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
-        found = join(current().perform(plan, prepare))
+        found = UnitOutcome.of(current().perform(plan, prepare, join))
         source = self.prior if self.targets is None else self.targets
         return Rounds(
             main=found.main,

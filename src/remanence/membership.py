@@ -92,7 +92,7 @@ class Membership:
         """Play all units."""
         attack.check(self.knowledge)
         plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
-        found = join(current().perform(plan, prepare))
+        found = UnitOutcome.of(current().perform(plan, prepare, join))
         return Rounds(main=found.main, control=found.control, baseline=self.guess())
 
     def _play_unit(

@@ -21,7 +21,6 @@ from remanence.exceptions import InputError
 from remanence.journal import Tensors
 from remanence.work import Task
 
-_IDLE = 60  # seconds after which workers go home
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
 
@@ -31,7 +30,8 @@ ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit'
 class Processes:
     """Worker processes, each with one thread; with several GPUs, each has one of them.
 
-    A worker that dies, killed or out of memory, is replaced, and what it was doing is done again.
+    A worker that dies, killed or out of memory, is replaced, and what it was doing is done again. Workers stay until
+    this process ends: the next attack finds them ready.
     """
 
     workers: int = os.cpu_count() or 1
@@ -69,7 +69,7 @@ class Processes:
                     )
 
     def _attempt(self, path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
-        pool = get_reusable_executor(max_workers=self.workers, timeout=_IDLE, env=_ENVIRONMENT)
+        pool = get_reusable_executor(max_workers=self.workers, timeout=None, env=_ENVIRONMENT)
         waiting, under_way = list(reversed(numbers)), set()
         try:
             while waiting or under_way:

@@ -19,7 +19,8 @@ from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
 from remanence.releases import Release
-from remanence.work import Do, Tensors, unit_seed
+from remanence.seeds import unit_seed
+from remanence.work import Do, Tensors
 
 
 @dataclass(frozen=True)
@@ -82,27 +83,33 @@ class UnitOutcome:
             "chances": torch.tensor(self.chances),
         }
 
+    @classmethod
+    def of(cls, tensors: Tensors) -> UnitOutcome:
+        """What `tensors` made into names, read back."""
 
-def join(parts: Sequence[Tensors]) -> UnitOutcome:
-    """The units of a work, in order, as if one had played all trials; the gallery is the first one's."""
+        def within(prefix: str) -> Tensors:
+            return {n.removeprefix(prefix): values for n, values in tensors.items() if n.startswith(prefix)}
 
-    def joined(prefix: str) -> Tensors:
-        names = [name for name in parts[0] if name.startswith(prefix)]
-        return {name.removeprefix(prefix): torch.cat([part[name] for part in parts]) for name in names}
+        return cls(
+            main=Comparison(**within("main.")),
+            control=Comparison(**within("control.")),
+            remaining_gradient=tensors.get("remaining_gradient"),
+            sensitivity=tensors.get("sensitivity"),
+            diagnostics=within("diagnostics."),
+            gallery=Gallery(**within("gallery.")) if "gallery.targets" in tensors else None,
+            claims_labels=bool(tensors["claims_labels"]),
+            chances=int(tensors["chances"]),
+        )
 
-    shown = {
-        name.removeprefix("gallery."): parts[0][name] for name in parts[0] if name.startswith("gallery.")
+
+def join(parts: Sequence[Tensors]) -> Tensors:
+    """Consecutive units as if one had played all trials; the gallery is that of the first."""
+    return {
+        name: torch.cat([part[name] for part in parts])
+        if values.ndim and not name.startswith("gallery.")
+        else values
+        for name, values in parts[0].items()
     }
-    return UnitOutcome(
-        main=Comparison(**joined("main.")),
-        control=Comparison(**joined("control.")),
-        remaining_gradient=joined("remaining_gradient").get(""),
-        sensitivity=joined("sensitivity").get(""),
-        diagnostics=joined("diagnostics."),
-        gallery=Gallery(**shown) if shown else None,
-        claims_labels=bool(parts[-1]["claims_labels"]),
-        chances=int(parts[-1]["chances"]),
-    )
 
 
 def unit_inputs(game: object, attack: Attack, seed: int, device: torch.device | str, shows: bool) -> str:

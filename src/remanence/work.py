@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, final
 
-import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -25,10 +24,14 @@ from remanence.exceptions import InputError
 from remanence.fingerprints import code_version, fingerprint
 from remanence.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.progress import note, track
+from remanence.ranks import ranks
 
 _BETWEEN_BEATS = 1.0  # seconds
 
+_TOGETHER = 64  # units that are joined at a time
+
 Do = Callable[[int, int], Tensors]  # from the number of a unit and its size to what it found
+Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
 
 
 @final
@@ -164,57 +167,53 @@ class Run:
             self._opened = True
         self.journal.announce(plans)
 
-    def perform(self, plan: Plan, prepare: Callable[[], Do]) -> list[Tensors]:
-        """What every unit of a plan found, in order. Nothing is prepared where all units are recorded."""
+    def perform(self, plan: Plan, prepare: Callable[[], Do], join: Join) -> Tensors:
+        """What all units of a plan found, joined in order. Nothing is prepared where all of them are recorded."""
         self.announce([plan])
-        found = self._recorded(plan)
-        missing = [number for number in range(len(plan)) if number not in found]
-        self.reused += len(found)
-        if missing:
+        found = _Found(join)
+        missing = []
+        there = set() if self.journal is None else self.journal.finished()
+        for number in range(len(plan)):
+            tensors = self._recorded(plan, number) if plan.key(number) in there else None
+            if tensors is None:
+                missing.append(number)
+            else:
+                found.add(number, tensors)
+                self.reused += 1
+        if missing or ranks() > 1:  # ranks that learn together wait for each other
             with one_thread():
                 task = Task(plan, prepare(), self.journal)
                 units = self.executor.run(task, missing, self._report)
-                for number, tensors in track(
-                    units, total=len(missing), what=lambda: self._doing(plan, found)
-                ):
-                    found[number] = (
-                        tensors if self.journal is None else self._written(self.journal, plan, number)
-                    )
+                bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
+                for number, tensors in bar:
+                    found.add(number, tensors if self.journal is None else self._written(plan, number))
                     self.played += 1
                     self._beat()
-        return [found[number] for number in range(len(plan))]
+        return found.joined()
 
-    def _recorded(self, plan: Plan) -> dict[int, Tensors]:
-        if self.journal is None:
-            return {}
-        found, there = {}, self.journal.finished()
-        for number in range(len(plan)):
-            key = plan.key(number)
-            if key not in there:
-                continue
-            try:
-                tensors = self.journal.read(key)
-            except DamagedUnitError as error:
-                self.journal.set_aside(key)
-                self._report(f"{plan.name}: a damaged unit was set aside and is run again ({error})")
-                continue
-            if tensors is not None:
-                found[number] = tensors
-        return found
+    def _recorded(self, plan: Plan, number: int) -> Tensors | None:
+        assert self.journal is not None
+        try:
+            return self.journal.read(plan.key(number))
+        except DamagedUnitError as error:
+            self.journal.set_aside(plan.key(number))
+            self._report(f"{plan.name}: a damaged unit was set aside and is run again ({error})")
+            return None
 
-    def _written(self, journal: Journal, plan: Plan, number: int) -> Tensors:
-        tensors = journal.read(plan.key(number))
+    def _written(self, plan: Plan, number: int) -> Tensors:
+        assert self.journal is not None
+        tensors = self.journal.read(plan.key(number))
         if tensors is None:
             raise InputError(
                 "A worker finished a unit, and it is not in the run folder.",
                 needs="a run folder that all workers share, such as NFS or s3://",
-                got=f"{journal}, which the worker sees as another folder",
+                got=f"{self.journal}, which the worker sees as another folder",
                 hint="--journal with a shared place",
             )
         return tensors
 
-    def _doing(self, plan: Plan, found: dict[int, Tensors]) -> str:
-        left = len(plan) - len(found)
+    def _doing(self, plan: Plan, found: _Found) -> str:
+        left = len(plan) - found.count
         return f"{plan.name} ({min(self.executor.workers, left)} running)"
 
     def _beat(self) -> None:
@@ -229,23 +228,33 @@ class Run:
             self.journal.log(line)
 
 
+class _Found:
+    """Units as they arrive: joined as soon as those before them are there, so that thousands stay small."""
+
+    def __init__(self, join: Join) -> None:
+        self._join, self._parts, self._early, self._next = join, [], {}, 0
+        self.count = 0
+
+    def add(self, number: int, tensors: Tensors) -> None:
+        self.count += 1
+        self._early[number] = tensors
+        while self._next in self._early:
+            self._parts.append(self._early.pop(self._next))
+            self._next += 1
+        if len(self._parts) >= _TOGETHER:
+            self._parts = [self._join(self._parts)]
+
+    def joined(self) -> Tensors:
+        assert not self._early
+        return self._join(self._parts)
+
+
 _CURRENT: ContextVar[Run] = ContextVar("run")
 
 
 def current() -> Run:
     """The run of the innermost `with` statement; in this process and in memory where there is none."""
     return _CURRENT.get(None) or Run()
-
-
-def unit_seed(entropy: Sequence[int], unit: int) -> int:
-    """The seed of a unit's stream: units draw from independent children of one seed.
-
-    >>> unit_seed([0], 1) == unit_seed([0], 2)
-    False
-    """
-    sequence = np.random.SeedSequence(entropy, spawn_key=(unit,) if unit else ())
-    words = sequence.generate_state(2, np.uint32)
-    return (int(words[0]) << 32) | int(words[1])
 
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)

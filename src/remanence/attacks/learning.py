@@ -17,6 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from remanence.exceptions import InputError
 from remanence.progress import track
+from remanence.ranks import agreed, in_step, rank
 
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
@@ -50,6 +51,7 @@ class Learner:
         for parameter in network.parameters():
             if parameter.ndim == 4:  # convolutions are several times faster this way on a GPU
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        trained = in_step(network)
         device = next(network.parameters()).device
         optimizer = torch.optim.AdamW(
             network.parameters(), self.learning_rate, weight_decay=1e-4 if self.scheduled else 0.0
@@ -82,7 +84,7 @@ class Learner:
             network.train()
             batch = draw()
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                value = loss(network, batch)
+                value = loss(trained, batch)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
             optimizer.step()
@@ -90,6 +92,7 @@ class Learner:
             _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
                 reached, said = quality(average.eval())
+                reached = agreed(reached)
                 state["stale"] += 1
                 if reached > state["quality"]:
                     state.update(quality=reached, stale=0)
@@ -101,7 +104,7 @@ class Learner:
         return best.eval().requires_grad_(False)
 
     def _store(self, parts: dict, state: dict) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or rank() > 0:
             return
         temporary = self.checkpoint.with_suffix(".part")
         states = {name: part.state_dict() for name, part in parts.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,8 +13,10 @@ from remanence.adversary import Knowledge
 from remanence.fingerprints import code_version, device_kind, fingerprint
 from remanence.journal import Plan
 from remanence.priors import EmpiricalPrior, StratifiedPrior
+from remanence.ranks import own_stream, ranks
 from remanence.records import Records
-from remanence.work import current, unit_seed
+from remanence.seeds import unit_seed
+from remanence.work import current
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class ShadowFarm:
     knowledge: Knowledge
     generator: torch.Generator
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generator", own_stream(self.generator))
+
     @property
     def at_once(self) -> int:
         """How many fit into memory together."""
@@ -54,7 +59,11 @@ class ShadowFarm:
         return Shadows(release.tensors, targets)
 
     def stored(self, count: int) -> Shadows:
-        """A fixed number, trained block by block and kept; single records are used up before one comes twice."""
+        """A fixed number, trained block by block and kept; single records are used up before one comes twice.
+
+        Ranks that learn together train a share each.
+        """
+        count = -(-count // ranks())
         prior, most = self.knowledge.prior, self.at_once
         targets = prior.sample(count, self.generator)
         if isinstance(prior, EmpiricalPrior) and prior.set_size == 1:
@@ -72,10 +81,12 @@ class ShadowFarm:
         inputs = fingerprint(code_version(), torch.__version__, device, mechanism, known, targets, own)
         plan = Plan("training shadows", inputs, count, most)
         train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
-        parts = current().perform(plan, lambda: train)
-        where = self.generator.device
-        tensors = {name: torch.cat([part[name] for part in parts]).to(where) for name in parts[0]}
-        return Shadows(tensors, targets)
+        found = current().perform(plan, lambda: train, _join)
+        return Shadows({name: tensor.to(self.generator.device) for name, tensor in found.items()}, targets)
+
+
+def _join(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _train_block(
