@@ -140,6 +140,7 @@ def audit(
     from remanence.files import check_writable
     from remanence.journal import Journal
     from remanence.loading import load_game
+    from remanence.ranks import joined, rank, started_by_torchrun
     from remanence.report.writing import write_report
     from remanence.targets import TARGETS
     from remanence.verdict import Policy
@@ -155,8 +156,12 @@ def audit(
         result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
-        with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
+        # A factory may print; our own output stays clean.
+        with contextlib.redirect_stdout(sys.stderr), joined(compute_device(device)) as place:
             game = load_game(target)
+            if rank() > 0:  # learns with the others; the first one plays and writes
+                run_audit(game, attacks, policy=policy, trials=1, seed=seed, device=place)
+                raise typer.Exit
             options = {
                 "command": "audit",
                 "target": target,
@@ -164,7 +169,7 @@ def audit(
                 "trials": trials,
                 "max_success": max_success,
                 "seed": seed,
-                "device": compute_device(device),
+                "device": place.split(":")[0],
                 "unit_trials": unit_trials,
                 "show_reconstructions": show_reconstructions,
                 "accept_unproven": accept_unproven,
@@ -188,7 +193,7 @@ def audit(
                     policy=policy,
                     trials=trials,
                     seed=seed,
-                    device=options["device"],
+                    device=place,
                     target=target,
                 )
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
@@ -199,7 +204,8 @@ def audit(
     else:
         show_result(result, path)
         typer.echo(f"Report: {report}")
-    raise typer.Exit(exit_code(result, accept_unproven))
+    # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
+    raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 
 
 @app.command()

@@ -69,7 +69,7 @@ class Processes:
                     )
 
     def _attempt(self, path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
-        pool = get_reusable_executor(max_workers=self.workers, timeout=None, env=_ENVIRONMENT)
+        pool = get_reusable_executor(self.workers, timeout=None, env=_ENVIRONMENT)  # pyright: ignore[reportArgumentType]
         waiting, under_way = list(reversed(numbers)), set()
         try:
             while waiting or under_way:

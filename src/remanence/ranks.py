@@ -26,7 +26,7 @@ def ranks() -> int:
 @contextlib.contextmanager
 def joined(device: str) -> Iterator[str]:
     """Join the others, where torchrun started this process; yields the device to use."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or _together():
+    if not started_by_torchrun() or _together():
         yield device
         return
     if device == "cuda":
@@ -37,6 +37,11 @@ def joined(device: str) -> Iterator[str]:
         yield device
     finally:
         distributed.destroy_process_group()
+
+
+def started_by_torchrun() -> bool:
+    """Whether there are others to join."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def own_stream(generator: torch.Generator) -> torch.Generator:

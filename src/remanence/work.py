@@ -152,7 +152,7 @@ class Run:
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
-        if self.journal is None:
+        if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
             return None
         return self.journal.checkpoint(fingerprint(code_version(), belongs_to))
 
