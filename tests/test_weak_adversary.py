@@ -24,6 +24,7 @@ from remanence.attacks.reconstructor import ReconstructorNetwork
 from remanence.errors import Reduction
 from remanence.reproductions.letters import letters_network, load_letters, store_letters
 from remanence.reproductions.maciazek import Setup
+from remanence.reproductions.maciazek_faces import one_person_sets
 from remanence.reproductions.maciazek_factors import (
     HOW_HEADS_ARE_TRAINED,
     WHAT_THE_ADVERSARY_HAS,
@@ -227,3 +228,17 @@ def test_a_stored_backbone_is_the_same_backbone_and_a_damaged_one_is_refused(tmp
     (tmp_path / "b.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be read"):
         load_letters(tmp_path / "b.safetensors")
+
+
+def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_people():
+    pool = pictures(120)
+    generator = torch.Generator().manual_seed(0)
+    sets, person = one_person_sets(pool, 2, 50, generator)
+    who = (sets.features[:, :, None] == pool.features).flatten(3).all(3).float().argmax(2)  # which picture
+    names = pool.labels[who]
+    assert sets.labels[0].tolist() == [0] * 18 + [1] * 2
+    assert (names[:, 18:] == person[:, None]).all()
+    assert (names[:, :18] != person[:, None]).all()
+    assert all(len(set(row)) == 20 for row in who.tolist())
+    _, others = one_person_sets(pool, 2, 50, generator, other_than=person)
+    assert (others != person).all()

@@ -121,7 +121,7 @@ def training(settings: Settings) -> Outcome:
 
 def _factors(settings: Settings, factors: tuple[Factor, ...]) -> Outcome:
     setup = handwriting_setup(settings)
-    trials = settings.trials or (200 if settings.small else 1000)
+    trials = settings.trials or 1000
     rows = [
         run(setup, factor, settings, trials) for factor in track(factors, total=len(factors), what="factors")
     ]

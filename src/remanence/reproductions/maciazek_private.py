@@ -73,7 +73,7 @@ def figure_4(settings: Settings) -> Outcome:
     game, size = setup.game(1), setup.classes
     assert isinstance(game.mechanism, TransferHead)
     plain = game.mechanism
-    trials = settings.trials or (200 if settings.small else 1000)
+    trials = settings.trials or 1000
     code, text = as_the_code_ran(), as_the_text_says(size)
     epsilons = (math.inf, 80.0, 20.0, 5.0) if settings.small else (math.inf, 40.0, 20.0, 10.0, 5.0)
     points = [(epsilon, code) for epsilon in epsilons] + [(20.0, text)]
@@ -124,7 +124,7 @@ def defences(settings: Settings) -> Outcome:
     game, size = setup.game(1), setup.classes
     assert isinstance(game.mechanism, TransferHead)
     plain = game.mechanism
-    trials = settings.trials or (200 if settings.small else 1000)
+    trials = settings.trials or 1000
     scale = _scale(game, settings)
     tried: dict[str, dict[str, TransferHead]] = {
         "none": {"": plain},

@@ -121,6 +121,13 @@ REPRODUCTIONS = {
             minutes=2,
         ),
         Reproduction(
+            "maciazek-faces",
+            "Heads that know one person among others: unbalanced sets, four hidden units",
+            MACIAZEK_2025.at("Tables 1 and 5, CelebA; Figures 11 and 12"),
+            f"{_HOME}.maciazek_faces:faces",
+            minutes=1,
+        ),
+        Reproduction(
             "maciazek-tests",
             "Other tests of whether a picture was trained on: MSE + MAE, features, relative errors, membership first",
             MACIAZEK_2025.at("Appendix F"),
