@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from remanence import InputError, Reconstructor, Records, Table, Weights, infer_attributes, looped
-from remanence.attributes import _compare
+from remanence.attributes import _compare, _regressed
 from remanence.mechanisms.disclosed import Disclosed
 
 QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
@@ -63,9 +63,23 @@ def test_the_sign_test_is_exact():
     targets = torch.zeros(4, 2)
     wrong = torch.ones(4, 2)
     mixed = torch.tensor([[0.0, 0], [0, 0], [0, 0], [1, 0]])
-    assert _compare(table.column("a"), targets, mixed, wrong, targets, 0.1).p_value == pytest.approx(1 / 8)
-    assert _compare(table.column("a"), targets, wrong, mixed, targets, 0.1).p_value == 1
-    assert _compare(table.column("a"), targets, wrong, wrong, targets, 0.1).p_value == 1
+
+    def p_value(*guesses):
+        return _compare(table.column("a"), targets, guesses, wrong, 0.1).p_value  # no constant is right
+
+    assert p_value(mixed, wrong) == pytest.approx(1 / 8)
+    assert p_value(wrong, mixed) == 1
+    assert p_value(wrong, wrong) == 1
+    assert p_value(mixed, wrong, mixed) == 1  # the better imputation counts
+
+
+def test_a_regression_imputes_what_is_linear_in_the_other_columns():
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(300, 2, generator=generator)
+    records = torch.cat([given, given @ torch.tensor([[1.0], [-2.0]]) + 3], 1)
+    found = _regressed(records[:200], records[200:], [0, 1])
+    torch.testing.assert_close(found, records[200:], atol=0.1, rtol=0)
+    assert not torch.allclose(_regressed(records[:200], records[200:], [0]), records[200:], atol=0.1)
 
 
 def test_a_data_frame_and_a_mapping_give_the_same_records():

@@ -1,7 +1,7 @@
 """Attribute inference: which columns of a record a model gives away to somebody who knows the others.
 
 Balle et al. 2022, §II-C. What the others give away by themselves is no leak of the model, so that every rate stands
-beside the one of the same attack without the model.
+beside the one of imputation without the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from remanence.tables import Column, Table
 
 @dataclass(frozen=True)
 class Attribute:
-    """How often one column was found: with the model, without it, and by the best constant guess."""
+    """How often one column was found: with the model, without it, and by the best constant guess.
+
+    Without the model it is imputed from the other columns by the same attack, by a ridge regression and by that guess;
+    the one that turned out best counts.
+    """
 
     name: str
     inferred: SuccessRate
@@ -85,19 +89,33 @@ def infer_attributes(
             for start in range(0, len(targets), chunk)
         ]
         guesses.append(torch.cat([part.records.flat[:, 0] for part in parts]))
-    inferred, imputed = guesses
-    return [_compare(column, targets.flat, inferred, imputed, public.flat, tolerance) for column in columns]
+    guesses.append(_regressed(public.flat, targets.flat, list(given)))
+    return [_compare(column, targets.flat, guesses, public.flat, tolerance) for column in columns]
 
 
 def _compare(
-    column: Column, targets: Tensor, inferred: Tensor, imputed: Tensor, public: Tensor, tolerance: float
+    column: Column, targets: Tensor, guesses: Sequence[Tensor], public: Tensor, tolerance: float
 ) -> Attribute:
+    """The first guesses are inferred, the others imputed."""
     constant = _best_guess(column, public, tolerance).expand_as(targets)
-    hits = [column.errors(targets, guess) <= tolerance for guess in (inferred, imputed, constant)]
-    helped, misled = int((hits[0] & ~hits[1]).sum()), int((hits[1] & ~hits[0]).sum())
+    inferred, *imputed = (column.errors(targets, guess) <= tolerance for guess in guesses)
+    guessed = column.errors(targets, constant) <= tolerance
+    best = max([*imputed, guessed], key=lambda hits: int(hits.sum()))  # in hindsight: in favour of the model
+    helped, misled = int((inferred & ~best).sum()), int((best & ~inferred).sum())
     p_value = float(binom.sf(helped - 1, helped + misled, 0.5))  # 1 where nothing differs
-    with_model, without, guessed = (SuccessRate(int(hit.sum()), len(targets)) for hit in hits)
-    return Attribute(column.name, with_model, without, guessed, p_value)
+    rates = [SuccessRate(int(hits.sum()), len(targets)) for hits in (inferred, best, guessed)]
+    return Attribute(column.name, rates[0], rates[1], rates[2], p_value)
+
+
+def _regressed(public: Tensor, targets: Tensor, given: list[int]) -> Tensor:
+    """All columns from the given ones, by a ridge regression on the public records."""
+    known, asked = (
+        torch.cat([each[:, given], torch.ones_like(each[:, :1])], 1).double() for each in (public, targets)
+    )
+    penalty = torch.eye(known.shape[1], dtype=known.dtype, device=known.device)
+    return (asked @ torch.linalg.solve(known.T @ known + penalty, known.T @ public.double())).to(
+        targets.dtype
+    )
 
 
 def _best_guess(column: Column, public: Tensor, tolerance: float) -> Tensor:
