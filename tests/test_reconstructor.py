@@ -14,6 +14,7 @@ from remanence import (
     Queried,
     Reconstructor,
     Records,
+    Roc,
     StratifiedPrior,
     TransferHead,
     Uninformed,
@@ -61,6 +62,9 @@ def test_a_weak_adversary_reads_pictures_out_of_heads():
     evidence = play(heads_game(), QUICK, trials=60)
     assert evidence.main.lower > evidence.control.upper  # 0.9 against 0.1 with intervals of ±0.15
     assert evidence.arrays["class"].shape == evidence.arrays["error"].shape
+    public = evidence.arrays["public_error"]
+    relative = Roc(evidence.arrays["error"] / public, evidence.arrays["control_error"] / public)
+    assert relative.area() > 0.9  # 0.5 if errors on targets and strangers were alike
     assert evidence.gallery is not None
     assert evidence.gallery["targets"].shape[1:] == (3, 3)
 

@@ -23,6 +23,7 @@ from remanence.attacks.decoders import Decoder, convolutional, draws_pictures, p
 from remanence.attacks.learning import Learner
 from remanence.attacks.readers import FlatReader, HeadReader, HiddenReader, Reader, Tensors
 from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
+from remanence.errors import public_errors
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads import TransferHead
 from remanence.priors import EmpiricalPrior, StratifiedPrior
@@ -106,18 +107,19 @@ class Reconstructor(Attack[Release]):
             stored = farm.stored(self.shadows or _STORED)
         trial = HeldOut.of(aside, generator)
         networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
-        classes = None
-        if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
-            classes = knowledge.prior.classes.repeat_interleave(self.guesses)
+        asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
             tensors = release.tensors
             drawn = torch.stack([net.draw(net.reader.prepare(tensors)) for net in networks]).mean(0)
-            if classes is None:
+            if asked is None:
                 unknown = torch.full(drawn.shape[:2], torch.nan, device=drawn.device)
                 return Reconstruction(Records(drawn, unknown))
-            labels = classes.expand(len(release), -1)
-            return Reconstruction(Records(drawn, labels), diagnostics={"class": labels.clone()})
+            labels = asked.classes.repeat_interleave(self.guesses).expand(len(release), -1)
+            records = Records(drawn, labels)
+            # Errors over these are a better test of who was trained on than the errors themselves.
+            public = public_errors(records, asked.records)
+            return Reconstruction(records, diagnostics={"class": labels.clone(), "public_error": public})
 
         return reconstruct
 
