@@ -34,7 +34,7 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
 from remanence.records import Records
 from remanence.releases import Release
-from remanence.rounds import AnyGame, Gallery, Prepared, Rounds, UnitOutcome, join, stream, unit_inputs
+from remanence.rounds import AnyGame, Gallery, Prepared, Rounds, UnitOutcome, join, stream
 from remanence.statistics import CONFIDENCE, SuccessRate
 from remanence.work import Do, Tensors, current
 
@@ -120,7 +120,7 @@ class Game:
         at_once = self.mechanism.trials_at_once(source.sample(1, stream(seed, "size", device)))
         at_once = min(at_once, run.unit_trials or at_once)
         own = replace(self, bounds=())  # no outcome depends on what is proven
-        inputs = unit_inputs(own, attack, seed, device, run.shows)
+        inputs = run.inputs(device, own, attack, seed, run.shows)
         plan = Plan(f"playing {attack.info.name}", inputs, trials, at_once)
 
         def prepare() -> Do:

@@ -22,7 +22,7 @@ from remanence.priors import Baseline, Uninformed
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release
-from remanence.rounds import Gallery, Rounds, UnitOutcome, join, stream, unit_inputs
+from remanence.rounds import Gallery, Rounds, UnitOutcome, join, stream
 from remanence.work import Do, Tensors, current
 
 _SHOWN = 30  # reconstructions in a gallery
@@ -88,9 +88,10 @@ class LeaveOneOut:
         at_once = (
             len(chosen) if isinstance(attack, ExposesAll) else min(_AT_ONCE, run.unit_trials or _AT_ONCE)
         )
-        inputs = unit_inputs(replace(self, bounds=(), caveats=()), attack, seed, device, run.shows)
+        own = replace(self, bounds=(), caveats=())
         # Which records are drawn depends on how many.
-        plan = Plan(f"playing {attack.info.name}", f"{inputs} of {len(chosen)}", len(chosen), at_once)
+        inputs = run.inputs(device, own, attack, seed, run.shows, len(chosen))
+        plan = Plan(f"playing {attack.info.name}", inputs, len(chosen), at_once)
 
         def prepare() -> Do:
             first = self.data[:1][None]

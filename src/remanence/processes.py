@@ -15,7 +15,7 @@ from typing import final
 
 import cloudpickle
 import torch
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import ProcessPoolExecutor
 
 from remanence.exceptions import InputError
 from remanence.journal import Tensors
@@ -59,6 +59,7 @@ class Processes:
                         left.remove(number)
                         yield number, tensors
                 except BrokenProcessPool:
+                    _pool.cache_clear()
                     attempts += 1
                     if attempts > ATTEMPTS:
                         raise _given_up(task, len(left)) from None
@@ -69,7 +70,7 @@ class Processes:
                     )
 
     def _attempt(self, path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
-        pool = get_reusable_executor(self.workers, timeout=None, env=_ENVIRONMENT)  # pyright: ignore[reportArgumentType]
+        pool = _pool(self.workers)
         waiting, under_way = list(reversed(numbers)), set()
         try:
             while waiting or under_way:
@@ -81,6 +82,12 @@ class Processes:
         finally:
             for unit in under_way:
                 unit.cancel()
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int) -> ProcessPoolExecutor:
+    # Of our own: the pool that loky shares with everybody is joblib's, and both would stumble over each other.
+    return ProcessPoolExecutor(workers, env=_ENVIRONMENT)
 
 
 def _given_up(task: Task, left: int) -> InputError:

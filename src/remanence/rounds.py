@@ -14,7 +14,6 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.bounds.bound import Bound
 from remanence.caveats import Caveat
 from remanence.errors import Comparison, Criterion
-from remanence.fingerprints import code_version, device_kind, fingerprint
 from remanence.journal import Plan
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline
@@ -110,11 +109,6 @@ def join(parts: Sequence[Tensors]) -> Tensors:
         else values
         for name, values in parts[0].items()
     }
-
-
-def unit_inputs(game: object, attack: Attack, seed: int, device: torch.device | str, shows: bool) -> str:
-    """The fingerprint of all that a unit's outcome depends on, but for its number and size."""
-    return fingerprint(code_version(), torch.__version__, device_kind(device), game, attack, seed, shows)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from remanence.exceptions import InputError
-from remanence.fingerprints import code_version, fingerprint
+from remanence.fingerprints import code_version, device_kind, fingerprint
 from remanence.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.progress import note, track
 from remanence.ranks import ranks
@@ -149,6 +149,12 @@ class Run:
     def shows(self) -> bool:
         """Whether units may hold reconstructions: in memory always, on disk on request."""
         return self.journal is None or self.galleries
+
+    def inputs(self, device: torch.device | str, *values: object) -> str:
+        """The fingerprint of all that a work depends on; not worth computing where nothing is kept."""
+        if self.journal is None:
+            return ""
+        return fingerprint(code_version(), torch.__version__, device_kind(device), *values)
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""

@@ -199,9 +199,9 @@ def test_an_error_in_a_worker_arrives_whole(tmp_path):
     assert (caught.value.needs, caught.value.got, caught.value.hint) == ("another", "this", "that")
 
 
-def test_a_game_plans_before_anything_is_prepared():
+def test_a_game_plans_before_anything_is_prepared(tmp_path):
     game: Game = shortlist_game(candidates=4)
-    with Run(unit_trials=8):
+    with Run(journal=Journal(tmp_path), unit_trials=8):
         plan, _ = game.work(Oblivious(), trials=20, seed=3)
         other, _ = game.work(Oblivious(), trials=20, seed=4)
     assert [plan.size(number) for number in range(len(plan))] == [8, 8, 4]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remanence.adversary import Knowledge
-from remanence.fingerprints import code_version, device_kind, fingerprint
+from remanence.fingerprints import fingerprint
 from remanence.journal import Plan
 from remanence.priors import EmpiricalPrior, StratifiedPrior
 from remanence.ranks import own_stream, ranks
@@ -77,8 +77,7 @@ class ShadowFarm:
         # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
         own = fingerprint(self.generator)
         mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
-        device = device_kind(self.generator.device)
-        inputs = fingerprint(code_version(), torch.__version__, device, mechanism, known, targets, own)
+        inputs = current().inputs(self.generator.device, mechanism, known, targets, own)
         plan = Plan("training shadows", inputs, count, most)
         train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
         found = current().perform(plan, lambda: train, _join)

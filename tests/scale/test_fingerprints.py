@@ -1,0 +1,152 @@
+"""Keys: the same in every process, and another one for every change that could change an outcome."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conftest import dpsgd_game, gradient_game, heads_game, network_game, shortlist_game, synthetic
+from remanence import (
+    GLM,
+    Criterion,
+    FinitePrior,
+    LeaveOneOut,
+    Logistic,
+    Membership,
+    PriorAware,
+    Reconstructor,
+    Records,
+    looped,
+)
+from remanence.fingerprints import fingerprint
+from remanence.journal import Journal
+from remanence.targets import TARGETS
+from remanence.work import Run
+
+GAMES = {
+    "shortlist": shortlist_game,
+    "dpsgd": dpsgd_game,
+    "heads": heads_game,
+    "network": network_game,
+    "gradient": gradient_game,
+    "leave one out": lambda: LeaveOneOut(GLM(Logistic()), synthetic()),
+    "fitted by scikit-learn": TARGETS["wine-pipeline"],
+}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_the_same_game_made_twice_is_the_same(name):
+    assert fingerprint(GAMES[name]()) == fingerprint(GAMES[name]())
+
+
+def test_another_process_with_another_order_of_hashes_agrees():
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_fingerprints import GAMES, fingerprint\n"
+        "print(*(fingerprint(game()) for game in GAMES.values()))"
+    )
+    here = Path(__file__).parent
+    found = {
+        subprocess.run(  # noqa: S603
+            [sys.executable, "-c", code, str(here)],
+            capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here.parent)},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert found == {" ".join(fingerprint(game()) for game in GAMES.values()) + "\n"}
+
+
+def plus(number):
+    return lambda x: x + number
+
+
+def helper(x):
+    return x + 1
+
+
+def calls_helper(x):
+    return helper(x)
+
+
+class Counter:
+    def __init__(self, start):
+        self.start = start
+
+    def count(self, x):
+        return x + self.start
+
+
+game = dpsgd_game()
+module = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (game, replace(game, known_data=game.known_data[1:])),
+        (game, replace(game, mechanism=replace(game.mechanism, noise_multiplier=1.001))),
+        (game, replace(game, criterion=Criterion(game.criterion.error, 0.51))),
+        (game, replace(game, prior=FinitePrior(game.prior.candidates, torch.tensor([1.0, 1, 1, 1, 2])))),
+        (game, Membership(game)),
+        (PriorAware(), PriorAware(score="sum")),
+        (looped(plus(1)), looped(plus(2))),
+        (looped(lambda r, s: r), looped(lambda r, s: s)),
+        (looped(lambda r, s: 1e-3), looped(lambda r, s: 2e-3)),
+        (Counter(1).count, Counter(2).count),
+        (partial(plus, 1), partial(plus, 2)),
+        (module, nn.Linear(2, 2)),
+        (torch.zeros(4), torch.zeros(4).double()),
+        (torch.zeros(4), torch.zeros(2, 2)),
+        (torch.zeros(4), np.zeros(4, dtype=np.float32)),
+        ((1, (2, 3)), ((1, 2), 3)),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (["ab", "c"], ["a", "bc"]),
+        (1, 1.0),
+        (1, True),
+        (torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)),
+    ],
+    ids=str,
+)
+def test_every_change_changes_it(one, other):
+    assert fingerprint(one) == fingerprint(one)
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_order_means_nothing_where_there_is_none():
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({3, 1, 2}) == fingerprint({2, 3, 1})
+
+
+def test_what_a_function_calls_counts_too(monkeypatch):
+    before = fingerprint(calls_helper)
+    monkeypatch.setattr(sys.modules[__name__], "helper", plus(7))
+    assert fingerprint(calls_helper) != before
+
+
+def test_where_an_attack_keeps_its_state_does_not_count(tmp_path):
+    assert fingerprint(Reconstructor()) == fingerprint(Reconstructor(checkpoint=tmp_path / "a"))
+    assert fingerprint(Reconstructor()) != fingerprint(Reconstructor(steps=7))
+
+
+def test_a_value_within_itself_ends():
+    loop = [1]
+    loop.append(loop)
+    assert len(fingerprint(loop)) == 64
+
+
+def test_a_ceiling_has_no_part_in_a_key_and_data_have(tmp_path):
+    from remanence import bounds
+
+    proven = replace(game, bounds=(bounds.of(game.mechanism, 1 / 5),))
+    moved = replace(game, known_data=Records(game.known_data.features + 1e-6, game.known_data.labels))
+    with Run(journal=Journal(tmp_path)):
+        plans = [g.work(PriorAware(), trials=5, seed=0)[0] for g in (game, proven, moved)]
+    assert plans[0].key(0) == plans[1].key(0) != plans[2].key(0)
