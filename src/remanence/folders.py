@@ -100,8 +100,9 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes | None:
         """The contents, or None where there is no such object."""
+        files = self._files()
         try:
-            return self._files().cat_file(f"{self.url}/{name}")
+            return files.cat_file(f"{self.url}/{name}")
         except FileNotFoundError:
             return None
         except Exception as error:  # noqa: BLE001, whatever the storage's own library raises
@@ -109,16 +110,17 @@ class RemoteFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the object."""
+        files = self._files()
         try:
-            self._files().pipe_file(f"{self.url}/{name}", content)
+            files.pipe_file(f"{self.url}/{name}", content)
         except Exception as error:  # noqa: BLE001
             raise self._failed(error) from None
 
     def names(self, inside: str) -> set[str]:
         """The objects of a folder within, as they are now."""
         files = self._files()
-        files.invalidate_cache()
         try:
+            files.invalidate_cache()
             return {found.rsplit("/", 1)[-1] for found in files.ls(f"{self.url}/{inside}", detail=False)}
         except FileNotFoundError:
             return set()

@@ -1,0 +1,82 @@
+"""The options that commands share, as their user meets them."""
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    from remanence.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments):
+        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return invoke
+
+
+SHORTLIST = [
+    "audit", "diabetes-shortlist", "--attack", "retrain-and-compare", "--trials", "30", "--unit-trials", "4",
+    "--max-success", "0.4",
+]  # fmt: skip
+
+
+def test_processes_give_the_same_audit_and_say_so(run, tmp_path):
+    for name, options in {"here": [], "there": ["--executor", "processes", "--workers", "2"]}.items():
+        assert run(*SHORTLIST, "--out", name, *options)[0] == 1
+    here, there = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("here", "there"))
+    environments = here.pop("environment"), there.pop("environment")
+    assert here == there
+    assert [e["executor"] for e in environments] == ["InProcess, workers: 1", "Processes, workers: 2"]
+    assert [e["unit_trials"] for e in environments] == ["4", "4"]
+
+
+def test_status_is_readable_for_machines(run):
+    run(*SHORTLIST, "--out", "run")
+    code, out, _ = run("status", "run", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [work["units"] for work in found["works"]] == [8]
+    assert (found["done"], found["running"], found["left"]) == (8, 0, 0)
+    assert found["finished"]
+    assert found["settings"]["options"]["target"] == "diabetes-shortlist"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*SHORTLIST, "--workers", "3"], "One process is one worker."),
+        ([*SHORTLIST, "--address", "10.0.0.1:6379"], "Only Ray has a cluster."),
+        ([*SHORTLIST, "--executor", "ray"], "Ray is not installed."),
+        ([*SHORTLIST, "--journal", "nonsense://place"], "This kind of storage cannot be reached."),
+        (["status", "nowhere"], "There is no run to look at."),
+        (["sweep", "digits-noisy-sum", "--set", "noise"], "The settings to go through cannot be read."),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(run, tmp_path, arguments, message):
+    code, out, told = run(*arguments)
+    assert (code, out) == (2, "")
+    assert told.startswith(f"InputError: {message}\n  needs: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_audit_file_may_name_the_executor(run, tmp_path):
+    settings = """
+target = "diabetes-shortlist"
+attack = ["retrain-and-compare"]
+trials = 8
+unit_trials = 4
+max_success = 0.4
+journal = "kept"
+out = "found"
+"""
+    (tmp_path / "audit.toml").write_text(settings)
+    run("audit", "audit.toml")
+    assert len(list((tmp_path / "kept" / "units").iterdir())) == 2
+    assert (tmp_path / "found" / "audit.json").exists()
