@@ -98,6 +98,35 @@ def test_units_run_with_one_thread_and_leave_the_number_as_it_was():
         assert torch.get_num_threads() == 2
 
 
+@dataclass(frozen=True)
+class CountsThreads(Attack):
+    """Says with how many threads it was prepared and asked."""
+
+    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="counts-threads")
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        prepared = torch.get_num_threads()
+
+        def reconstruct(release):
+            threads = torch.full((len(release),), torch.get_num_threads())
+            guess = Oblivious().prepare(knowledge, generator)(release)
+            return replace(
+                guess, diagnostics={"asked": threads, "prepared": torch.full_like(threads, prepared)}
+            )
+
+        return reconstruct
+
+
+@pytest.mark.parametrize("executor", [InProcess(), Processes(2)], ids=["here", "processes"])
+def test_every_unit_and_every_preparation_has_one_thread(executor):
+    with torch_threads(2), Run(executor, unit_trials=5):
+        arrays = play(shortlist_game(), CountsThreads(), trials=20).arrays
+    assert set(arrays["asked"].tolist()) == set(arrays["prepared"].tolist()) == {1}
+
+
 def test_a_unit_does_not_depend_on_those_before_it():
     game, attack = GAMES["draws while it reconstructs"]
     with Run(unit_trials=5):
