@@ -138,20 +138,17 @@ def audit(
     from remanence.attacks.catalogue import load_attack
     from remanence.auditing import audit as run_audit
     from remanence.files import check_writable
-    from remanence.journal import Journal
     from remanence.loading import load_game
     from remanence.ranks import joined, rank, started_by_torchrun
     from remanence.report.writing import write_report
     from remanence.targets import TARGETS
     from remanence.verdict import Policy
-    from remanence.work import Run
 
     policy = Policy(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
-    run = Run()
     if Path(target).is_dir():
         result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
@@ -175,17 +172,8 @@ def audit(
                 "accept_unproven": accept_unproven,
                 "out": str(folder),
             }
-            settings = cli_runs.manifest_settings(game, options)
-            if resume is not None:
-                cli_runs.check_same_run(resume, settings)
-            run = Run(
-                cli_runs.executor(executor, workers, address, gpus_per_unit),
-                Journal(journal or folder),
-                unit_trials,
-                galleries=keep,
-                settings=settings,
-                resume=resume is not None,
-            )
+            players = cli_runs.executor(executor, workers, address, gpus_per_unit)
+            run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
             with run:
                 result = run_audit(
                     game,
@@ -197,8 +185,7 @@ def audit(
                     target=target,
                 )
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
-    if run.reused:
-        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+            cli_runs.tell_reuse(run)
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:

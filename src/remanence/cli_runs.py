@@ -17,7 +17,7 @@ from remanence.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.rounds import AnyGame
     from remanence.run_status import RunStatus
-    from remanence.work import Executor
+    from remanence.work import Executor, Run
 
 Json = dict[str, Any]
 
@@ -132,7 +132,39 @@ def executor(name: ExecutorName, workers: int | None, address: str, gpus: float)
     return Processes() if workers is None else Processes(workers)
 
 
-def manifest_settings(game: AnyGame, options: Json) -> Json:
+def begin_run(
+    game: AnyGame,
+    options: Json,
+    players: Executor,
+    place: str | Path,
+    resume: str | None,
+    *,
+    galleries: bool = False,
+) -> Run:
+    """A run in that place: a new one, or the one that was begun there, if it is the same."""
+    from remanence.journal import Journal
+    from remanence.work import Run
+
+    settings = _manifest_settings(game, options)
+    if resume is not None:
+        _check_same_run(resume, settings)
+    return Run(
+        players,
+        Journal(place),
+        options["unit_trials"],
+        galleries=galleries,
+        settings=settings,
+        resume=resume is not None,
+    )
+
+
+def tell_reuse(run: Run) -> None:
+    """Say what a run had not to play again."""
+    if run.reused:
+        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+
+
+def _manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
     import torch
 
@@ -147,7 +179,7 @@ def manifest_settings(game: AnyGame, options: Json) -> Json:
     }
 
 
-def check_same_run(place: str, settings: Json) -> None:
+def _check_same_run(place: str, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
     from remanence.journal import existing
 
@@ -226,14 +258,12 @@ def sweep(
     """
     from remanence.attacks.catalogue import load_attack
     from remanence.files import check_writable, write_files
-    from remanence.journal import Journal
     from remanence.loading import load_game
     from remanence.report import sweep as views
     from remanence.storage import dumps
     from remanence.sweeping import parse_axes
     from remanence.sweeping import sweep as run_sweep
     from remanence.verdict import Policy
-    from remanence.work import Run
 
     axes, policy = parse_axes(settings), Policy(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
@@ -253,16 +283,8 @@ def sweep(
             "unit_trials": unit_trials,
             "out": str(folder),
         }
-        about = manifest_settings(game, options)
-        if resume is not None:
-            check_same_run(resume, about)
-        run = Run(
-            executor(executor_name, workers, address, gpus_per_unit),
-            Journal(journal or folder),
-            unit_trials,
-            settings=about,
-            resume=resume is not None,
-        )
+        players = executor(executor_name, workers, address, gpus_per_unit)
+        run = begin_run(game, options, players, journal or folder, resume)
         with run:
             points = run_sweep(
                 game, axes, attacks, policy=policy, trials=trials, seed=seed,
@@ -278,8 +300,7 @@ def sweep(
                 "sweep.json": document,
             }
             write_files(folder, {name: text.encode() for name, text in pages.items()})
-    if run.reused:
-        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+    tell_reuse(run)
     if as_json:
         typer.echo(document, nl=False)
         return
