@@ -47,10 +47,10 @@ def nothing(number: int, _: int) -> Tensors:
     return {"number": torch.tensor([number])}
 
 
-def idle(executor: Executor, journal: Journal | None = None) -> float:
+def idle(executor: Executor, journal: Journal | None = None, *, resume: bool = False) -> float:
     """Seconds for each unit that does nothing."""
     plan = Plan("doing nothing", "nothing", _NOTHING, 1)
-    with Run(executor, journal) as run:
+    with Run(executor, journal, resume=resume) as run:
         return seconds(lambda: run.perform(plan, lambda: nothing, join)) / _NOTHING
 
 
@@ -84,6 +84,8 @@ def overhead(_: str) -> None:
         print(
             f"  with a run folder (write, flush, read):   {1e3 * idle(InProcess(), Journal(folder)):.2f} ms"
         )
+        again = idle(InProcess(), Journal(folder), resume=True)
+        print(f"  read back from there:                     {1e3 * again:.2f} ms")
         print(f"  two processes:                            {1e3 * idle(Processes(2)):.2f} ms")
         print(
             f"  two processes and a run folder:           {1e3 * idle(Processes(2), Journal(folder)):.2f} ms"
