@@ -140,10 +140,13 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
         "a reconstruction that looks like everybody has to come closer.",
         "*by surrogate*: false positives as the paper counts them, from normally distributed weights; its curves "
         "are for the last class alone. *drawn* is the success of a picture of the class drawn at random (H1*).",
-        "*paper* reads the flattened weights with the network of Table 2 and had as many seconds as "
-        "*strong*, on the same heads. The paper's own run took 10^6 steps of 32 shadows, up to 72 hours of a "
-        "smaller GPU.",
     ]
+    if paper is not None:
+        notes.append(
+            "*paper* reads the flattened weights of the same heads with the network of Table 2, for as many steps "
+            "as should take the seconds of *strong*, by the time of two short runs. The paper's own run took 10^6 "
+            "steps of 32 shadows, up to 72 hours of a smaller GPU."
+        )
     return Outcome(setup.name, rows, panels, {"N": size, **setup.recipe(trials)}, notes)
 
 
