@@ -208,15 +208,21 @@ class Run:
 
     def _written(self, plan: Plan, number: int) -> Tensors:
         assert self.journal is not None
-        tensors = self.journal.read(plan.key(number))
+        try:
+            tensors = self.journal.read(plan.key(number))
+        except DamagedUnitError as error:
+            raise self._unusable(str(error)) from None
         if tensors is None:
-            raise InputError(
-                "A worker finished a unit, and it is not in the run folder.",
-                needs="a run folder that all workers share, such as NFS or s3://",
-                got=f"{self.journal}, which the worker sees as another folder",
-                hint="--journal with a shared place",
-            )
+            raise self._unusable("nothing, where a worker says that it wrote a unit")
         return tensors
+
+    def _unusable(self, got: str) -> InputError:
+        return InputError(
+            "What workers write does not arrive in the run folder.",
+            needs="a run folder that all workers share, such as NFS or s3://, on a disk that works",
+            got=f"{self.journal}: {got}",
+            hint="--journal with another place",
+        )
 
     def _doing(self, plan: Plan, found: _Found) -> str:
         left = len(plan) - found.count

@@ -81,6 +81,18 @@ def test_a_damaged_unit_is_named_set_aside_and_run_again(tmp_path, capsys):
     assert victim.with_name(f"{victim.name}.damaged").exists()
 
 
+def test_a_run_folder_that_workers_do_not_share_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(Journal, "write", lambda *_: None)
+    with pytest.raises(InputError, match="does not arrive in the run folder"):
+        rate(Journal(tmp_path))
+    monkeypatch.undo()
+    spoilt = Journal.write
+    monkeypatch.setattr(Journal, "write", lambda self, key, _: spoilt(self, key, TENSORS))
+    monkeypatch.setattr("remanence.journal.load", lambda packed: {})
+    with pytest.raises(InputError, match="checksum"):
+        rate(Journal(tmp_path))
+
+
 def test_an_interrupted_run_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
     whole, _ = rate(None)
     write, written = Journal.write, []
