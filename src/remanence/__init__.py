@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from remanence.releases import Gradient, Logits, Release, Transcript, Weights
     from remanence.roc import Roc
     from remanence.statistics import SuccessRate
-    from remanence.tables import Table
     from remanence.sweeping import sweep
+    from remanence.tables import Table
     from remanence.verdict import Policy, Verdict
     from remanence.work import InProcess, Run
 

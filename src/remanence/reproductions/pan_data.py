@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,8 +59,8 @@ def scenarios(settings: Settings) -> list[Scenario]:
     if settings.small:
         from sklearn.datasets import load_digits
 
-        pixels, labels = load_digits(return_X_y=True)
-        return [Scenario(DIGITS, _records(pixels / 8 - 1, labels), 10, (1, 8, 8))]
+        digits: Any = load_digits()
+        return [Scenario(DIGITS, _records(digits.data / 8 - 1, digits.target), 10, (1, 8, 8))]
     found = []
     for name, file, images, labels, classes in (
         ("CIFAR-10", "cifar10.npz", "xte", "yte", 10),
