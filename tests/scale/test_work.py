@@ -28,9 +28,9 @@ from remanence import (
     processes,
 )
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
-from remanence.journal import Journal
+from remanence.journal import Journal, Plan
 from remanence.processes import Processes
-from remanence.work import InProcess, Run, current, one_thread
+from remanence.work import InProcess, Run, Task, current, one_thread
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,19 @@ def test_smaller_units_are_other_draws_of_the_same_game():
     assert rates[0].successes != rates[1].successes
     # Φ(3/2) = 0.933; four standard deviations of a mean of 400 are 0.05.
     assert all(abs(rate.rate - 0.933) < 0.05 for rate in rates)
+
+
+def test_a_unit_that_a_dying_worker_had_recorded_is_not_run_again(tmp_path):
+    calls = []
+
+    def do(number, size):
+        calls.append(number)
+        return {"number": torch.tensor([number])}
+
+    task = Task(Plan("counting", "x", total=2, at_once=1), do, Journal(tmp_path))
+    for number in (0, 1, 0, 1):
+        task(number)
+    assert calls == [0, 1]
 
 
 def test_a_run_without_a_unit_is_refused():
