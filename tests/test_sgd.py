@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from conftest import pictures
-from remanence import SGD, InputError, Perceptron, Records
+from remanence import SGD, AnyModule, InputError, Perceptron, Records
 
 
 def data(count=12):
@@ -82,6 +82,19 @@ def test_what_the_adversary_knows_is_the_same_in_every_model():
     torch.testing.assert_close(both[0], both[1])
     assert not torch.allclose(*models(initial_seed=0)[:2])  # every model shuffles for itself
     assert not torch.allclose(*models(order_seed=0)[:2])  # and starts from its own weights
+
+
+def test_records_that_a_network_cannot_read_are_refused_before_any_training():
+    mechanism = SGD(AnyModule(nn.Sequential(nn.Flatten(), nn.Linear(8, 3))), 1, 0.1)
+    with pytest.raises(InputError, match="cannot read the records"):
+        mechanism.trials_at_once(data()[:1, None])
+
+
+def test_models_with_batches_of_their_own_leave_room_for_them():
+    many = SGD(Perceptron((9, 4, 3)), 1, 0.1, batch_size=10**6, order_seed=0)
+    own = SGD(Perceptron((9, 4, 3)), 1, 0.1, batch_size=10**6)
+    assert many.trials_at_once(data()[:1, None]) == 128
+    assert own.trials_at_once(data()[:1, None]) == 1  # 9 million numbers each
 
 
 def test_batches_cover_an_epoch():

@@ -80,6 +80,7 @@ class SGD(Mechanism[Weights]):
 
     def trials_at_once(self, targets: Records) -> int:
         """What the models' own state takes, and a pass over some records; one over the known data is cut by itself."""
+        self.network.check(targets)
         on_gpu, budget = targets.features.is_cuda, _budget(targets)
         numbers = max(self.network.numbers, _AT_LEAST * self.network.numbers_per_record(targets))
         if self.batch_size is not None and self.order_seed is None:  # every model gathers its own batches
