@@ -1,6 +1,20 @@
 import pytest
+import torch
+from torch import nn
 
-from remanence import InputError, Policy, SuccessRate, Verdict
+from remanence import (
+    InputError,
+    Policy,
+    Reconstructor,
+    Records,
+    SuccessRate,
+    TransferHead,
+    Verdict,
+    audit_head,
+)
+from remanence.auditing import AuditResult
+from remanence.evidence import Evidence
+from remanence.priors import Baseline
 from remanence.verdict import decide
 
 NOTHING, SOME, EVERYTHING = SuccessRate(0, 1000), SuccessRate(200, 1000), SuccessRate(1000, 1000)
@@ -47,3 +61,39 @@ def test_a_policy_is_a_share_strictly_between_none_and_all(limit):
 
 def test_a_rejected_claim_is_contradicted_whatever_the_rates_are():
     assert decide([SuccessRate(0, 100)], 0.05, Policy(0.1), rejected=True) is Verdict.CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    ("main", "control", "baseline", "tells"),
+    [
+        (160, 160, Baseline(1.0, 0.0, "loose"), False),  # strangers are found as often
+        (160, 10, Baseline(1.0, 0.0, "loose"), True),
+        (120, 100, Baseline(0.5, 0.5, "exact"), True),  # above the guess, whatever the control happened to be
+        (80, 0, Baseline(0.5, 0.5, "exact"), True),
+        (1, 1, Baseline(0.0, 0.0, "exact"), True),
+    ],
+)
+def test_an_attack_tells_something_above_a_guess_or_above_its_control(main, control, baseline, tells):
+    evidence = Evidence("any", SuccessRate(main, 160), SuccessRate(control, 160), baseline)
+    assert evidence.tells is tells
+
+
+def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
+    generator = torch.Generator().manual_seed(0)
+    pictures, labels = torch.rand(400, 8, 8, generator=generator), torch.arange(400) % 4
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+    recipe = TransferHead(4, 3, release_noise=1e6)
+    public = Records(pictures[8:], labels[8:])
+    result = audit_head(
+        backbone,
+        pictures[:8],
+        labels[:8],
+        recipe,
+        prior=public,
+        attacks=[Reconstructor(steps=10, batch=32)],
+        trials=40,
+    )
+    assert result.strongest.main.lower > result.policy.max_success  # grey pictures are close to all noise
+    assert result.verdict is Verdict.UNPROVEN
+    assert AuditResult.from_json(result.to_json(), {}).verdict is Verdict.UNPROVEN

@@ -104,7 +104,8 @@ class AuditResult:
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
         tightest = min((bound.success for bound in bounds), default=None)
         rejected = any(entry.rejects_the_claim for entry in evidence)
-        if verdict is not decide([entry.main for entry in evidence], tightest, policy, rejected=rejected):
+        told = [entry.main for entry in evidence if entry.tells]
+        if verdict is not decide(told, tightest, policy, rejected=rejected):
             raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
             target=document["target"],
@@ -221,7 +222,7 @@ def audit(
     return AuditResult(
         target=target,
         seed=seed,
-        verdict=decide([found.main for found in evidence], tightest, policy),
+        verdict=decide([found.main for found in evidence if found.tells], tightest, policy),
         policy=policy,
         threat_model=_threat_model(game),
         subject={"sha256": game.fingerprints()},

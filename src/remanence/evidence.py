@@ -47,6 +47,14 @@ class Evidence:
         return CATALOGUE[self.attack].reference.short if self.attack in CATALOGUE else ""
 
     @property
+    def tells(self) -> bool:
+        """Whether the attack certainly does better than what needs no release: a guess, or its own control.
+
+        Where a guess has only been bounded, the control may be the smaller of the two.
+        """
+        return self.main.lower > min(self.baseline.value, self.control.upper)
+
+    @property
     def rejects_the_claim(self) -> bool:
         """Whether a test of what the training claims to be failed at the stated confidence."""
         return self.findings.get("p_value_of_the_claim", 1.0) <= 1 - self.main.confidence

@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 _MEANINGS = {
     Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
-    Verdict.UNPROVEN: "No attack went above your limit, and no proof rules one out.",
+    Verdict.UNPROVEN: "No attack is certain to go above your limit and its control, and no proof rules one out.",
     Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
     Verdict.CONTRADICTED: "An attack did better than the claim allows: the training is not what it claims to be.",
 }
@@ -57,7 +57,7 @@ class Policy:
 def decide(
     attacks: Iterable[SuccessRate], bound: float | None, policy: Policy, *, rejected: bool = False
 ) -> Verdict:
-    """Weigh the strongest attack and the tightest bound against the policy.
+    """Weigh the strongest of the attacks that tell anything and the tightest bound against the policy.
 
     A failed attack never yields PROTECTED: only a bound can. `rejected` says that a test of the claim itself,
     which the bound rests on, failed.
