@@ -88,6 +88,7 @@ def test_modules_trained_together_equal_one_trained_by_torch():
         chosen = [0, 1, 2, 3, 4, 6]
         nn.functional.cross_entropy(network(pixels[chosen]), records.labels[chosen]).backward()
         optimizer.step()
+    assert SGD(AnyModule(network), 1, 0.1).settings()["initialisation"] == "known"  # it comes with the module
     expected = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
     torch.testing.assert_close(release["parameters"][1], expected, rtol=1e-4, atol=1e-5)
 

@@ -71,7 +71,9 @@ class DPSGD(Mechanism[Release]):
             "max_grad_norm": self.max_grad_norm,
             "learning_rate": self.learning_rate,
             "momentum": self.momentum,
-            "initialisation": "known" if self.initial_seed is not None else "unknown",
+            "initialisation": "unknown"
+            if self.initial_seed is None and not self.network.own_start
+            else "known",
         }
 
     def trials_at_once(self, targets: Records) -> int:

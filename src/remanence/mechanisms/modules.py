@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class AnyModule(Network):
     """
 
     module: nn.Module
+    own_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, layer in self.module.named_modules():

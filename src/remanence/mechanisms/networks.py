@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -40,6 +40,10 @@ class Network(ABC):
     is clipped by scaling it down to a euclidean norm of at most `max_norm`; None leaves it as it is.
     Results can be differentiated in the records' features, where these ask for a gradient.
     """
+
+    own_start: ClassVar[bool] = (
+        False  # whether every model starts from weights that the network brings with it
+    )
 
     @property
     @abstractmethod

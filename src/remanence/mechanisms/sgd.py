@@ -64,7 +64,9 @@ class SGD(Mechanism[Weights]):
             "momentum": self.momentum,
             "weight_decay": self.weight_decay,
             "batch_size": self.batch_size,
-            "initialisation": "known" if self.initial_seed is not None else "unknown",
+            "initialisation": "unknown"
+            if self.initial_seed is None and not self.network.own_start
+            else "known",
             "batch_order": self._order(),
         }
 
@@ -75,8 +77,9 @@ class SGD(Mechanism[Weights]):
 
     @property
     def _alike(self) -> bool:
-        """Whether models differ only by what one record changes: nothing else is drawn anew for each."""
-        return self.initial_seed is not None and (self.batch_size is None or self.order_seed is not None)
+        """Whether models are trained as differences: nothing but one record is drawn anew for each."""
+        ordered = self.batch_size is None or self.order_seed is not None
+        return ordered and self.initial_seed is not None and not self.network.own_start
 
     def trials_at_once(self, targets: Records) -> int:
         """What the models' own state takes, and a pass over some records; one over the known data is cut by itself."""
