@@ -53,9 +53,30 @@ class MeanOfTheOthers(Attack):
         return reconstruct
 
 
+@dataclass(frozen=True)
+class Blind(Attack):
+    """Guesses a candidate at random, for every release anew."""
+
+    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="blind")
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        candidates = knowledge.prior.candidates
+        torch.rand(3, generator=generator)
+
+        def reconstruct(release):
+            drawn = torch.randint(len(candidates), (len(release), 1), generator=generator)
+            return Reconstruction(candidates[drawn])
+
+        return reconstruct
+
+
 GAMES = {
     "prior-aware": (dpsgd_game(), PriorAware()),
-    "draws while it reconstructs": (shortlist_game(candidates=4), RetrainAndCompare()),
+    "retrained by workers": (shortlist_game(candidates=4), RetrainAndCompare()),
+    "draws while it reconstructs": (shortlist_game(candidates=4), Blind()),
     "membership": (Membership(dpsgd_game()), PriorAware()),
     "record by record": (LeaveOneOut(GLM(Logistic()), synthetic()), MeanOfTheOthers()),
 }
