@@ -133,9 +133,10 @@ class RemoteFolder:
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
+        files = self._files()
         for name in names:
-            if self.read(name) is not None:
-                self._files().rm(f"{self.url}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                files.rm_file(f"{self.url}/{name}")
 
     def prune(self) -> None:
         """Nothing to do: object storage has no folders."""

@@ -217,3 +217,36 @@ def test_a_broken_manifest_is_a_sentence(tmp_path, content):
 def test_a_folder_without_a_run_is_a_sentence(tmp_path):
     with pytest.raises(InputError, match=r"no run\.json"):
         read_status(tmp_path)
+
+
+def test_a_url_that_fsspec_knows_is_a_run_folder_too(capsys):
+    import fsspec
+
+    place, files = "memory://bucket/run", fsspec.filesystem("memory")
+    whole, _ = rate(None)
+    found, first = rate(Journal(place))
+    assert (found, first.played) == (whole, 8)
+    assert read_status(place).finished
+    victim = sorted(files.ls("/bucket/run/units", detail=False))[2]
+    files.pipe_file(victim, files.cat_file(victim)[:-1])
+    found, again = rate(Journal(place), resume=True)
+    assert (found, again.reused, again.played) == (whole, 7, 1)
+    assert victim.rsplit("/", 1)[-1] in capsys.readouterr().err
+    assert files.exists(f"{victim}.damaged")
+    _, fresh = rate(Journal(place))
+    assert (fresh.reused, fresh.played) == (0, 8)
+    assert Journal(place).checkpoint("name") is None, "learning keeps its state on this machine or nowhere"
+
+
+def test_what_the_storage_says_arrives():
+    import fsspec
+
+    class Refusing(fsspec.AbstractFileSystem):
+        protocol = "refusing"
+
+        def cat_file(self, path, **_):
+            raise PermissionError("no key fits")
+
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    with pytest.raises(InputError, match="no key fits"):
+        Journal("refusing://bucket/run").manifest()
