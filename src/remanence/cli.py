@@ -125,7 +125,7 @@ def audit(
     executor: ExecutorOption = ExecutorName.IN_PROCESS,
     workers: Workers = None,
     address: Address = "local",
-    gpus_per_unit: GpusPerUnit = 0.0,
+    gpus_per_unit: GpusPerUnit = None,
     unit_trials: UnitTrials = None,
     journal: JournalPlace = None,
     resume: Resume = None,
@@ -172,7 +172,7 @@ def audit(
                 "accept_unproven": accept_unproven,
                 "out": str(folder),
             }
-            players = cli_runs.executor(executor, workers, address, gpus_per_unit)
+            players = cli_runs.executor(executor, workers, address, gpus_per_unit, place)
             run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
             with run:
                 result = run_audit(
@@ -319,10 +319,19 @@ def main() -> None:
     except RemanenceError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)
-    except Exception:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not loaded for its name alone
+            typer.echo(_OUT_OF_MEMORY.format(str(error).splitlines()[0]), err=True)
+            sys.exit(2)
         traceback.print_exc()
         typer.echo("This is a mistake in remanence, not in what you gave it. Please report it.", err=True)
         sys.exit(70)  # not 1, which says EXPOSED
+
+
+_OUT_OF_MEMORY = (
+    "OutOfMemoryError: The GPU has too little memory left.\n  needs: a GPU that nobody else is using\n  got:   {}\n"
+    "  try:   smaller units with --unit-trials, or --device cpu"
+)
 
 
 def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:

@@ -50,7 +50,13 @@ Address = Annotated[
     typer.Option(rich_help_panel=_PANEL, help="The Ray cluster: local, auto, or its host:port."),
 ]
 GpusPerUnit = Annotated[
-    float, typer.Option(min=0.0, rich_help_panel=_PANEL, help="Ray: the share of a GPU that a unit takes.")
+    float | None,
+    typer.Option(
+        min=0.0,
+        rich_help_panel=_PANEL,
+        help="Ray: the share of a GPU that a unit takes.",
+        show_default="1 on a GPU",
+    ),
 ]
 UnitTrials = Annotated[
     int | None,
@@ -107,19 +113,25 @@ Resume = Annotated[
 ]
 
 
-def executor(name: ExecutorName, workers: int | None, address: str, gpus: float) -> Executor:
+def executor(
+    name: ExecutorName, workers: int | None, address: str, gpus: float | None, device: str
+) -> Executor:
     """The executor of this name; Ray is loaded only when it is asked for."""
     from remanence.processes import Processes
     from remanence.work import InProcess
 
-    if name is not ExecutorName.RAY and (address != "local" or gpus):
+    if name is not ExecutorName.RAY and (address != "local" or gpus is not None):
         raise InputError(
-            "Only Ray has a cluster.", needs="--executor ray", got=f"--executor {name}", hint="drop --address"
+            "Only Ray has a cluster.",
+            needs="--executor ray",
+            got=f"--executor {name}",
+            hint="drop --address and --gpus-per-unit",
         )
     if name is ExecutorName.RAY:
         from remanence.integrations.ray import Ray
 
-        return Ray(address, workers, gpus)
+        # A unit that asks for no GPU sees none.
+        return Ray(address, workers, float(device != "cpu") if gpus is None else gpus)
     if name is ExecutorName.IN_PROCESS:
         if workers not in (None, 1):
             raise InputError(
@@ -246,7 +258,7 @@ def sweep(
     executor_name: ExecutorOption = ExecutorName.IN_PROCESS,
     workers: Workers = None,
     address: Address = "local",
-    gpus_per_unit: GpusPerUnit = 0.0,
+    gpus_per_unit: GpusPerUnit = None,
     unit_trials: UnitTrials = None,
     journal: JournalPlace = None,
     resume: Resume = None,
@@ -283,7 +295,7 @@ def sweep(
             "unit_trials": unit_trials,
             "out": str(folder),
         }
-        players = executor(executor_name, workers, address, gpus_per_unit)
+        players = executor(executor_name, workers, address, gpus_per_unit, options["device"])
         run = begin_run(game, options, players, journal or folder, resume)
         with run:
             points = run_sweep(
