@@ -47,10 +47,13 @@ class AnyModule(Network):
     def numbers_per_record(self, records: Records) -> int:
         """What comes out of each layer."""
         seen: list[int] = []
-        layers = [layer for layer in self.module.modules() if not list(layer.children())]
-        hooks = [
-            layer.register_forward_hook(lambda *found: seen.append(found[2].numel())) for layer in layers
-        ]
+
+        def count(_: nn.Module, __: object, found: object) -> None:
+            parts = found if isinstance(found, tuple) else (found,)  # recurrent layers give out several
+            seen.extend(part.numel() for part in parts if isinstance(part, Tensor))
+
+        leaves = [layer for layer in self.module.modules() if not list(layer.children())]
+        hooks = [layer.register_forward_hook(count) for layer in leaves]
         one = Records(records.features.flatten(0, records.labels.ndim - 1)[:1], records.labels.flatten()[:1])
         try:
             self.classify(self.initial(1, torch.Generator(one.features.device)), one[None])
