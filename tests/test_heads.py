@@ -173,3 +173,37 @@ def test_what_a_head_cannot_be_trained_on_is_refused():
         TransferHead(3, 1).release(targets[0], targets, torch.Generator())
     with pytest.raises(InputError, match="DP-SGD"):
         TransferHead(3, 1, optimizer="adam", noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": 1},
+        {"hidden": 0},
+        {"initialisation": "foo"},
+        {"initialisation": -1.0},
+        {"class_weights": (1.0,)},
+        {"class_weights": (1.0, -1.0, 1.0)},
+        {"weight_decay": -1.0},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": 1.0, "sample_rate": 0.0},
+        {"noise_multiplier": 1.0, "sample_rate": 2.0},
+        {"noise_multiplier": 1.0, "max_grad_norm": 0.0},
+    ],
+)
+def test_a_recipe_that_no_head_can_have_is_refused(wrong):
+    with pytest.raises(InputError, match=list(wrong)[-1]):
+        TransferHead(**{"classes": 3, "epochs": 1, **wrong})
+
+
+def test_labels_outside_the_task_are_refused():
+    with pytest.raises(InputError, match="not in the task"):
+        TransferHead(3, 1, task=(0, 1)).classes_of(Records(torch.zeros(1, 4), torch.tensor([2])))
+
+
+def test_a_backbone_keeps_its_modes_and_one_that_cannot_read_is_refused():
+    backbone = nn.Sequential(nn.Dropout().eval(), nn.Flatten(), nn.Linear(9, 4))
+    embed(Records(torch.zeros(2, 3, 3), torch.zeros(2)), backbone)
+    assert [module.training for module in backbone] == [False, True, True]
+    with pytest.raises(InputError, match="cannot read"):
+        embed(Records(torch.zeros(2, 5, 5), torch.zeros(2)), backbone)

@@ -1,6 +1,7 @@
 """The engine of the weak and the informed adversary, on pictures with known answers."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -317,7 +318,7 @@ def test_controls_are_kept_from_the_adversary_copies_included():
     own, public = pictures(3, seed=5), pictures(60)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(9, 24), nn.ReLU())
     copies = augment(
-        Records(public.features, public.labels), backbone, lambda x, g: x + 0.01, 2, torch.Generator()
+        Records(public.features, public.labels), backbone, lambda x, g: x + 0.01, 3, torch.Generator()
     )
     prior = Records(copies.features, copies.labels)
     game = head_game(backbone, own.features, own.labels, TransferHead(3, 1), prior=prior, copies=3)
@@ -353,3 +354,45 @@ def test_the_first_class_that_is_asked_for_is_read_from_its_own_row():
     bias = tensors["bias"][:, 1]  # class 1 is the first that these sets have
     torch.testing.assert_close(read[:, -4], (bias - bias.mean()) / bias.std(), rtol=1e-3, atol=1e-3)
     assert read[:, -3:].mean(0).tolist() == [0, 1, 0]
+
+
+def test_a_checkpoint_of_another_training_is_never_taken_for_this_one():
+    game = heads_game()
+    generator = torch.Generator().manual_seed(0)
+    attack = Reconstructor()
+    first = attack._fingerprint(game.knowledge, generator)
+    head = game.mechanism
+    assert isinstance(head, TransferHead)
+    others = [replace(head, class_weights=(1.0,) * head.classes), replace(head, epochs=head.epochs + 1)]
+    for other in others:
+        changed = replace(game.knowledge, mechanism=other)
+        assert attack._fingerprint(changed, generator) != first
+    assert replace(attack, perceptual=nn.Flatten())._fingerprint(game.knowledge, generator) != first
+    assert replace(attack, checkpoint=Path("net.pt"))._fingerprint(game.knowledge, generator) == first
+
+
+@pytest.mark.parametrize("copies", [0, 2, 7])
+def test_copies_that_are_none_are_refused(copies):
+    own, public = pictures(3, seed=5), pictures(60)
+    mixed = public[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
+    with pytest.raises(InputError, match="not so many copies"):
+        head_game(
+            mixed.embedding[:3], own.features, own.labels, TransferHead(3, 1), prior=mixed, copies=copies
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda images, labels: (images.double(), labels), "float32"),
+        (lambda images, labels: (images[:0], labels[:0]), "at least one picture"),
+        (lambda images, labels: (images.numpy(), labels), "tensors"),
+        (lambda images, labels: (images[:2], labels), "one entry for each"),
+        (lambda images, labels: (images[:, :2], labels), "different shapes"),
+    ],
+)
+def test_pictures_that_no_head_can_be_trained_on_are_refused(change, said):
+    own, public = pictures(3, seed=5), pictures(60)
+    images, labels = change(own.features, own.labels)
+    with pytest.raises(InputError, match=said):
+        head_game(public.embedding[:3], images, labels, TransferHead(3, 1), prior=public)

@@ -16,7 +16,8 @@ from remanence import (
     exposed_pictures,
 )
 from remanence.auditing import AuditResult
-from remanence.released_head import read_head
+from remanence.released_head import PictureExposure, read_head
+from remanence.statistics import SuccessRate
 
 RECIPE = TransferHead(classes=3, epochs=15, learning_rate=0.05)
 QUICK = Reconstructor(steps=250, batch=64, width=48)
@@ -112,3 +113,26 @@ def test_an_adversary_who_does_not_know_the_sizes_reads_them_off_the_head():
     arrays = result.strongest.arrays
     assert float(arrays["error"].mean()) < 0.5 * float(arrays["control_error"].mean())
     assert len(exposed_pictures(result)) == 3
+
+
+@pytest.mark.parametrize(("closer", "public", "own"), [(0, 43, 8), (3, 20, 1), (5, 5, 2)])
+def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer, public, own):
+    exposure = PictureExposure(0, 0, 0.1, True, SuccessRate(closer, public), own)
+    order = torch.rand(200_000, public + own, generator=torch.Generator().manual_seed(0)).argsort(1)
+    first = (order < own).int().argmax(1)  # how many public pictures come before the first of yours
+    chance = float((first <= closer).double().mean())
+    assert exposure.by_chance == pytest.approx(chance, abs=5 * (0.25 / 200_000) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"state_dict": {"weight": torch.zeros(3, 24)}},
+        {"weight": torch.zeros(3, 24, dtype=torch.int8), "bias": torch.zeros(3, dtype=torch.int8)},
+        [torch.zeros(3, 24)],
+    ],
+)
+def test_what_is_no_head_is_refused(wrong, tmp_path):
+    torch.save(wrong, tmp_path / "head.pt")
+    with pytest.raises(InputError, match="not the weights"):
+        read_head(tmp_path / "head.pt", TransferHead(3, 1), 24)

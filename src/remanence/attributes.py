@@ -64,14 +64,23 @@ def infer_attributes(
     """Train on the known data and each target in turn, and find the hidden columns from the release and the others.
 
     The adversary knows the training, `known_data`, records like the targets (`public`), and all columns of the target
-    but the hidden ones. A number counts as found within `tolerance` standard deviations, a category if it is right.
+    but the hidden ones; no target may be among the records that he holds. A number counts as found within `tolerance`
+    standard deviations, a category if it is right.
     """
+    if isinstance(hidden, str) or len(targets) == 0:
+        raise InputError(
+            "There is nothing to infer.",
+            needs="a list of names of columns, and at least one target",
+            got=f"hidden={hidden!r}, {len(targets)} targets",
+            hint="hidden=['age']",
+        )
     columns = [table.column(name) for name in hidden]
     given = table.places([column.name for column in table.columns if column.name not in set(hidden)])
-    if not columns or not given or not tolerance > 0:
+    if not columns or not given or not 0 < tolerance < 1:
         raise InputError(
             "There is nothing to infer, or nothing to infer it from.",
-            needs="at least one hidden column, at least one that is given, and a tolerance above 0",
+            needs="at least one hidden column, at least one that is given, and a tolerance above 0 and below 1 "
+            "(from 1 on every category is right)",
             got=f"{len(columns)} hidden, {len(table.columns) - len(columns)} given, tolerance {tolerance}",
             hint="hidden=['age']",
         )

@@ -91,6 +91,40 @@ def audit_head(
     return expose_head(result, game.to(device), own.to(device), head, chosen, seed)
 
 
+def _check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) -> None:
+    """Refuse what no head can be trained on, before any time is spent."""
+    tensors = {"images": images, "labels": labels}
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor) or len(value) == 0 or len(value) != len(labels):
+            raise InputError(
+                f"The {name} cannot be used.",
+                needs="tensors with one entry for each of your pictures, and at least one picture",
+                got=f"{type(value).__name__} of {len(value)} entries, and {len(labels)} labels",
+                hint="torch.as_tensor(array)",
+            )
+    if images.dtype != torch.float32 or prior.features.dtype != torch.float32:
+        raise InputError(
+            "The pictures are no float32 numbers.",
+            needs="float32, scaled as the backbone expects them",
+            got=f"{images.dtype}, and {prior.features.dtype} in the prior",
+            hint="images.float() / 255",
+        )
+    if images.shape[1:] != prior.features.shape[1:]:
+        raise InputError(
+            "Your pictures and the public ones have different shapes.",
+            needs=f"public pictures of shape {tuple(images.shape[1:])}",
+            got=str(tuple(prior.features.shape[1:])),
+            hint="resize them as you did yours",
+        )
+    if copies < 1 or len(prior) % copies:
+        raise InputError(
+            "The public pictures are not so many copies.",
+            needs="at least 1 copy, and as many pictures in each",
+            got=f"{copies} copies in {len(prior)} pictures",
+            hint="the same `copies` as in augment(...)",
+        )
+
+
 def head_game(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
@@ -104,8 +138,9 @@ def head_game(
 ) -> Game:
     """The game that `audit_head` plays, for `remanence audit file.py:factory`.
 
-    A `prior` that `augment` made is so many `copies` of the same pictures.
+    A `prior` that `augment(..., copies)` made has that many `copies` of the same pictures.
     """
+    _check_pictures(images, labels, prior, copies)
     if isinstance(backbone_or_features, nn.Module):
         own = embed(Records(images, labels), backbone_or_features)
         public = embed(prior, backbone_or_features)
@@ -126,6 +161,13 @@ def head_game(
             needs=f"public pictures of the classes {classes.tolist()}",
             got=str(torch.unique(public.labels).tolist()),
             hint="the adversary knows the classes; give a few public pictures of each",
+        )
+    if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
+        raise InputError(
+            "The public pictures are not so many copies.",
+            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
+            got=f"{len(public)} pictures whose labels do not repeat",
+            hint="the same `copies` as in augment(...), or none",
         )
     sizes = tuple(counts.tolist()) if per_class is None else per_class
     originals = public.labels[: len(public) // copies]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,12 +38,22 @@ class PictureExposure:
     picture: int  # its position among your pictures
     error: float
     succeeded: bool  # the error is within the threshold
-    as_close: SuccessRate  # how many public pictures of the class come as close: a chance resemblance
+    as_close: SuccessRate  # how many public pictures of the class come as close
+    own: int  # how many pictures of the class are yours: the closest of many is closer
+
+    @property
+    def by_chance(self) -> float:
+        """How often your closest picture would be as far in front of the public ones, had you trained on neither."""
+        closer, public = self.as_close.successes, self.as_close.trials
+        if closer >= public:
+            return 1.0
+        return 1 - math.prod((public - i) / (public + self.own - i) for i in range(closer + 1))
 
     def __str__(self) -> str:
         found = "came back" if self.succeeded else "did not come back"
         close = f"{self.as_close.successes} of {self.as_close.trials} public pictures come as close"
-        return f"class {self.label}: picture {self.picture} {found}, error {self.error:.3g}; {close}"
+        told = f"class {self.label}: picture {self.picture} {found}, error {self.error:.3g}; {close}"
+        return f"{told} ({self.by_chance:.2g} by chance)"
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,13 @@ class KeptAttack(Attack[Release]):
 def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weights:
     """The head's layers out of a module, a state dict (the last layers of it) or a file; nothing is unpickled."""
     tensors = _tensors(weights)
+    if not isinstance(tensors, Mapping) or not all(isinstance(each, Tensor) for each in tensors.values()):
+        raise InputError(
+            "These are not the weights of a head.",
+            needs="a state dict: names and tensors",
+            got=f"{type(tensors).__name__} of other things",
+            hint="head.state_dict(), not a checkpoint around it",
+        )
     rows = [(recipe.outputs, numbers), (recipe.outputs,)]
     names = ["weight", "bias"]
     if recipe.hidden is not None:
@@ -88,7 +106,9 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
     found: list[Tensor] = []
     for shape in reversed(rows):  # from the end, by shape: files may have put the names into another order
         places = [
-            i for i, tensor in enumerate(left) if tuple(tensor.shape) == shape and tensor.isfinite().all()
+            i
+            for i, tensor in enumerate(left)
+            if tuple(tensor.shape) == shape and tensor.is_floating_point() and tensor.isfinite().all()
         ]
         if not places:
             raise InputError(
@@ -131,14 +151,22 @@ def expose_head(
     guesses = attack.prepared[-1](head.to(device)).records[0]  # (classes,)
     assert game.strangers is not None
     public = game.strangers.records  # type: ignore[attr-defined]
-    rows = {"class": [], "picture": [], "error": [], "as_close": [], "public": []}
+    if len(guesses) != len(game.prior.classes):  # type: ignore[attr-defined]
+        raise InputError(
+            "This attack draws no picture of each class.",
+            needs="one guess for each class",
+            got=f"{len(guesses)} guesses for a head",
+            hint="Reconstructor(conditional=True, guesses=1)",
+        )
+    rows = {"class": [], "picture": [], "error": [], "as_close": [], "public": [], "own": []}
     for index, label in enumerate(guesses.labels.tolist()):
         guess = guesses[index : index + 1]
         mine = (own.labels == label).nonzero().squeeze(1)
         errors = game.criterion.error(own[mine], guess)
         others = game.criterion.error(public[public.labels == label], guess)
         best = float(errors.min())
-        values = label, int(mine[errors.argmin()]), best, int((others <= best).sum()), len(others)
+        place, closer = int(mine[errors.argmin()]), int((others <= best).sum())
+        values = label, place, best, closer, len(others), len(mine)
         for name, value in zip(rows, values, strict=True):
             rows[name].append(value)
     arrays = {f"released_{name}": torch.tensor(values) for name, values in rows.items()}
@@ -163,11 +191,12 @@ def exposed_pictures(result: AuditResult) -> list[PictureExposure]:
         return []
     threshold = result.threat_model["criterion"]["threshold"]
     columns = [
-        arrays[f"released_{name}"].tolist() for name in ("class", "picture", "error", "as_close", "public")
+        arrays[f"released_{name}"].tolist()
+        for name in ("class", "picture", "error", "as_close", "public", "own")
     ]
     rows = [
-        PictureExposure(int(label), picture, error, error <= threshold, SuccessRate(close, count))
-        for label, picture, error, close, count in zip(*columns, strict=True)
+        PictureExposure(int(label), picture, error, error <= threshold, SuccessRate(close, count), own)
+        for label, picture, error, close, count, own in zip(*columns, strict=True)
     ]
     return sorted(rows, key=lambda row: row.error)
 

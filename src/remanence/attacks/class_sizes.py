@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from remanence.exceptions import InputError
 from remanence.mechanisms.heads import TransferHead
 from remanence.priors import StratifiedPrior
 from remanence.progress import track
@@ -29,7 +30,15 @@ def infer_class_sizes(
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    classes = len(torch.unique(pool.labels))
+    found_labels = torch.unique(pool.labels).long().tolist()
+    classes = len(found_labels)
+    if not head.rows_are_classes or found_labels != list(range(head.classes)):
+        raise InputError(
+            "The sizes of the classes cannot be read off such a head.",
+            needs=f"one linear layer with a row for each of the labels 0 to {head.classes - 1}",
+            got=f"hidden {head.hidden}, task {head.task}, {head.classes} classes, labels {found_labels}",
+            hint="audit_head(..., sizes_known=True)",
+        )
     sizes = torch.randint(1, largest + 1, (_DESIGNS, classes), generator=generator, device=generator.device)
     sizes[::2] = sizes[::2, :1]  # every other design is balanced, as most sets are
     heads = [

@@ -8,7 +8,7 @@ records, and the network draws one record of each class that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -25,6 +25,7 @@ from remanence.attacks.readers import FlatReader, HeadReader, HiddenReader, Read
 from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
 from remanence.errors import public_errors
 from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.fingerprints import fingerprint
 from remanence.mechanisms.heads import TransferHead
 from remanence.priors import EmpiricalPrior, StratifiedPrior
 from remanence.records import Records
@@ -160,33 +161,20 @@ class Reconstructor(Attack[Release]):
                 model(shadows.tensors, asked), network.candidates(shadows.targets.features, asked)
             )
 
-        fingerprint = self._fingerprint(farm.knowledge, generator)
-        checkpoint = self.checkpoint or current().checkpoint(fingerprint)
+        belongs_to = self._fingerprint(farm.knowledge, generator)
+        checkpoint = self.checkpoint or current().checkpoint(belongs_to)
         learner = Learner(
             steps=self.steps,
             learning_rate=self.learning_rate or network.learning_rate,
             scheduled=self.mode == "strong",
             checkpoint=None if checkpoint is None else checkpoint.with_suffix(f".{member}.pt"),
-            fingerprint=fingerprint,
+            fingerprint=belongs_to,
         )
         return learner.fit(network, draw, loss, lambda model: trial.quality(model, prepared))
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
         """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""
-        assert isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior)
-        known = "" if knowledge.known_data is None else knowledge.known_data.sha256()
-        own = (
-            self.mode,
-            self.steps,
-            self.batch,
-            self.width,
-            self.shadows,
-            self.learning_rate,
-            self.conditional,
-            self.guesses,
-        )
-        parts = own, knowledge.mechanism.settings(), knowledge.prior.describe(), generator.initial_seed()
-        return f"{parts} {knowledge.prior.records.sha256()} {known}"
+        return fingerprint(replace(self, checkpoint=None), knowledge, generator.initial_seed())
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism
@@ -196,7 +184,14 @@ class Reconstructor(Attack[Release]):
             places = prior.places.to(prior.records.labels.device)
         reader: Reader
         # Rows have the meaning of classes only where the head's classes are those that are asked for.
-        head = mechanism if isinstance(mechanism, TransferHead) and mechanism.rows_are_classes else None
+        # The reader's estimate follows the steps of SGD, and Adam's are of another kind.
+        head = None
+        if (
+            isinstance(mechanism, TransferHead)
+            and mechanism.optimizer == "sgd"
+            and mechanism.rows_are_classes
+        ):
+            head = mechanism
         if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
             reader = HeadReader(sample.tensors, head, prior)
         else:

@@ -13,7 +13,7 @@ from remanence.exceptions import InputError
 from remanence.mechanisms.dpsgd import DPSGD
 from remanence.mechanisms.dual import train_dual
 from remanence.mechanisms.mechanism import Mechanism, Setting
-from remanence.mechanisms.networks import Perceptron
+from remanence.mechanisms.networks import INITIALISATIONS, Perceptron
 from remanence.mechanisms.sgd import SGD, require_recipe
 from remanence.progress import track
 from remanence.records import Records, concatenate
@@ -60,6 +60,7 @@ class TransferHead(Mechanism[Weights]):
 
     def __post_init__(self) -> None:
         require_recipe(self.epochs, self.learning_rate, self.momentum, self.batch_size, self.optimizer)
+        self._check()
         if self.noise_multiplier is not None and (
             self.optimizer != "sgd"
             or self.batch_size is not None
@@ -80,6 +81,38 @@ class TransferHead(Mechanism[Weights]):
                 got=f"release_noise {self.release_noise}, bits {self.bits}",
                 hint="TransferHead(..., release_noise=0.01) or TransferHead(..., bits=8)",
             )
+
+    def _check(self) -> None:
+        """Refuse settings that no head can have."""
+        weights, start = self.class_weights, self.initialisation
+        checks = {
+            "classes": (self.classes, self.classes >= 2, "at least 2"),
+            "hidden": (self.hidden, self.hidden is None or self.hidden >= 1, "at least 1, or None"),
+            "weight_decay": (self.weight_decay, self.weight_decay >= 0, "at least 0"),
+            "initialisation": (
+                start,
+                start in INITIALISATIONS if isinstance(start, str) else start >= 0,
+                f"a deviation, or {', '.join(INITIALISATIONS)}",
+            ),
+            "class_weights": (
+                weights,
+                weights is None or (len(weights) == self.classes and min(weights) >= 0),
+                f"{self.classes} numbers of at least 0",
+            ),
+            "task": (self.task, self.task is None or len(self.task) > 0, "a class for every label"),
+            "noise_multiplier": (
+                self.noise_multiplier,
+                self.noise_multiplier is None or self.noise_multiplier >= 0,
+                "at least 0, or None for training without DP-SGD",
+            ),
+            "max_grad_norm": (self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
+            "sample_rate": (self.sample_rate, 0 < self.sample_rate <= 1, "above 0 and at most 1"),
+        }
+        for name, (value, allowed, needs) in checks.items():
+            if not allowed:
+                raise InputError(
+                    f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="TransferHead(10, 30)"
+                )
 
     @property
     def outputs(self) -> int:
@@ -207,7 +240,14 @@ class TransferHead(Mechanism[Weights]):
     def classes_of(self, records: Records) -> Tensor:
         """The class of each record in this head's task."""
         labels = records.labels.long()
-        if self.task is not None and int(labels.min()) >= 0 and int(labels.max()) < len(self.task):
+        if self.task is not None:
+            if int(labels.min()) < 0 or int(labels.max()) >= len(self.task):
+                raise InputError(
+                    "A label is not in the task.",
+                    needs=f"labels from 0 to {len(self.task) - 1}, one for each entry of the task",
+                    got=f"labels from {int(labels.min())} to {int(labels.max())}",
+                    hint="task=(...) with a class for every label",
+                )
             labels = torch.tensor(self.task, device=labels.device)[labels]
         if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
             raise InputError(
@@ -226,9 +266,9 @@ def augment(
     copies: int,
     generator: torch.Generator,
 ) -> Records:
-    """Embedded records and so many changed copies of each, embedded too: a small pool goes further."""
+    """So many copies of the records, embedded: the first as they are, the others changed. A small pool goes further."""
     views = [embed(records, backbone)]
-    for _ in range(copies):
+    for _ in range(copies - 1):
         starts = range(0, len(records), 4096)
         changed = torch.cat([change(records.features[s : s + 4096], generator) for s in starts])
         views.append(embed(Records(changed, records.labels, records.weights), backbone))
@@ -241,13 +281,25 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
     >>> embed(Records(torch.ones(3, 2, 2), torch.zeros(3)), nn.Flatten()).embedding.shape
     torch.Size([3, 4])
     """
-    training = backbone.training
+    modes = {module: module.training for module in backbone.modules()}
     backbone.eval()
     starts = range(0, len(records), batch)
-    with torch.no_grad():
-        parts = [
-            backbone(records.features[start : start + batch]).flatten(1)
-            for start in track(starts, total=len(starts), what="embedding")
-        ]
-    backbone.train(training)
+    try:
+        with torch.no_grad():
+            parts = [
+                backbone(records.features[start : start + batch]).flatten(1)
+                for start in track(starts, total=len(starts), what="embedding")
+            ]
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise InputError(
+            "The backbone cannot read the pictures.",
+            needs="a module from a batch of pictures to a batch of features",
+            got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
+            hint="backbone(pictures[:1]) on its own first",
+        ) from None
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
     return Records(records.features, records.labels, records.weights, torch.cat(parts).float())

@@ -89,7 +89,7 @@ def _olivetti(settings: Settings) -> People:
         return random_affine(turned, generator, turn=0.1, scale=0.08, shear=0.05, shift=1.5)
 
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-    public = augment(records[known], backbone, change, 7, generator)
+    public = augment(records[known], backbone, change, 8, generator)
     head = TransferHead(2, 100, 0.05, 1e-3, hidden=4, initialisation=0.05, class_weights=(1.0, 10.0))
     name = "Olivetti faces (32x32, 30 people public, 10 private), a stand-in for CelebA"
     return People(name, public, embed(records[~known], backbone), head)
