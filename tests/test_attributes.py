@@ -73,13 +73,16 @@ def test_the_sign_test_is_exact():
     assert p_value(mixed, wrong, mixed) == 1  # the better imputation counts
 
 
-def test_a_regression_imputes_what_is_linear_in_the_other_columns():
+def test_a_regression_imputes_what_is_linear_in_the_other_columns_and_the_label():
     generator = torch.Generator().manual_seed(0)
-    given = torch.randn(300, 2, generator=generator)
-    records = torch.cat([given, given @ torch.tensor([[1.0], [-2.0]]) + 3], 1)
+    given, labels = torch.randn(300, 2, generator=generator), torch.arange(300) % 3
+    hidden = given @ torch.tensor([[1.0], [-2.0]]) + 2 * (labels[:, None] == 1).float()
+    records = Records(torch.cat([given, hidden], 1), labels)
     found = _regressed(records[:200], records[200:], [0, 1])
-    torch.testing.assert_close(found, records[200:], atol=0.1, rtol=0)
-    assert not torch.allclose(_regressed(records[:200], records[200:], [0]), records[200:], atol=0.1)
+    torch.testing.assert_close(found, records[200:].flat, atol=0.1, rtol=0)
+    blind = Records(records.flat, torch.zeros(300, dtype=torch.int64))
+    for less in (_regressed(records[:200], records[200:], [0]), _regressed(blind[:200], blind[200:], [0, 1])):
+        assert not torch.allclose(less, records[200:].flat, atol=0.1)
 
 
 def test_a_data_frame_and_a_mapping_give_the_same_records():

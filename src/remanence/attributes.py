@@ -20,7 +20,7 @@ from remanence.exceptions import InputError
 from remanence.mechanisms.disclosed import Disclosed
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import EmpiricalPrior
-from remanence.records import Records
+from remanence.records import Records, concatenate
 from remanence.releases import Release
 from remanence.rounds import stream
 from remanence.statistics import SuccessRate
@@ -31,8 +31,8 @@ from remanence.tables import Column, Table
 class Attribute:
     """How often one column was found: with the model, without it, and by the best constant guess.
 
-    Without the model it is imputed from the other columns by the same attack, by a ridge regression and by that guess;
-    the one that turned out best counts.
+    Without the model it is imputed from the other columns by the same attack, by a ridge regression (which is given the
+    label and the known data too) and by that guess; the one that turned out best counts.
     """
 
     name: str
@@ -98,7 +98,7 @@ def infer_attributes(
             for start in range(0, len(targets), chunk)
         ]
         guesses.append(torch.cat([part.records.flat[:, 0] for part in parts]))
-    guesses.append(_regressed(public.flat, targets.flat, list(given)))
+    guesses.append(_regressed(concatenate([public, known_data]), targets, list(given)))
     return [_compare(column, targets.flat, guesses, public.flat, tolerance) for column in columns]
 
 
@@ -116,15 +116,16 @@ def _compare(
     return Attribute(column.name, rates[0], rates[1], rates[2], p_value)
 
 
-def _regressed(public: Tensor, targets: Tensor, given: list[int]) -> Tensor:
-    """All columns from the given ones, by a ridge regression on the public records."""
+def _regressed(held: Records, targets: Records, given: list[int]) -> Tensor:
+    """All columns from the given ones and the label, by a ridge regression on all records that the adversary holds."""
+    classes = torch.unique(held.labels)
     known, asked = (
-        torch.cat([each[:, given], torch.ones_like(each[:, :1])], 1).double() for each in (public, targets)
+        torch.cat([each.flat[:, given], (each.labels[:, None] == classes).to(each.flat)], 1).double()
+        for each in (held, targets)
     )
     penalty = torch.eye(known.shape[1], dtype=known.dtype, device=known.device)
-    return (asked @ torch.linalg.solve(known.T @ known + penalty, known.T @ public.double())).to(
-        targets.dtype
-    )
+    solved = torch.linalg.solve(known.T @ known + penalty, known.T @ held.flat.double())
+    return (asked @ solved).to(targets.flat.dtype)
 
 
 def _best_guess(column: Column, public: Tensor, tolerance: float) -> Tensor:

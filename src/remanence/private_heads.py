@@ -37,12 +37,8 @@ class PrivateRecipe:
     head: TransferHead
     epsilon: float
     delta: float
+    accuracy: float  # of heads that no choice was made by
     tried: tuple[Tried, ...]
-
-    @property
-    def accuracy(self) -> float:
-        """What heads of this recipe reached."""
-        return next(tried.accuracy for tried in reversed(self.tried) if tried.head == self.head)
 
 
 def private_recipe(
@@ -76,19 +72,25 @@ def private_recipe(
         )
     prior = StratifiedPrior(pool, per_class)
     size = prior.set_size
-    if size < 2:
+    if size < 2 or heads < 2:
         raise InputError(
-            "A set of one cannot be sampled.", needs="two records", got=str(size), hint="per_class=2"
+            "There is nothing to choose by.",
+            needs="sets of two records, and two heads to average over",
+            got=f"{size} records, {heads} heads",
+            hint="per_class=2, heads=100",
         )
     tried: list[Tried] = []
 
+    def measure(step: int, head: TransferHead, fresh: int = 0) -> Tried:
+        generator = torch.Generator(pool.labels.device).manual_seed(seed + fresh)
+        accuracy = head.accuracy(head.release(None, prior.sample(heads, generator), generator), validation)
+        return Tried(step, head, float(accuracy.mean()), float(accuracy.std()) / heads**0.5)
+
     def best(step: int, candidates: Iterable[TransferHead]) -> Tried:
         options = list(candidates)
-        for head in track(options, total=len(options), what=f"step {step} of 5"):
-            generator = torch.Generator(pool.labels.device).manual_seed(seed)
-            release = head.release(None, prior.sample(heads, generator), generator)
-            accuracy = head.accuracy(release, validation)
-            tried.append(Tried(step, head, float(accuracy.mean()), float(accuracy.std()) / heads**0.5))
+        tried.extend(
+            measure(step, head) for head in track(options, total=len(options), what=f"step {step} of 5")
+        )
         return max(tried[-len(options) :], key=lambda one: one.accuracy)
 
     plain = replace(recipe, batch_size=None, noise_multiplier=None, sample_rate=1.0)
@@ -107,4 +109,4 @@ def private_recipe(
     noisy = replace(chosen.head, noise_multiplier=noise)
     rates = [factor * noisy.learning_rate for factor in _FACTORS]
     final = best(5, (replace(noisy, learning_rate=r) for r in rates))
-    return PrivateRecipe(final.head, epsilon, allowed, tuple(tried))
+    return PrivateRecipe(final.head, epsilon, allowed, measure(5, final.head, fresh=1).accuracy, tuple(tried))
