@@ -69,6 +69,8 @@ def faces(settings: Settings) -> Outcome:
         "pictures count ten times. A stranger is another person's set, so that the person's usual look counts too.",
         "The last three columns are the heads' own: how often they are right about pictures that they were not "
         "trained on.",
+        "Intervals are about heads of these private people: few of them stand behind many trials. The network's best "
+        "state was chosen on shadows of the same public people.",
         "The paper trains again from new initial weights until the loss is below 0.05; here every head trains once.",
     ]
     settings_shown = {"trials": trials, "shadows": shadows, "steps": steps, **_shown(people.head)}
