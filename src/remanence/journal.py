@@ -73,6 +73,10 @@ class Journal:
 
     place: str | Path
 
+    def __post_init__(self) -> None:
+        if "://" not in str(self.place):  # workers may stand in another folder
+            object.__setattr__(self, "place", Path(self.place).absolute())
+
     @cached_property
     def folder(self) -> Folder:
         """Where it lies."""

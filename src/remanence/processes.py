@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 
 from remanence.exceptions import InputError
 from remanence.journal import Tensors
-from remanence.work import Task
+from remanence.work import Outcomes, Task
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
@@ -45,9 +45,7 @@ class Processes:
                 hint="--workers 2",
             )
 
-    def run(
-        self, task: Task, numbers: Sequence[int], report: Callable[[str], None]
-    ) -> Iterator[tuple[int, Tensors]]:
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done; no more than two for each worker are under way."""
         left, attempts = list(numbers), 1
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +67,7 @@ class Processes:
                         f"(attempt {attempts} of {ATTEMPTS})"
                     )
 
-    def _attempt(self, path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, Tensors]]:
+    def _attempt(self, path: Path, numbers: Sequence[int]) -> Outcomes:
         pool = _pool(self.workers)
         waiting, under_way = list(reversed(numbers)), set()
         try:

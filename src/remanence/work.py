@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ _BETWEEN_BEATS = 1.0  # seconds
 _TOGETHER = 64  # units that are joined at a time
 
 Do = Callable[[int, int], Tensors]  # from the number of a unit and its size to what it found
+Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
 Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
 
 
@@ -74,9 +75,7 @@ class Executor(Protocol):
         """How many units run at the same time."""
         ...
 
-    def run(
-        self, task: Task, numbers: Sequence[int], report: Callable[[str], None]
-    ) -> Iterator[tuple[int, Tensors]]:
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield the number of each unit when it is done; `report` what had to be run again."""
         ...
 
@@ -88,9 +87,7 @@ class InProcess:
 
     workers: int = field(default=1, init=False)
 
-    def run(
-        self, task: Task, numbers: Sequence[int], report: Callable[[str], None]
-    ) -> Iterator[tuple[int, Tensors]]:
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done."""
         for number in numbers:
             yield number, task(number)
@@ -189,12 +186,12 @@ class Run:
         if missing or ranks() > 1:  # ranks that learn together wait for each other
             with one_thread():
                 task = Task(plan, prepare(), self.journal)
-                units = self.executor.run(task, missing, self._report)
-                bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
-                for number, tensors in bar:
-                    found.add(number, tensors if self.journal is None else self._written(plan, number))
-                    self.played += 1
-                    self._beat()
+                with contextlib.closing(self.executor.run(task, missing, self._report)) as units:
+                    bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
+                    for number, tensors in bar:
+                        found.add(number, tensors if self.journal is None else self._written(plan, number))
+                        self.played += 1
+                        self._beat()
         return found.joined()
 
     def _recorded(self, plan: Plan, number: int) -> Tensors | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -17,7 +17,7 @@ from typing import Any, final
 from remanence.exceptions import InputError, RemanenceError
 from remanence.journal import Tensors
 from remanence.processes import ATTEMPTS
-from remanence.work import Task
+from remanence.work import Outcomes, Task
 
 _PATIENCE = 5.0  # seconds for a cluster to answer
 _AHEAD = 2  # units under way for each that can run: the next one is there when a worker is free
@@ -45,9 +45,7 @@ class Ray:
         fit = there.get("GPU", 0) / self.gpus_per_unit if self.gpus_per_unit else there.get("CPU", 1)
         return max(1, int(fit))
 
-    def run(
-        self, task: Task, numbers: Sequence[int], report: Callable[[str], None]
-    ) -> Iterator[tuple[int, Tensors]]:
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done."""
         ray = self._ray
         # Retries are ours, so that each of them is counted and told.
