@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from remanence.attacks.attack import Reconstruction
 from remanence.attacks.reconstructor import Reconstructor
-from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+from remanence.errors import (
+    Criterion,
+    Reduction,
+    mean_squared_error,
+    nearest_neighbour_errors,
+    public_errors,
+)
 from remanence.game import Game
 from remanence.mechanisms.heads import TransferHead, embed
 from remanence.priors import StratifiedPrior
@@ -210,6 +216,14 @@ def judged(found: Trials, threshold: float) -> dict[str, Cell]:
         "FPR": rate_of(found.stranger, threshold),
         "TPR at 1 %": rate_cell(found.roc().tpr_at_fpr(0.01), found.own),
     }
+
+
+def relative(found: Trials, setup: Setup) -> dict[str, Cell]:
+    """The test that allows for a reconstruction that looks like everybody."""
+    guesses = found.guesses.to(setup.public.features.device)
+    public = public_errors(guesses, setup.public).cpu().numpy()
+    roc = Roc(found.own.numpy() / public, found.stranger.numpy() / public)
+    return {"relative TPR at 1 %": rate_cell(roc.tpr_at_fpr(0.01), found.own)}
 
 
 def accuracy_of(game: Game, test: Records, settings: Settings, count: int = 200) -> dict[str, Cell]:

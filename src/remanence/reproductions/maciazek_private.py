@@ -21,6 +21,7 @@ from remanence.reproductions.maciazek import (
     handwriting_setup,
     judged,
     prepare,
+    relative,
     tiles,
 )
 from remanence.reproductions.reproduction import Cell, Curve, Outcome, Panel, Settings
@@ -159,6 +160,7 @@ def defences(settings: Settings) -> Outcome:
         {"N": size, "trials": trials, "deviation of a weight": scale},
         [
             "The adversary knows the defence and trains his shadows with it. All rows are one picture per class.",
+            "*relative* divides an error by the one within which a twentieth of the public pictures of the class lie.",
             "Only DP-SGD comes with a proof, for any attack. The others are what this attack makes of them.",
             "Noise at release is in units of the deviation of a weight over heads without a defence; rounding is "
             "to 2^bits levels between a tensor's largest value and less than that.",
@@ -179,6 +181,7 @@ def _attacked(game: Game, setup: Setup, settings: Settings, trials: int) -> tupl
     spread = 2 * _number(accuracy["spread of accuracy"]) / _ACCURACIES**0.5
     row = {
         **judged(found, setup.threshold),
+        **relative(found, setup),
         "accuracy": accuracy["accuracy"],
         "± (two errors)": spread,
     }

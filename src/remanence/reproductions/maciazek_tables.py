@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.reconstructor import Reconstructor
-from remanence.errors import nearest_neighbour_errors, public_errors
+from remanence.errors import nearest_neighbour_errors
 from remanence.mechanisms.heads import TransferHead
 from remanence.records import Records
 from remanence.reproductions.datasets import load_arrays
@@ -24,8 +24,8 @@ from remanence.reproductions.maciazek import (
     histogram_panel,
     judged,
     prepare,
-    rate_cell,
     rate_of,
+    relative,
     roc_panel,
     without_the_head,
 )
@@ -63,7 +63,7 @@ def cifar(settings: Settings) -> Outcome:
         attack = Reconstructor(steps=200) if settings.small else Reconstructor(steps=900, batch=1024)
         reconstruct, took = prepare(game, attack, settings)
         found = evaluate(game, reconstruct, settings, trials)
-        rows.append({"N": size, "whose": "ours", **judged(found, setup.threshold), **_relative(found, setup)})
+        rows.append({"N": size, "whose": "ours", **judged(found, setup.threshold), **relative(found, setup)})
         rows[-1] |= {**accuracy_of(game, setup.private, settings), "seconds of learning": round(took, 1)}
         if size in PAPER_CIFAR and not settings.small:
             rows.append({"N": size, "whose": "Maciazek and Allison", **_paper(PAPER_CIFAR[size])})
@@ -160,20 +160,12 @@ def _row(found: Trials, made_up: Tensor, drawn: Tensor, setup: Setup) -> dict[st
     return {
         **judged(found, setup.threshold),
         "TPR at 0.1 %": found.roc().true_positive_rate(0.001),
-        **_relative(found, setup),
+        **relative(found, setup),
         "FPR by surrogate": rate_of(made_up, setup.threshold),
         "TPR at 1 % by surrogate": surrogate.true_positive_rate(0.01),
         "last class by surrogate": last.true_positive_rate(0.01),
         "drawn": rate_of(drawn, setup.threshold),
     }
-
-
-def _relative(found: Trials, setup: Setup) -> dict[str, Cell]:
-    """The test that allows for a reconstruction that looks like everybody."""
-    guesses = found.guesses.to(setup.public.features.device)
-    public = public_errors(guesses, setup.public).cpu().numpy()
-    roc = Roc(found.own.numpy() / public, found.stranger.numpy() / public)
-    return {"relative TPR at 1 %": rate_cell(roc.tpr_at_fpr(0.01), found.own)}
 
 
 def _by_class(found: Trials, setup: Setup) -> Panel:
