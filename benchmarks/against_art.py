@@ -18,6 +18,7 @@ from art.attacks.inference.reconstruction import DatabaseReconstruction  # pyrig
 from art.estimators.classification.scikitlearn import ScikitlearnLogisticRegression  # pyright: ignore[reportMissingImports]
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from remanence import ClosedForm, Knowledge, Uninformed
 from remanence.integrations.sklearn import leave_one_out
@@ -31,7 +32,7 @@ def main() -> None:
     print(f"{'data':15} {'record':>6} {'attack':12} {'seconds':>9} {'relative error':>15} {'label':>6}")
     for name, load in (("iris", load_iris), ("breast cancer", load_breast_cancer)):
         features, labels = load(return_X_y=True)
-        features = (features - features.mean(0)) / features.std(0)
+        features = StandardScaler().fit_transform(features)
         model = LogisticRegression(C=0.01, tol=1e-12, solver="newton-cholesky").fit(features, labels)
         game = leave_one_out(model, features, labels)
         for record in RECORDS:

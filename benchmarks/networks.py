@@ -6,28 +6,14 @@ python benchmarks/networks.py --device cuda --profile
 """
 
 import argparse
-import time
 
 import torch
 from torch import nn
 
 from remanence import SGD, Perceptron, Records
+from shadows import seconds
 
 EPOCHS, RATE, MOMENTUM = 100, 0.1, 0.9
-
-
-def seconds(function, device: str, repeats: int = 2) -> float:
-    """The least of several runs."""
-    best = float("inf")
-    for _ in range(repeats):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        started = time.perf_counter()
-        function()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return best
 
 
 def data(device: str, known: int, count: int) -> tuple[Records, Records]:
@@ -65,6 +51,7 @@ def plain(training: SGD, known: Records, targets: Records, dtype: torch.dtype) -
 def loop(training: SGD, known: Records, targets: Records) -> float:
     """Models per second of a loop over modules, which must end at the same weights."""
     network, trained = training.network, []
+    assert isinstance(network, Perceptron)
     start = network.initial(1, torch.Generator().manual_seed(0))
 
     def one_by_one() -> None:
@@ -96,8 +83,8 @@ def jax_loop(known: Records, targets: Records, at_once: int, precision: str) -> 
 
     On a GPU JAX rounds what goes into products to ten bits, unless the `precision` is "highest".
     """
-    import jax
-    import jax.numpy as jnp
+    import jax  # pyright: ignore[reportMissingImports]
+    import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 
     jax.config.update("jax_default_matmul_precision", precision)
     arrays = [jnp.asarray(tensor.cpu().numpy()) for tensor in (known.flat, known.labels)]
