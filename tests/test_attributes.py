@@ -154,3 +154,8 @@ def test_columns_that_are_not_there_are_refused():
                 targets=records,
                 hidden=hidden,
             )
+
+
+def test_a_table_without_rows_is_refused():
+    with pytest.raises(InputError, match="is empty"):
+        Table.read({"a": [], "y": []}, label="y")

@@ -185,6 +185,7 @@ def test_what_a_head_cannot_be_trained_on_is_refused():
         {"class_weights": (1.0,)},
         {"class_weights": (1.0, -1.0, 1.0)},
         {"weight_decay": -1.0},
+        {"weight_decay": math.inf},
         {"noise_multiplier": -1.0},
         {"noise_multiplier": 1.0, "sample_rate": 0.0},
         {"noise_multiplier": 1.0, "sample_rate": 2.0},

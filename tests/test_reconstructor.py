@@ -389,6 +389,7 @@ def test_copies_that_are_none_are_refused(copies):
         (lambda images, labels: (images.numpy(), labels), "tensors"),
         (lambda images, labels: (images[:2], labels), "one entry for each"),
         (lambda images, labels: (images[:, :2], labels), "different shapes"),
+        (lambda images, labels: (images * float("nan"), labels), "finite numbers"),
     ],
 )
 def test_pictures_that_no_head_can_be_trained_on_are_refused(change, said):

@@ -116,6 +116,8 @@ def _check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int)
             got=str(tuple(prior.features.shape[1:])),
             hint="resize them as you did yours",
         )
+    Records(images, labels).require_finite("images")
+    prior.require_finite("prior")
     if copies < 1 or len(prior) % copies:
         raise InputError(
             "The public pictures are not so many copies.",

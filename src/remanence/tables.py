@@ -60,6 +60,10 @@ class Table:
         """
         arrays = _arrays(table)
         categorical = set(categorical)
+        if not all(len(values) for values in arrays.values()):
+            raise InputError(
+                "The table is empty.", needs="at least one row", got="none", hint="check its filter"
+            )
         unknown = sorted({label, *categorical} - arrays.keys())
         if unknown or len(arrays) < 2:
             raise InputError(

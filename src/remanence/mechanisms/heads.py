@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -88,7 +89,7 @@ class TransferHead(Mechanism[Weights]):
         checks = {
             "classes": (self.classes, self.classes >= 2, "at least 2"),
             "hidden": (self.hidden, self.hidden is None or self.hidden >= 1, "at least 1, or None"),
-            "weight_decay": (self.weight_decay, self.weight_decay >= 0, "at least 0"),
+            "weight_decay": (self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0, and finite"),
             "initialisation": (
                 start,
                 start in INITIALISATIONS if isinstance(start, str) else start >= 0,
