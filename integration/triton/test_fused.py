@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from remanence import TransferHead
-from remanence.mechanisms.dual import train_dual
-from remanence.mechanisms.fused import train_fused
+from remanence.mechanisms.dual import span_coefficients, train_dual
+from remanence.mechanisms.fused import fused_coefficients, train_fused
 from remanence.mechanisms.networks import initial_layer
 
 
@@ -29,3 +29,13 @@ def test_the_kernel_trains_what_the_dual_trains(recipe, records, classes, number
     # Twelve steps of float32 sums in another order; leaving out the decay or the momentum moves weights by 1e-4.
     assert torch.allclose(weight, expected["weight"], atol=1e-6)
     assert torch.allclose(bias, expected["bias"], atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [5, 10])
+def test_the_kernel_finds_the_coefficients_of_heads_without_initial_weights(classes):
+    inputs = torch.randn(5, classes, 33, generator=torch.Generator().manual_seed(0)).relu()
+    head = TransferHead(classes, 12, 0.05, weight_decay=1e-2, momentum=0.5)
+    expected = span_coefficients(head, inputs)
+    found = fused_coefficients(head, inputs, torch.arange(classes).expand(5, -1))
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert expected.abs().amax() > 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError  # the error alone: checkpoints are read with weights_only
@@ -20,10 +20,12 @@ from remanence.progress import track
 from remanence.ranks import agreed, in_step, rank
 
 Model = TypeVar("Model", bound=nn.Module)
-Batch = TypeVar("Batch")
 _AVERAGING = 0.999
 _LOOKS = 20  # how often held-out shadows are looked at
 _PATIENCE = 8  # looks without progress before learning stops
+_WARM = 3  # steps before a graph is captured, which must not meet anything that happens once
+
+Batch = Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Learner:
     scheduled: bool = True
     checkpoint: Path | None = None
     fingerprint: str = ""  # a checkpoint with another one is refused
+    capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(
         self,
@@ -53,10 +56,26 @@ class Learner:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
         trained = in_step(network)
         device = next(network.parameters()).device
+        captured = self.capture and device.type == "cuda" and trained is network
         optimizer = torch.optim.AdamW(
-            network.parameters(), self.learning_rate, weight_decay=1e-4 if self.scheduled else 0.0
+            network.parameters(),
+            torch.tensor(self.learning_rate, device=device) if captured else self.learning_rate,
+            weight_decay=1e-4 if self.scheduled else 0.0,
+            capturable=captured,
+            fused=True if captured else None,
         )
         warm, cool = 0.1 * self.steps, 0.9 * self.steps
+
+        def descend(batch: Batch) -> None:
+            with torch.autocast(
+                device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False
+            ):
+                value = loss(trained, batch)
+            optimizer.zero_grad(set_to_none=True)
+            value.backward()
+            optimizer.step()
+
+        advance = _Graph(descend) if captured else descend
 
         def rate(step: int) -> float:
             if not self.scheduled:
@@ -82,12 +101,7 @@ class Learner:
         bar = track(range(state["step"], last), total=self.steps, what=lambda: f"learning{said}")
         for step in bar:
             network.train()
-            batch = draw()
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                value = loss(trained, batch)
-            optimizer.zero_grad(set_to_none=True)
-            value.backward()
-            optimizer.step()
+            advance(draw())
             schedule.step()
             _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
@@ -123,6 +137,9 @@ class Learner:
                 raise ValueError("it belongs to another game, seed or reconstructor")
             for name, part in parts.items():
                 part.load_state_dict(stored[name])
+            for group in parts["optimizer"].param_groups:
+                if isinstance(group["lr"], Tensor):  # a graph reads it on its own device
+                    group["lr"] = group["lr"].to(group["params"][0].device)
             state.update(stored["state"])
         except (RuntimeError, KeyError, ValueError, OSError, EOFError, UnpicklingError) as error:
             raise InputError(
@@ -137,5 +154,31 @@ class Learner:
 def _move(average: nn.Module, network: nn.Module, keep: float) -> None:
     """The running average of the weights; counts and normalisation statistics are taken as they are."""
     get_ema_multi_avg_fn(keep)(tuple(average.parameters()), tuple(network.parameters()), 0)
-    for mine, theirs in zip(average.buffers(), network.buffers(), strict=True):
-        mine.copy_(theirs)
+    if buffers := list(average.buffers()):
+        torch._foreach_copy_(buffers, list(network.buffers()))
+
+
+class _Graph:
+    """A step as one CUDA graph: the kernels of a small network run faster than they are launched one by one."""
+
+    def __init__(self, step: Callable[[Batch], None]) -> None:
+        self.step, self.seen, self.graph = step, 0, None
+        self.batch: list[Tensor] = []
+
+    def __call__(self, batch: Batch) -> None:
+        if self.seen < _WARM:
+            self.seen += 1
+            now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            aside.wait_stream(now)
+            with torch.cuda.stream(aside):
+                self.step(batch)
+            now.wait_stream(aside)
+            return
+        if self.graph is None:
+            self.batch = [tensor.clone() for tensor in batch]
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.step(self.batch)
+        for mine, new in zip(self.batch, batch, strict=True):
+            mine.copy_(new)
+        self.graph.replay()

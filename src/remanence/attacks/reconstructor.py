@@ -7,7 +7,7 @@ records, and the network draws one record of each class that it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, final
@@ -144,22 +144,21 @@ class Reconstructor(Attack[Release]):
         stream = batches(farm, stored, self.batch, network.reader.prepare)
         prepared = network.reader.prepare(trial.tensors)
 
-        def draw() -> tuple[Shadows, Tensor | None]:
+        def draw() -> list[Tensor]:
             shadows = next(stream)
+            batch = [shadows.targets.features, *(shadows.tensors[name] for name in prepared)]
             if network.places is None:
-                return shadows, None
+                return batch
             count = len(network.places) * network.guesses
-            return shadows, torch.randint(
-                count, (len(shadows),), generator=generator, device=generator.device
-            )
+            return [
+                torch.randint(count, (len(shadows),), generator=generator, device=generator.device),
+                *batch,
+            ]
 
-        def loss(model: nn.Module, batch: tuple[Shadows, Tensor | None]) -> Tensor:
-            shadows, asked = batch
-            if network.places is None or asked is None:
-                return self._loss(model(shadows.tensors, None), shadows.targets.features)
-            return self._loss(
-                model(shadows.tensors, asked), network.candidates(shadows.targets.features, asked)
-            )
+        def loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+            asked, (features, *values) = (None, batch) if network.places is None else (batch[0], batch[1:])
+            drawn = model(dict(zip(prepared, values, strict=True)), asked)
+            return self._loss(drawn, features if asked is None else network.candidates(features, asked))
 
         belongs_to = self._fingerprint(farm.knowledge, generator)
         checkpoint = self.checkpoint or current().checkpoint(belongs_to)
@@ -169,6 +168,7 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             checkpoint=None if checkpoint is None else checkpoint.with_suffix(f".{member}.pt"),
             fingerprint=belongs_to,
+            capture=self.perceptual is None,  # who knows what somebody's network does
         )
         return learner.fit(network, draw, loss, lambda model: trial.quality(model, prepared))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from remanence.mechanisms.fused import fits, train_fused
+from remanence.mechanisms.fused import fits, fused_coefficients, train_fused
 from remanence.mechanisms.networks import initial_layer
 from remanence.releases import Weights
 
@@ -71,8 +71,10 @@ def span_coefficients(head: TransferHead, inputs: Tensor) -> Tensor:
 
     W = A · inputs, `(trials, outputs, classes)`. Deterministic: the noise of private training is left out.
     """
-    gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()
     labels = torch.arange(inputs.shape[1], device=inputs.device)[:, None].expand(-1, len(inputs))
+    if fits(head, inputs):
+        return fused_coefficients(head, inputs, labels.mT)
+    gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()
     targets = _one_hot(labels, head.outputs)
     start = torch.zeros_like(targets)
     nothing = torch.Generator()

@@ -29,19 +29,37 @@ def train_fused(
     head: TransferHead, inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Train from these initial weights; inputs `(trials, records, numbers)`, labels `(trials, records)`."""
+    final, final_bias = torch.empty_like(weight), torch.empty_like(bias)
+    _descend(head, inputs, labels, (weight.contiguous(), bias.contiguous()), final, final_bias)
+    return final, final_bias
+
+
+def fused_coefficients(head: TransferHead, inputs: Tensor, labels: Tensor) -> Tensor:
+    """What training without initial weights multiplies the records with, `(trials, outputs, records)`."""
+    final = torch.empty(len(inputs), head.outputs, inputs.shape[1], device=inputs.device)
+    _descend(head, inputs, labels, None, final, final)
+    return final
+
+
+def _descend(
+    head: TransferHead,
+    inputs: Tensor,
+    labels: Tensor,
+    start: tuple[Tensor, Tensor] | None,
+    final: Tensor,
+    final_bias: Tensor,
+) -> None:
     from remanence.mechanisms.fused_kernel import descend
 
     trials, records, numbers = inputs.shape
     factors = torch.ones(head.outputs, device=inputs.device)
     if head.class_weights is not None:
         factors = torch.tensor(head.class_weights, device=inputs.device)
-    final, final_bias = torch.empty_like(weight), torch.empty_like(bias)
     padded = [max(16, 1 << (count - 1).bit_length()) for count in (records, head.outputs)]
     descend[(trials,)](  # pyright: ignore[reportIndexIssue]
         inputs.contiguous(),
         labels.contiguous(),
-        weight.contiguous(),
-        bias.contiguous(),
+        *(start or (final, final_bias)),  # nothing is read from the latter
         factors / records,
         final,
         final_bias,
@@ -54,6 +72,6 @@ def train_fused(
         head.momentum,
         *padded,
         32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
+        start is None,
         num_warps=1 if padded == [16, 16] else 4,
     )
-    return final, final_bias

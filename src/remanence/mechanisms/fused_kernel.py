@@ -24,6 +24,7 @@ def descend(
     RECORDS: tl.constexpr,  # padded to powers of 2
     CLASSES: tl.constexpr,
     NUMBERS: tl.constexpr,  # of an embedding, at a time
+    FROM_ZERO: tl.constexpr,  # no initial weights, and the coefficients `(classes, records)` are all that is stored
 ):
     """Train head number `program_id` by gradient descent on all of its records."""
     head = tl.program_id(0).to(tl.int64)
@@ -37,12 +38,13 @@ def descend(
     for first in range(0, numbers, NUMBERS):
         inside = (d < numbers - first)[None, :]
         x = tl.load(own_inputs + first, (n < records)[:, None] & inside, 0.0)
-        w = tl.load(own_weight + first, (c < classes)[:, None] & inside, 0.0)
         gram += tl.dot(x, tl.trans(x), input_precision="ieee")
-        start += tl.dot(x, tl.trans(w), input_precision="ieee")
+        if not FROM_ZERO:
+            w = tl.load(own_weight + first, (c < classes)[:, None] & inside, 0.0)
+            start += tl.dot(x, tl.trans(w), input_precision="ieee")
     gram += 1.0
-    b = tl.load(bias + head * classes + c, c < classes, 0.0)
-    start += b[None, :]
+    if not FROM_ZERO:
+        start += tl.load(bias + head * classes + c, c < classes, 0.0)[None, :]
     label = tl.load(labels + head * records + n, n < records, 0)
     factor = tl.where(n < records, tl.load(factors + label), 0.0)  # a padded record weighs nothing
     wanted = tl.where(label[:, None] == c[None, :], 1.0, 0.0)
@@ -61,10 +63,15 @@ def descend(
         coefficients -= learning_rate * velocity
 
     mixing = tl.trans(coefficients)
-    for first in range(0, numbers, NUMBERS):
-        inside = (d < numbers - first)[None, :]
-        x = tl.load(own_inputs + first, (n < records)[:, None] & inside, 0.0)
-        kept = (c < classes)[:, None] & inside
-        w = tl.load(own_weight + first, kept, 0.0)
-        tl.store(own_final + first, share * w + tl.dot(mixing, x, input_precision="ieee"), kept)
-    tl.store(final_bias + head * classes + c, share * b + tl.sum(coefficients, 0), c < classes)
+    if FROM_ZERO:
+        own_mixing = final + head * classes * records + c[:, None] * records + n[None, :]
+        tl.store(own_mixing, mixing, (c < classes)[:, None] & (n < records)[None, :])
+    else:
+        for first in range(0, numbers, NUMBERS):
+            inside = (d < numbers - first)[None, :]
+            x = tl.load(own_inputs + first, (n < records)[:, None] & inside, 0.0)
+            kept = (c < classes)[:, None] & inside
+            w = tl.load(own_weight + first, kept, 0.0)
+            tl.store(own_final + first, share * w + tl.dot(mixing, x, input_precision="ieee"), kept)
+        b = tl.load(bias + head * classes + c, c < classes, 0.0)
+        tl.store(final_bias + head * classes + c, share * b + tl.sum(coefficients, 0), c < classes)

@@ -1,0 +1,82 @@
+"""Milliseconds per step of a reconstructor's learning on a GPU: as one CUDA graph, and launch by launch.
+
+python benchmarks/learning.py              # a GPU is needed
+python benchmarks/learning.py --profile    # and which kernels take them
+"""
+
+import argparse
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from remanence import Records
+from remanence.attacks.decoders import convolutional, perceptron, softmin_loss
+from remanence.attacks.learning import Learner
+from shadows import seconds
+
+SHORT, LONG = 20, 120
+
+
+def networks() -> dict[str, tuple[nn.Module, int, int, tuple[int, ...]]]:
+    """Each with the length of what it reads, the batch, and the shape of a record."""
+    mnist, resized = (Records(torch.rand(8, *shape), torch.zeros(8)) for shape in ((28, 28), (1, 32, 32)))
+    return {
+        "perceptron for an informed adversary": (
+            perceptron(7960, (1000, 1000), mnist, strong=True),
+            7960,
+            256,
+            (28, 28),
+        ),
+        "convolutions, strong": (convolutional(779, 64, resized, trunk=1024), 779, 1024, (1, 32, 32)),
+        "convolutions, paper": (convolutional(2580, 256, resized), 2580, 512, (1, 32, 32)),
+    }
+
+
+def learning(network: nn.Module, batch: list[Tensor], *, capture: bool) -> Callable[[int], nn.Module]:
+    """So many steps on the same batch."""
+
+    def loss(model: nn.Module, tensors) -> Tensor:
+        return softmin_loss(model(tensors[0]), tensors[1])
+
+    def learn(steps: int) -> nn.Module:
+        learner = Learner(steps, 1e-3, capture=capture)
+        return learner.fit(copy.deepcopy(network), lambda: batch, loss, lambda _: (0.0, ""))
+
+    return learn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true")
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    for name, (network, size, batch, shape) in networks().items():
+        network = network.to("cuda")
+        data = [torch.randn(batch, size, device="cuda"), torch.rand(batch, 1, *shape, device="cuda")]
+        each = {}
+        for capture in (True, False):
+            learn = learning(network, data, capture=capture)
+            learn(10)
+            short, long = (seconds(lambda s=s, f=learn: f(s), "cuda") for s in (SHORT, LONG))
+            each[capture] = 1000 * (long - short) / (LONG - SHORT)
+        weights = [
+            torch.cat([p.flatten() for p in learning(network, data, capture=capture)(30).parameters()])
+            for capture in (True, False)
+        ]
+        apart = float((weights[0] - weights[1]).norm() / weights[1].norm())
+        print(
+            f"{name}: {each[True]:.2f} ms as one graph, {each[False]:.2f} launch by launch, "
+            f"ratio {each[False] / each[True]:.1f}; weights differ by {apart:.1e}",
+            flush=True,
+        )
+        if asked.profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                learning(network, data, capture=False)(10)
+            table = profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=14)
+            print("\n".join(line[:60] + line[-75:] for line in table.splitlines()))
+
+
+if __name__ == "__main__":
+    main()
