@@ -28,7 +28,7 @@ from remanence import (
     play,
 )
 from remanence.adversary import Knowledge
-from remanence.attacks.decoders import convolutional, softmin_loss
+from remanence.attacks.decoders import convolutional, separation_loss, softmin_loss
 from remanence.attacks.learning import Learner
 from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.attacks.shadows import ShadowFarm, batches, split
@@ -190,6 +190,52 @@ def test_the_loss_looks_at_the_closest_candidate():
     both = softmin_loss(drawn, torch.stack([far, near], 1))
     torch.testing.assert_close(one, both)
     assert float(one) == pytest.approx((0.01 + 0.1) / 2)
+
+
+def smoothed(errors, threshold, softness=0.2):
+    return torch.sigmoid((threshold - errors.log()) / softness).mean()
+
+
+def test_separation_goes_down_the_gradient_of_the_true_positive_rate_at_a_fixed_false_positive_rate():
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randn(6, 400, 1, 3, generator=generator, dtype=torch.float64)
+    drawn, own, strangers = numbers[0, :, 0], 0.6 * numbers[0] + 0.8 * numbers[1], numbers[2:]
+    direction = torch.randn(drawn.shape, generator=generator, dtype=torch.float64)
+
+    def errors(step):
+        moved = drawn + step * direction
+        return (moved.unsqueeze(1) - own).square().mean(2), (moved.unsqueeze(1) - strangers).square().mean(3)
+
+    threshold = errors(0)[1].flatten().log().sort().values[int(0.1 * 4 * 400)]
+    allowed = smoothed(errors(0)[1], threshold)
+
+    def rate(step):  # with the threshold that keeps the strangers' rate as it was
+        low, high = threshold - 1, threshold + 1
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if smoothed(errors(step)[1], middle) < allowed else (low, middle)
+        return smoothed(errors(step)[0], low)
+
+    moving = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    separation_loss(drawn + moving * direction, own, strangers, fpr=0.1).backward()
+    expected = float((rate(1e-4) - rate(-1e-4)) / 2e-4)
+    assert abs(expected) > 1e-3
+    assert -float(moving.grad) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_set_that_shares_a_record_is_no_stranger():
+    own, others = torch.rand(2, 50, 2, 4, generator=torch.Generator().manual_seed(0))
+    shared = torch.stack([others[:, 0], own[:, 0]], 1)
+    found = []
+    for first in (shared, torch.full_like(shared, 1e6)):
+        drawn = own[:, 0].mul(0.9).requires_grad_()
+        loss = separation_loss(drawn, own, torch.stack([first, others]), fpr=0.1)
+        loss.backward()
+        found.append((loss.detach(), drawn.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    drawn = own[:, 0].mul(0.9)
+    assert not torch.equal(found[0][0], separation_loss(drawn, own, torch.stack([others, others]), fpr=0.1))
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 32), (28, 28), (3, 20, 20)])

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from remanence.records import Records
 
+_FAR = 50.0  # the logarithm of an error that nothing has
+_STEEPEST = 20.0  # targets for one stranger: more is a batch in which hardly any stranger is close
+
 
 class Decoder(nn.Module):
     """A trunk and the units of the records: pictures stay within the range of their pixels.
@@ -150,3 +153,29 @@ def softmin_loss(drawn: Tensor, candidates: Tensor, sharpness: float = 100.0) ->
     difference = (drawn.unsqueeze(1) - candidates).flatten(2)
     losses = (difference.square().mean(2) + difference.abs().mean(2)) / 2
     return (torch.softmax(-sharpness * losses, 1) * losses).sum(1).mean()
+
+
+def separation_loss(
+    drawn: Tensor, own: Tensor, strangers: Tensor, *, fpr: float = 0.01, softness: float = 0.2
+) -> Tensor:
+    """Its gradient is less that of the true positive rate at a false positive rate, with both rates smoothed.
+
+    `own` are the records `(trials, candidates, *example)` that may be meant, `strangers` those of other sets,
+    `(others, trials, candidates, *example)`. The threshold is where strangers pass at the rate `fpr`. It moves as
+    errors move: the strangers' weight is how many targets pass for each stranger when it does. Sets that share a
+    record are no strangers.
+    """
+    inner = 1 - drawn.ndim  # the first dimension of an example, from the end
+
+    def logs(candidates: Tensor) -> Tensor:
+        return (
+            (drawn.unsqueeze(1) - candidates).flatten(inner).square().mean(-1).amin(-1).clamp(min=1e-8).log()
+        )
+
+    ours, theirs = (records.flatten(inner).square().sum(-1) for records in (own, strangers))
+    shared = torch.isclose(ours.unsqueeze(-1), theirs.unsqueeze(-2), rtol=1e-6, atol=0).flatten(-2).any(-1)
+    targets, others = logs(own), logs(strangers).masked_fill(shared, _FAR).flatten()
+    threshold = others.detach().sort().values[int(fpr * len(others))]
+    passed, wrongly = (((threshold - each) / softness).sigmoid() for each in (targets, others))
+    density, other_density = ((each * (1 - each)).mean().detach() for each in (passed, wrongly))
+    return (density / other_density.clamp(min=1e-8)).clamp(max=_STEEPEST) * wrongly.mean() - passed.mean()

@@ -19,7 +19,14 @@ from torch.nn.functional import one_hot
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import RECONSTRUCTOR, AttackInfo
-from remanence.attacks.decoders import Decoder, convolutional, draws_pictures, perceptron, softmin_loss
+from remanence.attacks.decoders import (
+    Decoder,
+    convolutional,
+    draws_pictures,
+    perceptron,
+    separation_loss,
+    softmin_loss,
+)
 from remanence.attacks.learning import Learner
 from remanence.attacks.readers import FlatReader, HeadReader, HiddenReader, Reader, Tensors
 from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
@@ -37,6 +44,7 @@ _HELD_OUT = 500  # shadows that show how learning goes
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _AT_ONCE = 1024
+_STRANGERS = 4  # other sets that each reconstruction of a batch is held against
 
 
 @final
@@ -49,7 +57,9 @@ class Reconstructor(Attack[Release]):
     trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
     the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
-    instead of one for each class. With several `guesses` it draws so many of each class: the records of a class
+    instead of one for each class. `separation` is the weight of a second aim in strong mode, for sets: as many true
+    positives as possible where one stranger in a hundred passes, so that what is drawn without being sure does not
+    look like everybody. With several `guesses` it draws so many of each class: the records of a class
     are ranked along the direction in which they vary most, and the network is asked for each rank. `perceptual`
     is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning goes on
     where it was killed.
@@ -65,17 +75,19 @@ class Reconstructor(Attack[Release]):
     ensemble: int = 1
     conditional: bool = True
     guesses: int = 1
+    separation: float = 0.1
     checkpoint: Path | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
     def __post_init__(self) -> None:
         counts = self.steps, self.batch - 1, self.ensemble, self.guesses
-        if self.mode not in ("strong", "paper") or min(counts) < 1:
+        if self.mode not in ("strong", "paper") or min(counts) < 1 or not 0 <= self.separation < float("inf"):
             raise InputError(
                 "There is no such reconstructor.",
-                needs="mode 'strong' or 'paper', at least one step, two shadows per batch, one network and one guess",
+                needs="mode 'strong' or 'paper', at least one step, two shadows per batch, one network and one guess, "
+                "and a separation of at least 0",
                 got=f"mode {self.mode!r}, {self.steps} steps, batch {self.batch}, ensemble {self.ensemble}, "
-                f"{self.guesses} guesses",
+                f"{self.guesses} guesses, separation {self.separation}",
                 hint="Reconstructor() has defaults for small records",
             )
 
@@ -158,7 +170,13 @@ class Reconstructor(Attack[Release]):
         def loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
             asked, (features, *values) = (None, batch) if network.places is None else (batch[0], batch[1:])
             drawn = model(dict(zip(prepared, values, strict=True)), asked)
-            return self._loss(drawn, features if asked is None else network.candidates(features, asked))
+            if asked is None:
+                return self._loss(drawn, features)
+            own = network.candidates(features, asked)
+            if self.mode == "paper" or not self.separation or len(own) <= _STRANGERS:
+                return self._loss(drawn, own)
+            others = [network.candidates(features.roll(k + 1, 0), asked) for k in range(_STRANGERS)]
+            return self._loss(drawn, own) + self.separation * separation_loss(drawn, own, torch.stack(others))
 
         belongs_to = self._fingerprint(farm.knowledge, generator)
         checkpoint = self.checkpoint or current().checkpoint(belongs_to)
