@@ -192,7 +192,7 @@ class EmpiricalPrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets of records, each set without replacement: batch `(n, set_size)`."""
-        return self.records[self._index(n, generator)]
+        return self.records.take(self._index(n, generator))
 
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
@@ -200,8 +200,9 @@ class EmpiricalPrior(Prior):
         """Disjoint sets, where there are records enough."""
         index = self._index(n, generator)
         if not self.has_strangers:
-            return self.records[index], self.sample(n, controls)
-        return self.records[index], self.records[draw_others(index, len(self.records), controls)]
+            return self.records.take(index), self.sample(n, controls)
+        others = draw_others(index, len(self.records), controls)
+        return self.records.take(index), self.records.take(others)
 
     @property
     def has_strangers(self) -> bool:
@@ -332,7 +333,7 @@ class StratifiedPrior(Prior):
         """The records at these places of each class."""
         by_class, starts, _, _ = self._layout
         places = torch.cat([start + own for start, own in zip(starts, index, strict=True)], 1)
-        return self.records[by_class[places.to(by_class.device)]]
+        return self.records.take(by_class[places.to(by_class.device)])
 
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.

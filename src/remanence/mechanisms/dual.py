@@ -7,13 +7,14 @@ with a residual r_i = p_i − y_i per record, so that SGD with momentum, weight 
 
 Steps touch the N × N Gram matrix and the N × C coefficients only. Noise of DP-SGD has one part in the span of
 the records, which training feels, and one orthogonal to it, which it does not: the first is drawn in every
-step as coefficients UΛ^(−1/2)ε (X̃X̃ᵀ = UΛUᵀ), the second once at the end with the variance that has added up.
+step as coefficients L^(−ᵀ)ε (X̃X̃ᵀ = LLᵀ), the second once at the end with the variance that has added up.
 
 Tensors have the heads last: a softmax over ten classes in the last dimension is the slowest part otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.
     else:
         share, coefficients = _descend_privately(head, gram, start, targets, generator)
     mixing = coefficients.permute(2, 0, 1).contiguous()  # (trials, classes, records)
-    weight = torch.bmm(mixing, inputs).add_(weight, alpha=share)  # baddbmm goes through the heads one by one
+    weight = torch.baddbmm(weight, mixing, inputs, beta=share)
     bias = share * bias + coefficients.sum(1).mT
     if head.noise_multiplier:
         weight, bias = _add_remainder(head, weight, bias, inputs, gram, generator)
@@ -97,10 +98,11 @@ def _descend(
         classes = targets[0].long() if head.outputs == 1 else targets.argmax(0)
         weights = factors[classes] / size
     share, coefficients = 1.0, torch.zeros_like(start)
+    mix = _mixer(gram, coefficients)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.epochs):
         for present in _batches(count, size, start.shape[2], generator, start.device):
-            residual = _residual(_mix(gram, coefficients, share * start), targets)
+            residual = _residual(mix(share * start), targets)
             if weights is not None:
                 residual.mul_(weights)
             if present is not None:
@@ -131,7 +133,7 @@ def _descend_privately(
     share, coefficients = 1.0, torch.zeros_like(start)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.steps):
-        residual = _residual(_mix(gram, coefficients, share * start), targets)
+        residual = _residual(_mixer(gram, coefficients)(share * start), targets)
         size = residual.norm(dim=0) * norms
         residual = residual * (head.max_grad_norm / size.clamp(min=head.max_grad_norm))
         if head.sample_rate < 1:
@@ -140,7 +142,7 @@ def _descend_privately(
         residual = residual / (head.sample_rate * count)
         if deviation:
             noise = torch.randn(residual.shape, generator=generator, device=generator.device).to(residual)
-            residual = residual + deviation * _mix(spread, noise)
+            residual = residual + _mixer(spread, deviation * noise)(torch.zeros_like(noise))
         drift = head.momentum * drift + head.weight_decay * share
         velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
         share, coefficients = share - head.learning_rate * drift, coefficients - head.learning_rate * velocity
@@ -148,11 +150,19 @@ def _descend_privately(
 
 
 def _spread(gram: Tensor) -> Tensor:
-    """UΛ^(−1/2) of every head, which maps unit noise to coefficients, `(records, records, trials)`.
+    """A root of the Gram matrix's pseudo-inverse for every head, which maps unit noise to coefficients.
 
-    A root of the Gram matrix's pseudo-inverse: with more records than numbers, some directions carry no noise.
+    `(records, records, trials)`: from Cholesky's factor L, L^(−ᵀ); where records depend on each other (there are more
+    than numbers in an embedding, or some twice), UΛ^(−1/2), and some directions carry no noise.
     """
-    values, vectors = torch.linalg.eigh(gram.permute(2, 0, 1).double())
+    matrices = gram.permute(2, 0, 1).double()
+    lower, failed = torch.linalg.cholesky_ex(matrices)
+    pivots = lower.diagonal(dim1=1, dim2=2).square()
+    if not failed.any() and bool((pivots.amin(1) > 100 * _RANK * pivots.amax(1)).all()):  # far from singular
+        unit = torch.eye(gram.shape[0], dtype=lower.dtype, device=lower.device)
+        return torch.linalg.solve_triangular(lower.mT, unit, upper=True).permute(1, 2, 0).contiguous()
+    # A GPU takes minutes for thousands of these where there are more than 32 records.
+    values, vectors = torch.linalg.eigh(matrices)
     roots = values.clamp(min=0).rsqrt().where(values > _RANK * values[:, -1:], 0.0)
     return (vectors * roots[:, None, :]).permute(1, 2, 0).contiguous()
 
@@ -202,13 +212,19 @@ def _one_hot(labels: Tensor, outputs: int) -> Tensor:
     return (labels == torch.arange(outputs, device=labels.device)[:, None, None]).float()
 
 
-def _mix(matrix: Tensor, values: Tensor, onto: Tensor | None = None) -> Tensor:
-    """Σ_m matrix[n, m] · values[c, m] for every head, `(classes, records, heads)`, added to `onto` in place."""
-    count = matrix.shape[0]
-    if count > _UNROLLED or matrix.is_cuda:
-        mixed = torch.einsum("nmk,cmk->cnk", matrix, values)
-        return mixed if onto is None else onto.add_(mixed)
-    mixed = torch.zeros_like(values) if onto is None else onto
-    for record in range(count):
-        mixed.addcmul_(matrix[:, record], values[:, record : record + 1])
-    return mixed
+def _mixer(matrix: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
+    """Adds Σ_m matrix[n, m] · values[c, m] for every head, `(classes, records, heads)`, in place.
+
+    `values` may change in place between calls.
+    """
+    if len(matrix) > _UNROLLED or matrix.is_cuda:
+        return lambda onto: onto.add_(torch.einsum("nmk,cmk->cnk", matrix, values))
+    # Cut once: views take as long to make as a tenth of the products.
+    pairs = [(matrix[:, record], values[:, record : record + 1]) for record in range(len(matrix))]
+
+    def mix(onto: Tensor) -> Tensor:
+        for column, row in pairs:
+            onto.addcmul_(column, row)
+        return onto
+
+    return mix

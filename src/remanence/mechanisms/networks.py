@@ -275,7 +275,7 @@ def initial_layer(
         return both[..., :-1], both[..., -1]
     deviation = {"lecun": inputs**-0.5, "he": (2 / inputs) ** 0.5, "glorot": (2 / (inputs + outputs)) ** 0.5}
     scale = deviation[initialisation] if isinstance(initialisation, str) else initialisation
-    weight = torch.randn(shape, generator=generator, device=device).mul_(scale)
+    weight = torch.empty(shape, device=device).normal_(0, scale, generator=generator)
     return weight, torch.zeros(shape[:2], device=device)
 
 

@@ -125,7 +125,7 @@ def _factors(settings: Settings, factors: tuple[Factor, ...]) -> Outcome:
     rows = [
         run(setup, factor, settings, trials) for factor in track(factors, total=len(factors), what="factors")
     ]
-    steps, batch = _learning(settings)
+    steps, batch, _ = _learning(settings)
     notes = [
         "*TPR*, *FPR* at the nearest-neighbour threshold, and the TPR at an FPR of 1 %, with real false positives. "
         f"Every row is a reconstructor of its own with {steps} steps of {batch} shadows.",
@@ -148,13 +148,15 @@ def run(setup: Setup, factor: Factor, settings: Settings, trials: int) -> dict[s
     if not factor.conditional:
         victims = replace(victims, criterion=replace(victims.criterion, reduction=Reduction.BEST))
     believed, note = _believed(setup, factor, head, victims, settings)
-    steps, batch = _learning(settings)
+    steps, batch, separation = _learning(settings)
     steps *= factor.times_steps
     shadows = round(factor.share_of_shadows * steps * batch)
     if head.hidden is not None or head.optimizer != "sgd":
         shadows = min(shadows, 30_000 if settings.small else 200_000)  # they train slowly, and are kept
     stored = shadows if shadows < steps * batch else None
-    attack = Reconstructor(steps=steps, batch=batch, shadows=stored, conditional=factor.conditional)
+    attack = Reconstructor(
+        steps=steps, batch=batch, shadows=stored, conditional=factor.conditional, separation=separation
+    )
     reconstruct, _ = prepare(believed, attack, settings)
     found = evaluate(victims, reconstruct, settings, trials)
     return {
@@ -190,6 +192,6 @@ def _believed(
     return replace(victims, mechanism=head, prior=StratifiedPrior(pool, sizes)), note
 
 
-def _learning(settings: Settings) -> tuple[int, int]:
-    """Steps and shadows per step of every row's reconstructor."""
-    return (400, 128) if settings.small else (500, 1024)
+def _learning(settings: Settings) -> tuple[int, int, float]:
+    """Steps, shadows per step and separation of every row's reconstructor."""
+    return (400, 128, 0.1) if settings.small else (500, 1024, 0.3)

@@ -76,8 +76,8 @@ def figure_4(settings: Settings) -> Outcome:
     plain = game.mechanism
     trials = settings.trials or 1000
     code, text = as_the_code_ran(), as_the_text_says(size)
-    epsilons = (math.inf, 80.0, 20.0, 5.0) if settings.small else (math.inf, 40.0, 20.0, 10.0, 5.0)
-    points = [(epsilon, code) for epsilon in epsilons] + [(20.0, text)]
+    epsilons = (math.inf, 80.0, 20.0, 5.0) if settings.small else (math.inf, 100.0, 40.0, 16.0, 6.0)
+    points = [(epsilon, code) for epsilon in epsilons] + [(epsilons[2], text)]
     rows: list[dict[str, Cell]] = []
     shown: list[tuple[str, Trials]] = []
     for epsilon, sampling in track(points, total=len(points), what="values of ε"):
@@ -172,9 +172,9 @@ def _attacked(game: Game, setup: Setup, settings: Settings, trials: int) -> tupl
     """What the attack achieves on such heads and what they are good for."""
     head = game.mechanism
     assert isinstance(head, TransferHead)
-    attack = Reconstructor(steps=400) if settings.small else Reconstructor(steps=300, batch=1024)
-    if head.noise_multiplier and not settings.small:
-        attack = replace(attack, shadows=30_000)  # private heads train more slowly, and are kept
+    attack = (
+        Reconstructor(steps=400) if settings.small else Reconstructor(steps=800, batch=1024, separation=0.3)
+    )
     reconstruct, _ = prepare(game, attack, settings)
     found = evaluate(game, reconstruct, settings, trials)
     accuracy = accuracy_of(game, setup.private, settings, _ACCURACIES)

@@ -40,7 +40,7 @@ PAPER = {10: (0.636, 0.018, 0.431, 0.812), 40: (0.374, 0.098, 0.052, 0.920)}
 def table_1(settings: Settings) -> Outcome:
     """One picture per class, read with the head's symmetry and, for as many seconds, as the paper read it."""
     small = settings.small
-    strong = Reconstructor(steps=600) if small else Reconstructor(steps=2000, batch=1024)
+    strong = Reconstructor(steps=600) if small else Reconstructor(steps=1000, batch=1024, separation=0.3)
     paper = Reconstructor(mode="paper", batch=128 if small else 512, learning_rate=1e-3 if small else None)
     return _table(settings, 1, strong, paper)
 
@@ -61,7 +61,11 @@ def cifar(settings: Settings) -> Outcome:
     panels: list[Panel] = []
     for per_class in (1, 4):
         game, size = setup.game(per_class), per_class * setup.classes
-        attack = Reconstructor(steps=200) if settings.small else Reconstructor(steps=900, batch=1024)
+        attack = (
+            Reconstructor(steps=200)
+            if settings.small
+            else Reconstructor(steps=900, batch=1024, separation=0.3)
+        )
         reconstruct, took = prepare(game, attack, settings)
         found = evaluate(game, reconstruct, settings, trials)
         rows.append({"N": size, "whose": "ours", **judged(found, setup.threshold), **relative(found, setup)})
