@@ -42,7 +42,7 @@ def learning(network: nn.Module, batch: list[Tensor], *, capture: bool) -> Calla
 
     def learn(steps: int) -> nn.Module:
         learner = Learner(steps, 1e-3, capture=capture)
-        return learner.fit(copy.deepcopy(network), lambda: batch, loss, lambda _: (0.0, ""))
+        return learner.fit(copy.deepcopy(network), lambda: batch, loss, lambda *_: (0.0, ""))
 
     return learn
 

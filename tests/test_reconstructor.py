@@ -265,9 +265,19 @@ def learn(path, steps, stop=None):
         network,
         lambda: torch.rand(4, 1, generator=generator),
         loss,
-        lambda model: (-float((model(torch.ones(1, 1)) - 3).abs().detach()), ""),
+        lambda model, _: (-float((model(torch.ones(1, 1)) - 3).abs().detach()), ""),
     )
     return len(counted), float(fitted(torch.ones(1, 1)))
+
+
+def test_who_watches_sees_the_error_fall_and_the_rate_at_every_look():
+    seen = []
+    attack = replace(QUICK, watch=lambda *look: seen.append(look))
+    attack.prepare(heads_game().knowledge, torch.Generator().manual_seed(0))
+    steps, errors, rates = zip(*seen, strict=True)
+    assert steps == (*range(12, 241, 12), 250)
+    assert errors[-1] < 0.9 * errors[0]
+    assert all(0 <= rate <= 1 for rate in rates)
 
 
 def test_learning_goes_on_where_it_was_killed(tmp_path):
@@ -285,7 +295,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     learn(path, 20)
     with pytest.raises(InputError, match="cannot be continued"):
         Learner(20, 0.1, checkpoint=path).fit(
-            nn.Linear(2, 1), lambda: None, lambda m, _: m(torch.ones(1, 2)).sum(), lambda m: (0.0, "")
+            nn.Linear(2, 1), lambda: None, lambda m, _: m(torch.ones(1, 2)).sum(), lambda m, _: (0.0, "")
         )
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be continued"):

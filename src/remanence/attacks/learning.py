@@ -44,9 +44,11 @@ class Learner:
         network: Model,
         draw: Callable[[], Batch],
         loss: Callable[[nn.Module, Batch], Tensor],
-        quality: Callable[[Model], tuple[float, str]],
+        quality: Callable[[Model, int], tuple[float, str]],
     ) -> Model:
         """The averaged network at the look where held-out shadows came out best (a higher quality is better).
+
+        `quality` is told the step, and says something for a person too.
 
         `draw` makes all random choices of a step, and `loss` none: learning that goes on from a checkpoint draws
         what it has seen once more, and ends with the same bits as if it had never been interrupted.
@@ -105,7 +107,7 @@ class Learner:
             schedule.step()
             _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
-                reached, said = quality(average.eval())
+                reached, said = quality(average.eval(), step + 1)
                 reached = agreed(reached)
                 state["stale"] += 1
                 if reached > state["quality"]:

@@ -95,21 +95,29 @@ def cifar(settings: Settings) -> Outcome:
 def prior(settings: Settings) -> Outcome:
     """Targets of one kind, and an adversary whose pictures are of the same kind or of another."""
     study, training = _study(settings)
-    shadows, released = study.shadows(training, 800 if settings.small else 10_000), study.release(training)
     data = study.data
-    others = torch.tensor((0, 1) if settings.small else _VEHICLES, device=data.targets.labels.device)
-    other, strange = (torch.isin(each.labels, others).flatten() for each in (shadows.targets, data.public))
-    count = min(int(other.sum()), int((~other).sum()))
-    chosen = ~torch.isin(data.targets.labels, others)
+    kind = torch.tensor((0, 1) if settings.small else _VEHICLES, device=data.targets.labels.device)
+    chosen, strange = (~torch.isin(data.targets.labels, kind), torch.isin(data.public.labels, kind))
+    released = study.release(training).take(chosen)
+    # Whatever the pictures show, models are trained with all labels: a label that no shadow had cannot be read.
+    classes = int(data.public.labels.max()) + 1
+    labels = torch.randint(
+        classes, data.public.labels.shape, generator=study.generator(5), device=kind.device
+    )
+    mislabelled = replace(data.public, labels=labels.to(data.public.labels))
+    count = min(int(strange.sum()), int((~strange).sum()), 400 if settings.small else 8000)
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": data.targets[chosen].features[:_SHOWN]}
-    for label, mask, held in (("the same", ~other, ~strange), ("another", other, strange)):
-        own = replace(study, data=replace(data, public=data.public[held], targets=data.targets[chosen]))
-        found = own.attack(training, shadows.take(mask.nonzero()[:count, 0]), released.take(chosen))
+    for label, public in (("the same", data.public[~strange]), ("another", mislabelled[strange])):
+        own = replace(study, data=replace(data, public=public, targets=data.targets[chosen]))
+        found = own.attack(training, own.shadows(training, count), released)
         rows.append({"the adversary's kind of picture": label, "shadows": count, **own.cells(found)})
         shown[label] = found.guesses.features[:_SHOWN, 0]
     kinds = "two photographs" if settings.small else "animals, and vehicles"
-    note = f"The kinds: {kinds}. The targets are of one; the paper takes another data set for the other."
+    note = (
+        f"The kinds: {kinds}. The targets are of one; pictures of the other have labels at random, from all classes. "
+        "The paper takes another data set for the other kind."
+    )
     return _outcome(study, training, rows, shown, note)
 
 

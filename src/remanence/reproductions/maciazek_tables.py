@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -113,6 +114,7 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
     game, size = setup.game(per_class), per_class * setup.classes
     rows: list[dict[str, Cell]] = []
     panels: list[Panel] = []
+    learning_curves: list[Curve] = []
     seconds = 0.0
     for mode, attack in (
         ("strong", strong),
@@ -122,7 +124,9 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
         chosen = for_seconds(game, attack, settings, seconds) if mode == "paper" else attack
         if not seconds:  # what the first run of its kind takes longer is not learning
             prepare(game, replace(attack, steps=2), settings)
-        reconstruct, took = prepare(game, chosen, settings)
+        looks: list[tuple[int, float]] = []
+        reconstruct, took = prepare(game, replace(chosen, watch=partial(_keep, looks)), settings)
+        learning_curves.append(Curve(mode, [step for step, _ in looks], [rate for _, rate in looks]))
         seconds = seconds or took
         found = evaluate(game, reconstruct, settings, trials)
         made_up, drawn = without_the_head(game, reconstruct, settings, found)
@@ -140,6 +144,7 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
                     "Errors under each hypothesis", {"H0": found.own, "H1": found.stranger, "H1*": drawn}
                 ),
             ]
+    panels.append(Panel("While learning", "steps", "TPR at 1 %, held out", learning_curves, log_across=False))
     if size in PAPER and not settings.small:
         rows.append({"mode": "Maciazek and Allison", **_paper(PAPER[size])})
     notes = [
@@ -157,6 +162,10 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
         "steps of 32 shadows, up to 72 hours of a smaller GPU.",
     ]
     return Outcome(setup.name, rows, panels, {"N": size, **setup.recipe(trials)}, notes)
+
+
+def _keep(looks: list[tuple[int, float]], step: int, _: float, rate: float) -> None:
+    looks.append((step, rate))
 
 
 def _paper(values: tuple[float, ...]) -> dict[str, Cell]:

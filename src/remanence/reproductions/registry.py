@@ -102,14 +102,14 @@ REPRODUCTIONS = {
         Reproduction(
             "maciazek-table-1",
             "A weak adversary reads training pictures out of transfer-learned heads, one picture per class",
-            MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1 and 6 to 9"),
+            MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 3c and 6 to 9"),
             f"{_HOME}.maciazek_tables:table_1",
             minutes=2,
         ),
         Reproduction(
             "maciazek-table-1-four",
             "The same with four pictures per class",
-            MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 6 to 9 and 15"),
+            MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 3c, 6 to 9 and 15"),
             f"{_HOME}.maciazek_tables:table_1_four",
             minutes=4,
         ),
