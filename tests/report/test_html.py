@@ -160,6 +160,25 @@ def test_right_or_wrong_answers_have_no_curve():
         assert figure(result(Verdict.EXPOSED)) is not None
 
 
+def test_errors_relative_to_the_public_have_a_curve_and_a_rate_of_their_own():
+    found = result(Verdict.EXPOSED)
+    generator = np.random.default_rng(0)
+    public = generator.lognormal(sigma=2.0, size=(400, 2))  # what makes errors incomparable, and cancels
+    arrays = {
+        "error": 0.5 * public * generator.uniform(0.5, 1, size=public.shape),
+        "control_error": public * generator.uniform(0.5, 1, size=public.shape),
+        "public_error": public,
+    }
+    evidence = replace(
+        found.strongest, arrays={name: torch.from_numpy(each) for name, each in arrays.items()}
+    )
+    relative = replace(found, evidence=(evidence,))
+    assert f"{evidence.attack}, relative" in Page(roc(relative)).text
+    assert re.search(r"; 1000\s\(99[\d.]+\sto\s1000\), relative", Page(report(relative)).text)
+    del evidence.arrays["public_error"]
+    assert "relative" not in Page(report(relative)).text
+
+
 def test_a_page_of_many_trials_stays_small():
     found = result(Verdict.EXPOSED)
     draws = np.random.default_rng(0).lognormal(size=(2, 40_000, 1))

@@ -8,7 +8,7 @@ records, and the network draws one record of each class that it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -200,7 +200,7 @@ class Reconstructor(Attack[Release]):
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
         """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""
-        return fingerprint(replace(self, checkpoint=None, watch=None), knowledge, generator.initial_seed())
+        return fingerprint(self, knowledge, generator.initial_seed())
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,7 +81,7 @@ def dots(result: AuditResult) -> str:
 
 def errors(result: AuditResult) -> str | None:
     """How closely the targets came back, with the control beside them; None if there is nothing between."""
-    found, criterion = curve(result.strongest), result.threat_model["criterion"]
+    found, criterion = curves(result.strongest).get(""), result.threat_model["criterion"]
     if found is None:
         return None
     sides = [
@@ -108,8 +109,11 @@ def errors(result: AuditResult) -> str | None:
 def roc(result: AuditResult) -> str | None:
     """True against false positives of the four strongest attacks, on logarithmic axes; None without errors."""
     ranked = sorted(result.evidence, key=lambda evidence: -evidence.main.lower)
-    curves = {evidence.attack: curve(evidence) for evidence in ranked[:4]}
-    drawn = {name: _kept(*one.curve()) for name, one in curves.items() if one is not None}
+    drawn = {
+        f"{evidence.attack}{kind}": _kept(*one.curve())
+        for evidence in ranked[:4]
+        for kind, one in curves(evidence).items()
+    }
     if not drawn:
         return None
     smallest = min(rates[rates > 0].min() for pair in drawn.values() for rates in pair)
@@ -117,7 +121,7 @@ def roc(result: AuditResult) -> str | None:
 
     def draw(axes: Axes) -> None:
         axes.plot([floor, 1], [floor, 1], color=FAINT, linewidth=1, label="luck")
-        for (name, (fpr, tpr)), dashes in zip(drawn.items(), ("-", "--", "-.", ":"), strict=False):
+        for (name, (fpr, tpr)), dashes in zip(drawn.items(), cycle(("-", "--", "-.", ":")), strict=False):
             axes.step(
                 np.maximum(fpr, floor), np.maximum(tpr, floor), dashes, color=ATTACK, where="post", label=name
             )
@@ -131,14 +135,20 @@ def roc(result: AuditResult) -> str | None:
     return picture("roc", label, draw, height=2.8, width=4.6)
 
 
-def curve(evidence: Evidence) -> Roc | None:
-    """The ROC of an attack; None without its errors, or where a guess is right or wrong and nothing between."""
+def curves(evidence: Evidence) -> dict[str, Roc]:
+    """The ROC of an attack by its error and, where its reconstructions were held against the public, by the error over
+    the public's; none without errors, or where a guess is right or wrong and nothing between.
+    """
     if not {"error", "control_error"} <= evidence.arrays.keys() or evidence.main.trials < 2:
-        return None
-    errors = evidence.arrays["error"]
+        return {}
+    errors, controls = (evidence.arrays[name].double() for name in ("error", "control_error"))
     if len(errors[errors.isfinite()].unique()) < 3:
-        return None
-    return Roc(*(evidence.arrays[name].double().numpy() for name in ("error", "control_error")))
+        return {}
+    found = {"": Roc(errors.numpy(), controls.numpy())}
+    public = evidence.arrays.get("public_error")
+    if public is not None and public.shape == errors.shape:
+        found[", relative"] = Roc((errors / public).numpy(), (controls / public).numpy())
+    return found
 
 
 def _kept(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

@@ -87,11 +87,12 @@ def _card(result: AuditResult, *, style: str = "") -> str:
 
 def _true_positives(evidence: Evidence) -> str:
     """The share of targets found where 1 in 100 strangers is taken for one, where there are errors to order."""
-    curve = figures.curve(evidence)
-    if curve is None:
-        return "n/a"
-    found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
-    return f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
+    texts = []
+    for kind, curve in figures.curves(evidence).items():
+        found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
+        text = f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
+        texts.append(text + kind)
+    return "; ".join(texts) or "n/a"
 
 
 def _unbroken(text: str) -> str:
