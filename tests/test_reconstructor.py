@@ -32,7 +32,7 @@ from remanence.attacks.decoders import convolutional, separation_loss, softmin_l
 from remanence.attacks.learning import Learner
 from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.attacks.shadows import ShadowFarm, batches, split
-from remanence.caveats import OVERLAPPING_CONTROL
+from remanence.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError
 
 QUICK = Reconstructor(steps=250, batch=64, width=48)
@@ -135,10 +135,9 @@ def test_attributes_that_are_given_help_with_those_that_are_not():
     criterion = Criterion(on_columns(mean_squared_error, hidden), 0.3)
     blind = replace(game, criterion=criterion)
     helped = replace(blind, mechanism=Disclosed(game.mechanism, given))
-    errors = [
-        float(play(g, replace(QUICK, shadows=300), trials=60).arrays["error"].mean()) for g in (blind, helped)
-    ]
-    assert errors[1] < errors[0]
+    found = [play(g, replace(QUICK, shadows=300), trials=60) for g in (blind, helped)]
+    assert found[1].arrays["error"].mean() < found[0].arrays["error"].mean()
+    assert [ATTRIBUTES_GIVEN in evidence.caveats for evidence in found] == [False, True]
     with pytest.raises(InputError, match="no such attribute"):
         play(replace(blind, mechanism=Disclosed(game.mechanism, (99,))), QUICK, trials=2)
 

@@ -50,6 +50,12 @@ OVERLAPPING_CONTROL = Caveat(
     "Control sets share records with the targets, so the control counts true finds as false ones.",
     "Give more records, or Game(..., strangers=...) to draw control sets from.",
 )
+ATTRIBUTES_GIVEN = Caveat(
+    "attributes-given",
+    "some attributes of the target are given to the adversary.",
+    "What follows from these without any model counts as recovered: baseline and control do not know them.",
+    "Use infer_attributes, which sets imputation beside, or play Disclosed(None, columns) for comparison.",
+)
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the certain upper value of the baseline is more than twice what guessing a candidate achieves.",
@@ -139,6 +145,7 @@ CAVEATS = {
         NO_BETTER_THAN_GUESSING,
         SATURATED_CONTROL,
         OVERLAPPING_CONTROL,
+        ATTRIBUTES_GIVEN,
         LOOSE_BASELINE,
         OPTIMISER_NOT_CONVERGED,
         NO_TRACE,

@@ -14,7 +14,7 @@ reconstruction against a target that was never trained on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
@@ -25,11 +25,19 @@ from torch import Tensor
 from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
-from remanence.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED, OVERLAPPING_CONTROL, check_rates
+from remanence.caveats import (
+    ATTRIBUTES_GIVEN,
+    NO_TRACE,
+    OPTIMISER_NOT_CONVERGED,
+    OVERLAPPING_CONTROL,
+    Caveat,
+    check_rates,
+)
 from remanence.errors import Criterion, Reduction
 from remanence.evidence import Evidence
 from remanence.exceptions import InputError
 from remanence.journal import Plan
+from remanence.mechanisms.disclosed import Disclosed
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
 from remanence.records import Records
@@ -129,18 +137,25 @@ class Game:
 
         return plan, prepare
 
+    def _caveats(self) -> Iterator[Caveat]:
+        """What to mind about the game itself, whatever the attack."""
+        source = self.prior if self.targets is None else self.targets
+        if self.strangers is None and not source.has_strangers:
+            yield OVERLAPPING_CONTROL
+        if isinstance(self.mechanism, Disclosed):
+            yield ATTRIBUTES_GIVEN
+
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
         """Play all units."""
         attack.check(self.knowledge)
         plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
         found = UnitOutcome.of(current().perform(plan, prepare, join))
-        source = self.prior if self.targets is None else self.targets
         return Rounds(
             main=found.main,
             control=found.control,
             baseline=self.guess().times(found.chances),
             remaining_gradient=found.remaining_gradient,
-            caveats=() if self.strangers is not None or source.has_strangers else (OVERLAPPING_CONTROL,),
+            caveats=tuple(self._caveats()),
             gallery=found.gallery,
             claims_labels=found.claims_labels,
             sensitivity=found.sensitivity,

@@ -31,6 +31,8 @@ GLOSSARY = {
     "release": "what the adversary sees: weights, gradients, answers",
     "sample rate q, steps T": "the chance of a record to be in a batch, and how many batches there were",
     "TPR at 1 % FPR": "how many targets are found at the threshold that takes 1 in 100 strangers for a target",
+    "relative": "by the error over the one within which a twentieth of the public records of the class lie: what looks "
+    "like everybody has to come closer",
 }
 
 
