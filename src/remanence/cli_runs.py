@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -180,10 +179,10 @@ def _manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
     import torch
 
-    from remanence.fingerprints import code_version
+    from remanence.fingerprints import code_beside, code_version
 
     path = Path(options["target"].rpartition(":")[0])
-    source = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    source = code_beside(path) if path.is_file() else None
     return {
         "options": options,
         "data": game.fingerprints(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
@@ -42,6 +43,23 @@ def code_version() -> str:
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def code_beside(path: Path) -> str:
+    """The hash of a file and of all that was loaded from its folder: what somebody's function may be made of."""
+    folder = path.parent.resolve()
+    files = {path.resolve()}
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        own = name.split(".")[0] not in _LIBRARIES and not {"site-packages", "dist-packages"} & set(
+            file.parts
+        )
+        if own and file.suffix == ".py" and file.is_file() and file.resolve().is_relative_to(folder):
+            files.add(file.resolve())
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def device_kind(device: torch.device | str) -> str:

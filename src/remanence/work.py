@@ -151,7 +151,8 @@ class Run:
         """The fingerprint of all that a work depends on; not worth computing where nothing is kept."""
         if self.journal is None:
             return ""
-        return fingerprint(code_version(), torch.__version__, device_kind(device), *values)
+        code = self.settings.get("code")  # of the user's own, where a command knows it
+        return fingerprint(code_version(), torch.__version__, device_kind(device), code, *values)
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""

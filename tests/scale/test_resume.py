@@ -19,6 +19,7 @@ from remanence.journal import Journal, plans
 SLOW_GAME = """
 import os, time, torch
 from remanence import Criterion, FinitePrior, Game, Records, looped, mismatch
+import beside
 
 people = Records(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(12))
 
@@ -26,7 +27,7 @@ def train(records, seed):
     with open(os.environ["TRAINED"], "a") as file:
         file.write(f"{seed}\\n")
     time.sleep(0.01)
-    return {"mean": records.features.mean(0) + 1e-3 * (seed % 1000)}
+    return {"mean": records.features.mean(0) + (1e-3 + beside.NOISE) / 2 * (seed % 1000)}
 
 def game():
     return Game(looped(train), FinitePrior(people[:4]), people[4:], Criterion(mismatch, 0.5))
@@ -58,6 +59,7 @@ class CommandLine:
     def __init__(self, folder: Path):
         self.folder = folder
         (folder / "slow.py").write_text(SLOW_GAME)
+        (folder / "beside.py").write_text("NOISE = 1e-3\n")
         with (folder / "told").open("w") as told:
             self.server = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", SERVER],
@@ -150,9 +152,10 @@ def test_an_audit_that_is_killed_again_and_again_ends_with_the_same_bytes(comman
     assert result(command_line.folder / "run") == result(command_line.folder / "whole")
 
 
-def test_a_change_of_the_target_file_is_noticed(command_line):
+@pytest.mark.parametrize("changed", ["slow.py", "beside.py"])
+def test_a_change_of_the_target_file_or_of_what_it_imports_is_noticed(command_line, changed):
     command_line.begin()
-    source = command_line.folder / "slow.py"
+    source = command_line.folder / changed
     source.write_text(
         source.read_text().replace("1e-3", "0.0025")
     )  # another length: Python's own cache looks at it
