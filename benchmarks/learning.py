@@ -71,6 +71,7 @@ def main() -> None:
             f"ratio {each[False] / each[True]:.1f}; weights differ by {apart:.1e}",
             flush=True,
         )
+        assert apart < 1e-4, "a graph has to learn what launches learn"
         if asked.profile:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 learning(network, data, capture=False)(10)

@@ -301,3 +301,15 @@ class TestLooped:
 def test_records_refuse_labels_that_do_not_fit():
     with pytest.raises(InputError, match="one label per record"):
         Records(torch.zeros(3, 2), torch.zeros(4))
+
+
+def test_taking_records_is_indexing_them():
+    numbers = torch.randn(7, 3, 2, generator=torch.Generator().manual_seed(0))
+    labels, weights, embedding = torch.arange(7), torch.rand(7), torch.randn(7, 4)
+    places = torch.tensor([[6, 0], [3, 3], [1, 2]])
+    for records in (Records(numbers, labels, weights, embedding), Records(numbers, labels)):
+        taken, indexed = records.take(places), records[places]
+        for name in ("features", "labels", "weights", "embedding"):
+            mine, theirs = getattr(taken, name), getattr(indexed, name)
+            assert (mine is None) == (theirs is None)
+            assert mine is None or torch.equal(mine, theirs)

@@ -195,7 +195,7 @@ def small_setup():
 def test_presets_run_and_a_wrong_belief_costs_the_adversary(monkeypatch):
     import remanence.reproductions.maciazek_factors as factors
 
-    monkeypatch.setattr(factors, "_learning", lambda settings: (100, 64))
+    monkeypatch.setattr(factors, "_learning", lambda settings: (100, 64, 0.1))
     rows = {}
     for factor in (
         Factor("right", None),

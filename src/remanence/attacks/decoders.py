@@ -172,10 +172,17 @@ def separation_loss(
             (drawn.unsqueeze(1) - candidates).flatten(inner).square().mean(-1).amin(-1).clamp(min=1e-8).log()
         )
 
-    ours, theirs = (records.flatten(inner).square().sum(-1) for records in (own, strangers))
-    shared = torch.isclose(ours.unsqueeze(-1), theirs.unsqueeze(-2), rtol=1e-6, atol=0).flatten(-2).any(-1)
+    ours, theirs = own.flatten(inner), strangers.flatten(inner)
+    # The same record has the same product with a vector that knows nothing of records, up to rounding.
+    vector = torch.arange(1, ours.shape[-1] + 1, device=own.device, dtype=own.dtype).square().cos()
+    marks, other_marks = ((records * vector).sum(-1) for records in (ours, theirs))
+    apart = marks.unsqueeze(-1) - other_marks.unsqueeze(-2)
+    shared = (apart.abs() <= 1e-5 * ours.abs().sum(-1, keepdim=True)).flatten(-2).any(-1)
     targets, others = logs(own), logs(strangers).masked_fill(shared, _FAR).flatten()
-    threshold = others.detach().sort().values[int(fpr * len(others))]
+    count = (~shared).sum().clamp(min=1)  # stays on its device: a CUDA graph cannot wait for a number
+    threshold = others.detach().sort().values.gather(0, (fpr * count).long().unsqueeze(0))
     passed, wrongly = (((threshold - each) / softness).sigmoid() for each in (targets, others))
-    density, other_density = ((each * (1 - each)).mean().detach() for each in (passed, wrongly))
-    return (density / other_density.clamp(min=1e-8)).clamp(max=_STEEPEST) * wrongly.mean() - passed.mean()
+    density = (passed * (1 - passed)).mean().detach()
+    other_density = ((wrongly * (1 - wrongly)).sum() / count).detach()
+    weight = (density / other_density.clamp(min=1e-8)).clamp(max=_STEEPEST)
+    return weight * wrongly.sum() / count - passed.mean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,9 +147,9 @@ class Learner:
         except (RuntimeError, KeyError, ValueError, OSError, EOFError, UnpicklingError) as error:
             raise InputError(
                 "The checkpoint cannot be continued.",
-                needs="a checkpoint of the same reconstructor in the same game, with the same seed",
+                needs="a checkpoint of the same reconstructor in the same game, with the same seed and kind of device",
                 got=f"{self.checkpoint}: {next(iter(str(error).splitlines()), type(error).__name__)}",
-                hint="another --checkpoint file, or delete this one",
+                hint="another checkpoint file, or delete this one",
             ) from None
 
 
@@ -157,7 +158,7 @@ def _move(average: nn.Module, network: nn.Module, keep: float) -> None:
     """The running average of the weights; counts and normalisation statistics are taken as they are."""
     get_ema_multi_avg_fn(keep)(tuple(average.parameters()), tuple(network.parameters()), 0)
     if buffers := list(average.buffers()):
-        torch._foreach_copy_(buffers, list(network.buffers()))
+        torch._foreach_copy_(buffers, list(network.buffers()))  # pyright: ignore[reportPrivateImportUsage]
 
 
 class _Graph:
@@ -168,11 +169,16 @@ class _Graph:
         self.batch: list[Tensor] = []
 
     def __call__(self, batch: Batch) -> None:
+        with torch.cuda.device_of(batch[0]):  # streams and graphs belong to a device
+            self._run(batch)
+
+    def _run(self, batch: Batch) -> None:
         if self.seen < _WARM:
             self.seen += 1
             now, aside = torch.cuda.current_stream(), torch.cuda.Stream()
             aside.wait_stream(now)
-            with torch.cuda.stream(aside):
+            with torch.cuda.stream(aside), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*capturable=True.*")  # for the steps that come
                 self.step(batch)
             now.wait_stream(aside)
             return

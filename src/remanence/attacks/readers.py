@@ -16,6 +16,7 @@ from remanence.priors import StratifiedPrior
 
 Tensors = Mapping[str, Tensor]
 _EPSILON = 1e-8
+_CACHE = 2**20  # bytes of heads whose embeddings are estimated at once on a CPU
 
 
 class Reader(nn.Module):
@@ -149,15 +150,24 @@ def estimate_embeddings(
     ‖Aᵀ X − W‖² (staying above 0 where embeddings do), and again. Where training saturates, A hides the scale of X and
     the estimate is poor; the reader shows the row itself beside it.
     """
+    few = len(weight) if weight.is_cuda else max(1, _CACHE // (4 * weight[0].numel()))
+    if len(weight) > few:
+        parts = [
+            estimate_embeddings(head, part, means, nonnegative=nonnegative, rounds=rounds, steps=steps)
+            for part in weight.split(few)
+        ]
+        return torch.cat(parts)
     estimate = means.expand(len(weight), -1, -1)
+    unit = torch.eye(len(means), device=means.device)
     for _ in range(rounds):
         mixing = span_coefficients(head, estimate)  # (trials, classes of the head, classes)
         normal = mixing.mT @ mixing
         rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
-        pull, step = rate * (mixing.mT @ weight), rate * normal
+        pull, keep = rate * (mixing.mT @ weight), unit - rate * normal
         for _ in range(steps):
-            estimate = estimate + pull - step @ estimate
-            estimate = estimate.relu() if nonnegative else estimate
+            estimate = torch.baddbmm(pull, keep, estimate)
+            if nonnegative:
+                estimate.relu_()
     return estimate
 
 

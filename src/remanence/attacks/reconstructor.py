@@ -57,12 +57,14 @@ class Reconstructor(Attack[Release]):
     trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
     network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
     the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
-    instead of one for each class. `separation` is the weight of a second aim in strong mode, for sets: as many true
-    positives as possible where one stranger in a hundred passes, so that what is drawn without being sure does not
-    look like everybody. With several `guesses` it draws so many of each class: the records of a class
-    are ranked along the direction in which they vary most, and the network is asked for each rank. `perceptual`
-    is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning goes on
-    where it was killed. `watch` is told the step, the held-out error and the true positive rate at 1 % meanwhile.
+    instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
+    for: as many true positives as possible where one stranger in a hundred passes, so that what is drawn without being
+    sure does not look like everybody. None is 0.1 for one record of each class, and 0 for several: there fewer come
+    within a loose threshold, which is what a verdict counts. With several `guesses` it draws so many of each class: the
+    records of a class are ranked along the direction in which they vary most, and the network is asked for each rank.
+    `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
+    goes on where it was killed. `watch` is told the step, the held-out error and the true positive rate at 1 %
+    meanwhile.
     """
 
     mode: str = "strong"
@@ -75,14 +77,15 @@ class Reconstructor(Attack[Release]):
     ensemble: int = 1
     conditional: bool = True
     guesses: int = 1
-    separation: float = 0.1
+    separation: float | None = None
     checkpoint: Path | None = field(default=None, compare=False)
     watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
     def __post_init__(self) -> None:
         counts = self.steps, self.batch - 1, self.ensemble, self.guesses
-        if self.mode not in ("strong", "paper") or min(counts) < 1 or not 0 <= self.separation < float("inf"):
+        weight = self.separation or 0.0
+        if self.mode not in ("strong", "paper") or min(counts) < 1 or not 0 <= weight < float("inf"):
             raise InputError(
                 "There is no such reconstructor.",
                 needs="mode 'strong' or 'paper', at least one step, two shadows per batch, one network and one guess, "
@@ -156,6 +159,7 @@ class Reconstructor(Attack[Release]):
             network = self._network(farm.knowledge, sample).to(generator.device)
         stream = batches(farm, stored, self.batch, network.reader.prepare)
         prepared = network.reader.prepare(trial.tensors)
+        separation = self._separation(network)
 
         def draw() -> list[Tensor]:
             shadows = next(stream)
@@ -174,10 +178,10 @@ class Reconstructor(Attack[Release]):
             if asked is None:
                 return self._loss(drawn, features)
             own = network.candidates(features, asked)
-            if self.mode == "paper" or not self.separation or len(own) <= _STRANGERS:
+            if not separation or len(own) <= _STRANGERS:
                 return self._loss(drawn, own)
             others = [network.candidates(features.roll(k + 1, 0), asked) for k in range(_STRANGERS)]
-            return self._loss(drawn, own) + self.separation * separation_loss(drawn, own, torch.stack(others))
+            return self._loss(drawn, own) + separation * separation_loss(drawn, own, torch.stack(others))
 
         belongs_to = self._fingerprint(farm.knowledge, generator)
         checkpoint = self.checkpoint or current().checkpoint(belongs_to)
@@ -194,13 +198,22 @@ class Reconstructor(Attack[Release]):
             error, rate = trial.quality(model, prepared)
             if self.watch is not None:
                 self.watch(step, error, rate)
-            return -error, f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})"
+            # As in the loss: what is gained in the rate may cost some error.
+            return separation * rate - error, f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})"
 
         return learner.fit(network, draw, loss, quality)
 
+    def _separation(self, network: ReconstructorNetwork) -> float:
+        """The weight of the second aim for this network."""
+        if self.mode == "paper" or network.places is None:
+            return 0.0
+        if self.separation is None:
+            return 0.1 if network.places.shape[1] == 1 else 0.0
+        return self.separation
+
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
-        """What a checkpoint belongs to: this reconstructor, this training, these records, this seed."""
-        return fingerprint(self, knowledge, generator.initial_seed())
+        """What a checkpoint belongs to: this reconstructor, training, records, seed, and kind of device."""
+        return fingerprint(self, knowledge, generator.initial_seed(), generator.device.type)
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism

@@ -55,15 +55,16 @@ def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.
         (weight @ inputs.mT + bias.unsqueeze(2)).permute(1, 2, 0).contiguous()
     )  # (classes, records, trials)
     targets = _one_hot(labels.mT, head.outputs)  # (classes, records, trials)
+    root = _root(gram) if head.noise_multiplier else gram
     if head.noise_multiplier is None:
         share, coefficients = _descend(head, gram, start, targets, generator)
     else:
-        share, coefficients = _descend_privately(head, gram, start, targets, generator)
+        share, coefficients = _descend_privately(head, gram, start, targets, root, generator)
     mixing = coefficients.permute(2, 0, 1).contiguous()  # (trials, classes, records)
     weight = torch.baddbmm(weight, mixing, inputs, beta=share)
     bias = share * bias + coefficients.sum(1).mT
     if head.noise_multiplier:
-        weight, bias = _add_remainder(head, weight, bias, inputs, gram, generator)
+        weight, bias = _add_remainder(head, weight, bias, inputs, root, generator)
     return Weights({"weight": weight, "bias": bias})
 
 
@@ -81,9 +82,8 @@ def span_coefficients(head: TransferHead, inputs: Tensor) -> Tensor:
     nothing = torch.Generator()
     if head.noise_multiplier is None:
         return _descend(head, gram, start, targets, nothing)[1].permute(2, 0, 1)
-    return _descend_privately(replace(head, noise_multiplier=0.0), gram, start, targets, nothing)[1].permute(
-        2, 0, 1
-    )
+    silent = replace(head, noise_multiplier=0.0)
+    return _descend_privately(silent, gram, start, targets, gram, nothing)[1].permute(2, 0, 1)
 
 
 def _descend(
@@ -123,13 +123,12 @@ def _descend(
 
 
 def _descend_privately(
-    head: TransferHead, gram: Tensor, start: Tensor, targets: Tensor, generator: torch.Generator
+    head: TransferHead, gram: Tensor, start: Tensor, targets: Tensor, root: Tensor, generator: torch.Generator
 ) -> tuple[float, Tensor]:
     """The same with clipped gradients, Poisson batches and the part of the noise that lies in the span."""
     count = gram.shape[0]
     norms = gram.diagonal().mT.sqrt()  # of the embeddings with their 1, (records, trials)
-    deviation = _noise(head, count)
-    spread = _spread(gram).to(start.dtype) if deviation else gram
+    deviation, root = _noise(head, count), root.to(start.dtype)
     share, coefficients = 1.0, torch.zeros_like(start)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.steps):
@@ -142,33 +141,36 @@ def _descend_privately(
         residual = residual / (head.sample_rate * count)
         if deviation:
             noise = torch.randn(residual.shape, generator=generator, device=generator.device).to(residual)
-            residual = residual + _mixer(spread, deviation * noise)(torch.zeros_like(noise))
+            residual = _mixer(root, deviation * noise)(residual)
         drift = head.momentum * drift + head.weight_decay * share
         velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
         share, coefficients = share - head.learning_rate * drift, coefficients - head.learning_rate * velocity
     return share, coefficients
 
 
-def _spread(gram: Tensor) -> Tensor:
+def _root(gram: Tensor) -> Tensor:
     """A root of the Gram matrix's pseudo-inverse for every head, which maps unit noise to coefficients.
 
-    `(records, records, trials)`: from Cholesky's factor L, L^(−ᵀ); where records depend on each other (there are more
-    than numbers in an embedding, or some twice), UΛ^(−1/2), and some directions carry no noise.
+    `(records, records, trials)`, in double precision. From Cholesky's factor L it is L^(−ᵀ); where records depend on
+    each other (there are more than numbers in an embedding, or one twice), UΛ^(−1/2), and some directions carry no
+    noise. The latter takes a GPU minutes for thousands of heads with more than 32 records.
     """
     matrices = gram.permute(2, 0, 1).double()
     lower, failed = torch.linalg.cholesky_ex(matrices)
     pivots = lower.diagonal(dim1=1, dim2=2).square()
-    if not failed.any() and bool((pivots.amin(1) > 100 * _RANK * pivots.amax(1)).all()):  # far from singular
-        unit = torch.eye(gram.shape[0], dtype=lower.dtype, device=lower.device)
-        return torch.linalg.solve_triangular(lower.mT, unit, upper=True).permute(1, 2, 0).contiguous()
-    # A GPU takes minutes for thousands of these where there are more than 32 records.
-    values, vectors = torch.linalg.eigh(matrices)
-    roots = values.clamp(min=0).rsqrt().where(values > _RANK * values[:, -1:], 0.0)
-    return (vectors * roots[:, None, :]).permute(1, 2, 0).contiguous()
+    dependent = (failed != 0) | ~(pivots.amin(1) > 100 * _RANK * pivots.amax(1))
+    unit = torch.eye(gram.shape[0], dtype=lower.dtype, device=lower.device)
+    lower[dependent] = unit
+    roots = torch.linalg.solve_triangular(lower.mT, unit, upper=True)
+    if dependent.any():
+        values, vectors = torch.linalg.eigh(matrices[dependent])
+        scale = values.clamp(min=0).rsqrt().where(values > _RANK * values[:, -1:], 0.0)
+        roots[dependent] = vectors * scale[:, None, :]
+    return roots.permute(1, 2, 0).contiguous()
 
 
 def _add_remainder(
-    head: TransferHead, weight: Tensor, bias: Tensor, inputs: Tensor, gram: Tensor, generator: torch.Generator
+    head: TransferHead, weight: Tensor, bias: Tensor, inputs: Tensor, root: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """All the noise orthogonal to the records, in one draw: a sum of independent normal variables."""
     response, velocity, square = 0.0, 0.0, 0.0
@@ -181,8 +183,8 @@ def _add_remainder(
     noise = torch.randn(trials, outputs, numbers + 1, generator=generator, device=generator.device).to(weight)
     augmented = torch.cat([inputs, torch.ones_like(inputs[..., :1])], 2)
     inner = (noise @ augmented.mT).double()  # (trials, outputs, records)
-    root = _spread(gram).permute(2, 0, 1)  # (trials, records, records)
-    mixing = (inner @ root @ root.mT).to(weight)
+    roots = root.permute(2, 0, 1).double()  # (trials, records, records)
+    mixing = (inner @ roots @ roots.mT).to(weight)
     noise = deviation * (noise - mixing @ augmented)
     return weight + noise[..., :-1], bias + noise[..., -1]
 

@@ -56,22 +56,24 @@ def _descend(
     if head.class_weights is not None:
         factors = torch.tensor(head.class_weights, device=inputs.device)
     padded = [max(16, 1 << (count - 1).bit_length()) for count in (records, head.outputs)]
-    descend[(trials,)](  # pyright: ignore[reportIndexIssue]
-        inputs.contiguous(),
-        labels.contiguous(),
-        *(start or (final, final_bias)),  # nothing is read from the latter
-        factors / records,
-        final,
-        final_bias,
-        records,
-        head.outputs,
-        numbers,
-        head.epochs,
-        head.learning_rate,
-        head.weight_decay,
-        head.momentum,
-        *padded,
-        32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
-        start is None,
-        num_warps=1 if padded == [16, 16] else 4,
-    )
+    launch = descend[(trials,)]  # pyright: ignore[reportIndexIssue]
+    with torch.cuda.device_of(inputs):
+        launch(
+            inputs.contiguous(),
+            labels.contiguous(),
+            *(start or (final, final_bias)),  # nothing is read from the latter
+            factors / records,
+            final,
+            final_bias,
+            records,
+            head.outputs,
+            numbers,
+            head.epochs,
+            head.learning_rate,
+            head.weight_decay,
+            head.momentum,
+            *padded,
+            32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
+            start is None,
+            num_warps=1 if padded == [16, 16] else 4,
+        )

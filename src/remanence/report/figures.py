@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,22 +108,22 @@ def errors(result: AuditResult) -> str | None:
 def roc(result: AuditResult) -> str | None:
     """True against false positives of the four strongest attacks, on logarithmic axes; None without errors."""
     ranked = sorted(result.evidence, key=lambda evidence: -evidence.main.lower)
+    dashes = ("-", "--", "-.", ":")
     drawn = {
-        f"{evidence.attack}{kind}": _kept(*one.curve())
-        for evidence in ranked[:4]
+        f"{evidence.attack}{kind}": (_kept(*one.curve()), dash, 0.8 if kind else 1.6)
+        for evidence, dash in zip(ranked, dashes, strict=False)
         for kind, one in curves(evidence).items()
     }
     if not drawn:
         return None
-    smallest = min(rates[rates > 0].min() for pair in drawn.values() for rates in pair)
+    smallest = min(rates[rates > 0].min() for pair, _, _ in drawn.values() for rates in pair)
     floor = min(0.1, 10 ** np.floor(np.log10(smallest)))
 
     def draw(axes: Axes) -> None:
         axes.plot([floor, 1], [floor, 1], color=FAINT, linewidth=1, label="luck")
-        for (name, (fpr, tpr)), dashes in zip(drawn.items(), cycle(("-", "--", "-.", ":")), strict=False):
-            axes.step(
-                np.maximum(fpr, floor), np.maximum(tpr, floor), dashes, color=ATTACK, where="post", label=name
-            )
+        for name, ((fpr, tpr), dash, width) in drawn.items():
+            places = np.maximum(fpr, floor), np.maximum(tpr, floor)
+            axes.step(*places, dash, color=ATTACK, linewidth=width, where="post", label=name)
         axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
         axes.set(xlabel="false positives", ylabel="true positives")
         _plain_ticks(axes.xaxis)

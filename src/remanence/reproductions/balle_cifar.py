@@ -108,15 +108,22 @@ def prior(settings: Settings) -> Outcome:
     count = min(int(strange.sum()), int((~strange).sum()), 400 if settings.small else 8000)
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": data.targets[chosen].features[:_SHOWN]}
-    for label, public in (("the same", data.public[~strange]), ("another", mislabelled[strange])):
-        own = replace(study, data=replace(data, public=public, targets=data.targets[chosen]))
+    kinds_of = {"the same": data.public[~strange], "another": mislabelled[strange]}
+    studies = {
+        label: replace(study, data=replace(data, public=public, targets=data.targets[chosen]))
+        for label, public in kinds_of.items()
+    }
+    for label, own in studies.items():
         found = own.attack(training, own.shadows(training, count), released)
-        rows.append({"the adversary's kind of picture": label, "shadows": count, **own.cells(found)})
+        cells = studies["the same"].cells(found)  # one oracle for both
+        rows.append({"the adversary's kind of picture": label, "shadows": count, **cells})
+        rows[-1]["closest of his own"] = float(own.oracle.mean())
         shown[label] = found.guesses.features[:_SHOWN, 0]
     kinds = "two photographs" if settings.small else "animals, and vehicles"
     note = (
         f"The kinds: {kinds}. The targets are of one; pictures of the other have labels at random, from all classes. "
-        "The paper takes another data set for the other kind."
+        "The paper takes another data set for the other kind. *oracle* is that of the targets' own kind in both rows, "
+        "*closest of his own* that of the adversary."
     )
     return _outcome(study, training, rows, shown, note)
 

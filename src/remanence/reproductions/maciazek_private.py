@@ -173,7 +173,9 @@ def _attacked(game: Game, setup: Setup, settings: Settings, trials: int) -> tupl
     head = game.mechanism
     assert isinstance(head, TransferHead)
     attack = (
-        Reconstructor(steps=400) if settings.small else Reconstructor(steps=800, batch=1024, separation=0.3)
+        Reconstructor(steps=1000, separation=0.3)
+        if settings.small
+        else Reconstructor(steps=800, batch=1024, separation=0.3)
     )
     reconstruct, _ = prepare(game, attack, settings)
     found = evaluate(game, reconstruct, settings, trials)
