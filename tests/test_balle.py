@@ -8,7 +8,7 @@ from torch import nn
 
 from conftest import pictures
 from remanence import DPSGD, SGD, AnyModule, Perceptron, Queried, Records
-from remanence.reproductions import registry
+from remanence.reproductions import balle_cifar, registry
 from remanence.reproductions.balle_cifar import Patches, convolutional_network
 from remanence.reproductions.balle_games import Split, Study, asked, first
 from remanence.reproductions.balle_private import _noise
@@ -67,6 +67,24 @@ def test_cutting_and_a_linear_layer_are_a_convolution():
     values = torch.rand(4, 3, 6, 6)
     ours = linear(Patches(2)(values.movedim(1, -1))).movedim(-1, 1)
     torch.testing.assert_close(ours, convolution(values))
+
+
+def test_an_adversary_with_other_pictures_learns_all_labels_and_is_held_against_the_same_oracle(monkeypatch):
+    monkeypatch.setattr(balle_cifar, "_study", lambda _: (study(steps=60), training()))
+    shadows = []
+    farm = Study.shadows
+
+    def kept(self, mechanism, count):
+        shadows.append(farm(self, mechanism, count))
+        return shadows[-1]
+
+    monkeypatch.setattr(Study, "shadows", kept)
+    same, another = balle_cifar.prior(Settings()).rows
+    assert same["oracle"] == another["oracle"]
+    assert same["closest of his own"] < another["closest of his own"]
+    assert same["mean error"] < another["mean error"]
+    # Targets have label 2; the other kind of picture is what has 0 or 1, and no shadow may lack a label for that.
+    assert [len(torch.unique(each.targets.labels)) for each in shadows] == [1, 3]
 
 
 def test_the_network_for_cifar_has_the_papers_size():

@@ -56,7 +56,7 @@ def faces(settings: Settings) -> Outcome:
         generator = torch.Generator(settings.device).manual_seed(settings.seed)
         known = _trained(people.head, people.public, own, shadows, generator)
         knowledge = Knowledge(people.head, _prior(people.public, own), None)
-        attack = Reconstructor(steps=steps, batch=64, width=32, shadows=shadows)
+        attack = Reconstructor(steps=steps, batch=64, width=32, shadows=shadows, separation=0.3)
         reconstruct = attack.learn(knowledge, generator, known)
         found, scores = _attacked(people, own, reconstruct, threshold, trials, generator)
         rows.append({"N": size, "whose": "ours", **judged(found, threshold), **scores})
