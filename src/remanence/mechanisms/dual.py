@@ -130,21 +130,25 @@ def _descend_privately(
     norms = gram.diagonal().mT.sqrt()  # of the embeddings with their 1, (records, trials)
     deviation, root = _noise(head, count), root.to(start.dtype)
     share, coefficients = 1.0, torch.zeros_like(start)
+    mix = _mixer(gram, coefficients)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.steps):
-        residual = _residual(_mixer(gram, coefficients)(share * start), targets)
-        size = residual.norm(dim=0) * norms
-        residual = residual * (head.max_grad_norm / size.clamp(min=head.max_grad_norm))
+        residual = _residual(mix(share * start), targets)
+        size = residual.square().sum(0).sqrt_().mul_(norms)
+        factor = head.max_grad_norm / (head.sample_rate * count) / size.clamp_(min=head.max_grad_norm)
         if head.sample_rate < 1:
-            drawn = torch.rand(residual.shape[1:], generator=generator, device=generator.device)
-            residual = residual * (drawn < head.sample_rate).to(residual)
-        residual = residual / (head.sample_rate * count)
+            drawn = torch.rand(factor.shape, generator=generator, device=generator.device)
+            factor.mul_((drawn < head.sample_rate).to(factor))
+        residual.mul_(factor)
         if deviation:
-            noise = torch.randn(residual.shape, generator=generator, device=generator.device).to(residual)
-            residual = _mixer(root, deviation * noise)(residual)
+            noise = torch.empty(residual.shape, device=generator.device).normal_(
+                0, deviation, generator=generator
+            )
+            residual = _mixer(root, noise.to(residual))(residual)
         drift = head.momentum * drift + head.weight_decay * share
-        velocity = residual + head.weight_decay * coefficients + head.momentum * velocity
-        share, coefficients = share - head.learning_rate * drift, coefficients - head.learning_rate * velocity
+        share -= head.learning_rate * drift
+        velocity.mul_(head.momentum).add_(residual).add_(coefficients, alpha=head.weight_decay)
+        coefficients.sub_(velocity, alpha=head.learning_rate)
     return share, coefficients
 
 
