@@ -132,7 +132,8 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
             prepare(game, replace(attack, steps=2), settings)
         looks: list[tuple[int, float]] = []
         reconstruct, took = prepare(game, replace(chosen, watch=partial(_keep, looks)), settings)
-        learning_curves.append(Curve(mode, [step for step, _ in looks], [rate for _, rate in looks]))
+        name = "the paper's reading" if attack is paper else mode
+        learning_curves.append(Curve(name, [step for step, _ in looks], [rate for _, rate in looks]))
         seconds = seconds or took
         found = evaluate(game, reconstruct, settings, trials)
         made_up, drawn = without_the_head(game, reconstruct, settings, found)
