@@ -41,26 +41,12 @@ PAPER = {10: (0.636, 0.018, 0.431, 0.812), 40: (0.374, 0.098, 0.052, 0.920)}
 
 def table_1(settings: Settings) -> Outcome:
     """One picture per class, read with the head's symmetry and, for as many seconds, as the paper read it."""
-    small = settings.small
-    strong = (
-        Reconstructor(steps=2000, separation=0.3)
-        if small
-        else Reconstructor(steps=1000, batch=1024, separation=0.3)
-    )
-    paper = Reconstructor(mode="paper", batch=128 if small else 512, learning_rate=1e-3 if small else None)
-    return _table(settings, 1, strong, paper)
+    return _table(settings, 1, steps=2000 if settings.small else 1000)
 
 
 def table_1_four(settings: Settings) -> Outcome:
     """The same with four pictures per class."""
-    small = settings.small
-    strong = (
-        Reconstructor(steps=1200, separation=0.3)
-        if small
-        else Reconstructor(steps=5000, batch=1024, separation=0.3)
-    )
-    paper = Reconstructor(mode="paper", batch=128 if small else 512, learning_rate=1e-3 if small else None)
-    return _table(settings, 4, strong, paper)
+    return _table(settings, 4, steps=1200 if settings.small else 5000)
 
 
 def cifar(settings: Settings) -> Outcome:
@@ -117,9 +103,12 @@ def pictures_setup(settings: Settings) -> Setup:
     return Setup(name, public, private, head, threshold, (38, 10))
 
 
-def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Reconstructor) -> Outcome:
+def _table(settings: Settings, per_class: int, *, steps: int) -> Outcome:
+    small = settings.small
+    strong = Reconstructor(steps=steps, batch=128 if small else 1024, separation=0.3)
+    paper = Reconstructor(mode="paper", batch=128 if small else 512, learning_rate=1e-3 if small else None)
     setup = handwriting_setup(settings)
-    trials = settings.trials or (400 if settings.small else 1000)
+    trials = settings.trials or (400 if small else 1000)
     game, size = setup.game(per_class), per_class * setup.classes
     rows: list[dict[str, Cell]] = []
     panels: list[Panel] = []
@@ -152,7 +141,7 @@ def _table(settings: Settings, per_class: int, strong: Reconstructor, paper: Rec
                 ),
             ]
     panels.append(Panel("While learning", "steps", "TPR at 1 %, held out", learning_curves, log_across=False))
-    if size in PAPER and not settings.small:
+    if size in PAPER and not small:
         rows.append({"mode": "Maciazek and Allison", **_paper(PAPER[size])})
     notes = [
         f"*TPR* and *FPR* are at the nearest-neighbour threshold {setup.threshold:.4f} (the paper's is 0.0696 for "
