@@ -169,12 +169,11 @@ def runs(name: str, trials: int) -> list[dict]:
 def check_rows(rows: list[dict]) -> None:
     """No attack on a correct mechanism is certain to be above its bound, and controls are not above a guess."""
     for row in rows:
-        measured = {k: v for k, v in row.items() if isinstance(v, dict) and k != "control"}
-        assert measured
-        for rate in measured.values():
+        measured = {k: v for k, v in row.items() if isinstance(v, dict)}
+        assert measured.keys() > {"control"}
+        for name, rate in measured.items():  # a hundred rows: one in a million of them may be unlucky
             wide = SuccessRate(round(rate["rate"] * rate["trials"]), int(rate["trials"]), 1 - 1e-7)
-            assert wide.lower <= row["bound"]
-        assert row["control"]["lower"] <= row["guess"]
+            assert wide.lower <= row["guess" if name == "control" else "bound"]
 
 
 def test_a_figure_of_the_paper_runs_and_stays_below_its_bounds():
