@@ -34,6 +34,7 @@ from remanence.attacks.readers import FlatReader, HeadReader, estimate_embedding
 from remanence.attacks.shadows import ShadowFarm, batches, split
 from remanence.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError
+from remanence.records import concatenate
 
 QUICK = Reconstructor(steps=250, batch=64, width=48)
 
@@ -220,6 +221,17 @@ def test_separation_goes_down_the_gradient_of_the_true_positive_rate_at_a_fixed_
     expected = float((rate(1e-4) - rate(-1e-4)) / 2e-4)
     assert abs(expected) > 1e-3
     assert -float(moving.grad) == pytest.approx(expected, rel=1e-4)
+
+
+def test_copies_of_a_record_are_no_strangers_so_that_there_is_no_second_aim_by_default():
+    knowledge = heads_game().knowledge
+    twice = replace(knowledge.prior, records=concatenate([knowledge.prior.records] * 2), copies=2)
+    copied = replace(knowledge, prior=twice)
+    network = QUICK._network(knowledge, ShadowFarm(knowledge, torch.Generator().manual_seed(0)).block(20))
+    assert QUICK._separation(knowledge, network) == 0.1
+    assert QUICK._separation(copied, network) == 0
+    assert replace(QUICK, separation=0.2)._separation(copied, network) == 0.2
+    assert replace(QUICK, mode="paper", separation=0.2)._separation(knowledge, network) == 0
 
 
 @pytest.mark.parametrize("length", [1.0, 3.0])

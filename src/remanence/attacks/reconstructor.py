@@ -59,12 +59,12 @@ class Reconstructor(Attack[Release]):
     the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
     instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
     for: as many true positives as possible where one stranger in a hundred passes, so that what is drawn without being
-    sure does not look like everybody. None is 0.1 for one record of each class, and 0 for several: there fewer come
-    within a loose threshold, which is what a verdict counts. With several `guesses` it draws so many of each class: the
-    records of a class are ranked along the direction in which they vary most, and the network is asked for each rank.
-    `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
-    goes on where it was killed. `watch` is told the step, the held-out error and the true positive rate at 1 %
-    meanwhile.
+    sure does not look like everybody. None is 0.1 for one record of each class; 0 for several, where fewer come within
+    a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers. With
+    several `guesses` it draws so many of each class: the records of a class are ranked along the direction in which
+    they vary most, and the network is asked for each rank. `perceptual` is a network whose features should agree too.
+    With a `checkpoint` file, or in a run folder, learning goes on where it was killed. `watch` is told the step, the
+    held-out error and the true positive rate at 1 % meanwhile.
     """
 
     mode: str = "strong"
@@ -159,7 +159,7 @@ class Reconstructor(Attack[Release]):
             network = self._network(farm.knowledge, sample).to(generator.device)
         stream = batches(farm, stored, self.batch, network.reader.prepare)
         prepared = network.reader.prepare(trial.tensors)
-        separation = self._separation(network)
+        separation = self._separation(farm.knowledge, network)
 
         def draw() -> list[Tensor]:
             shadows = next(stream)
@@ -203,12 +203,13 @@ class Reconstructor(Attack[Release]):
 
         return learner.fit(network, draw, loss, quality)
 
-    def _separation(self, network: ReconstructorNetwork) -> float:
+    def _separation(self, knowledge: Knowledge, network: ReconstructorNetwork) -> float:
         """The weight of the second aim for this network."""
-        if self.mode == "paper" or network.places is None:
+        prior = knowledge.prior
+        if self.mode == "paper" or network.places is None or not isinstance(prior, StratifiedPrior):
             return 0.0
-        if self.separation is None:
-            return 0.1 if network.places.shape[1] == 1 else 0.0
+        if self.separation is None:  # another copy of the target would count as a stranger
+            return 0.1 if network.places.shape[1] == 1 and prior.copies == 1 else 0.0
         return self.separation
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
