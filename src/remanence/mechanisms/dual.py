@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _RANK = 1e-6  # eigenvalues of a float32 Gram matrix below this share of the largest are rounding
 _CACHE = 2**23  # bytes of embeddings and weights that a CPU works through without waiting for memory
-_UNROLLED = (
-    64  # up to this many records, N fused products beat a batched matrix product on a CPU (20 times for 20)
-)
+_UNROLLED = 64  # up to this many records, N fused products beat a batched matrix product on a CPU
 
 
 def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Weights:
