@@ -336,8 +336,9 @@ def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
     game = network_game()
     with pytest.raises(IncompatibleGameError, match="samples from the population"):
         Reconstructor().check(replace(game, prior=Uninformed()).knowledge)
-    with pytest.raises(InputError, match="no such reconstructor"):
-        Reconstructor(mode="telepathic")
+    for wrong in ({"mode": "telepathic"}, {"separation": -1.0}, {"separation": float("nan")}, {"steps": 0}):
+        with pytest.raises(InputError, match="no such reconstructor"):
+            Reconstructor(**wrong)
 
 
 def test_an_audit_of_a_head_attacks_the_pictures_it_was_trained_on():
