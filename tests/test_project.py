@@ -28,7 +28,7 @@ LAYERS = [
     {"gradients"},
     {"adversary", "bounds"},
     {"calibration", "one_run", "exchange"},
-    {"frontier", "private_heads"},
+    {"frontier", "private_heads", "head_ceiling"},
     {"attacks"},
     {"verdict", "caveats"},
     {"evidence", "storage", "recording"},

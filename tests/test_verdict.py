@@ -11,6 +11,7 @@ from remanence import (
     TransferHead,
     Verdict,
     audit_head,
+    squared_and_absolute_error,
 )
 from remanence.auditing import AuditResult
 from remanence.evidence import Evidence
@@ -91,6 +92,8 @@ def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
         labels[:8],
         recipe,
         prior=public,
+        error=squared_and_absolute_error,  # whose guesses are records only: none of them gives the limit away
+        limit=0.1,
         attacks=[Reconstructor(steps=10, batch=32)],
         trials=40,
     )

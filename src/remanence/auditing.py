@@ -264,7 +264,7 @@ def _check_limit(game: AnyGame, policy: Policy) -> None:
             "No release can meet this limit.",
             needs=f"a limit above what a guess achieves ({guess.lower:.4g}: {guess.note})",
             got=f"max_success = {policy.max_success:g}",
-            hint="a higher limit (above 0.5 for a membership game), or a longer shortlist",
+            hint="a higher limit (above 0.5 for a membership game), a smaller threshold, or a longer shortlist",
         )
 
 

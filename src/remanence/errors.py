@@ -256,19 +256,24 @@ def nearest_neighbour_errors(
     >>> nearest_neighbour_errors(Records(torch.tensor([[1.0], [7.0]]), torch.zeros(2)), pool)
     tensor([1., 9.], dtype=torch.float64)
     """
-    squared = error is mean_squared_error  # one matrix product instead of all differences
-    rows = max(1, _PAIR_NUMBERS // (len(pool) * (8 if squared else pool.flat.shape[-1])))
-    right = pool.flat.double() if squared else pool.flat
-    nearest = []
-    for start in range(0, len(targets), rows):
-        if squared:
-            left = targets[start : start + rows].flat.double()
-            squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
-            errors = squares.clamp(min=0) / left.shape[1]
-        else:
-            errors = error(targets[start : start + rows][:, None], pool[None])
-        nearest.append(errors.kthvalue(rank, dim=1).values)
+    rows = max(1, _PAIR_NUMBERS // (len(pool) * (8 if error is mean_squared_error else pool.flat.shape[-1])))
+    starts = range(0, len(targets), rows)
+    nearest = [all_errors(error, targets[s : s + rows], pool).kthvalue(rank, dim=1).values for s in starts]
     return torch.cat(nearest)
+
+
+def all_errors(error: Error, targets: Records, guesses: Records) -> Tensor:
+    """The error of every guess for every target, `(targets, guesses)`.
+
+    >>> pool = Records(torch.tensor([[0.0], [10.0]]), torch.zeros(2))
+    >>> all_errors(mean_squared_error, pool[:1], pool)
+    tensor([[  0., 100.]], dtype=torch.float64)
+    """
+    if error is not mean_squared_error:
+        return error(targets[:, None], guesses[None])
+    left, right = targets.flat.double(), guesses.flat.double()  # one product instead of all differences
+    squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
+    return squares.clamp(min=0) / left.shape[1]
 
 
 def public_errors(guesses: Records, pool: Records, share: float = 0.05) -> Tensor:

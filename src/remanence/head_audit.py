@@ -14,6 +14,7 @@ from remanence.auditing import AuditResult, audit
 from remanence.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence.exceptions import InputError
 from remanence.game import Game
+from remanence.head_ceiling import head_ceiling
 from remanence.mechanisms.heads import TransferHead, embed
 from remanence.priors import StratifiedPrior
 from remanence.records import Records
@@ -34,7 +35,8 @@ def audit_head(
     released: HeadWeights | None = None,
     sizes_known: bool = True,
     error: Error = mean_squared_error,
-    limit: float = 0.1,
+    threshold: float | None = None,
+    limit: float | None = None,
     per_class: int | None = None,
     copies: int = 1,
     attacks: list[Attack] | None = None,
@@ -49,7 +51,10 @@ def audit_head(
     or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
     fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
     succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is,
-    by mean squared error or another `error`.
+    by mean squared error or another `error`; or below a `threshold` of yours.
+
+    `limit` is the largest success that you tolerate: by default what a guess is known to achieve and a tenth of the
+    rest. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
 
     `released` is the head that you are about to publish: its module, its state dict or a file of it. The same attack
     is then held against that very head, and `exposed_pictures(result)` tells which picture of each class came back.
@@ -70,6 +75,7 @@ def audit_head(
         recipe,
         prior=prior,
         error=error,
+        threshold=threshold,
         per_class=per_class,
         copies=copies,
     )
@@ -85,6 +91,9 @@ def audit_head(
         sizes = infer_class_sizes(seen, recipe, game.prior.records, generator, largest=largest)[0]
         game = replace(game, prior=replace(game.prior, counts=tuple(sizes.tolist())))
     chosen = [KeptAttack(attack) for attack in ([Reconstructor()] if attacks is None else attacks)]
+    if limit is None:
+        guess = game.guess().lower
+        limit = guess + 0.1 * (1 - guess)
     result = audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
     if head is None:
         return result
@@ -135,6 +144,7 @@ def head_game(
     *,
     prior: Records,
     error: Error = mean_squared_error,
+    threshold: float | None = None,
     per_class: int | None = None,
     copies: int = 1,
 ) -> Game:
@@ -185,12 +195,16 @@ def head_game(
             got=f"{int((errors < 1e-12).sum())} pictures that are in both",
             hint="take them out of `prior`: what is public needs no attack",
         )
-    threshold = float(nearest_neighbour_errors(own, adversary, error).mean())
+    usual = float(nearest_neighbour_errors(own, adversary, error).mean())
+    criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
+    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
+    ceiling = head_ceiling(recipe, targets, prior_sets, criterion)
     return Game(
         recipe,
-        StratifiedPrior(adversary, sizes, copies),
+        prior_sets,
         None,
-        Criterion(error, threshold, Reduction.CLASS),
-        targets=StratifiedPrior(own, sizes),
+        criterion,
+        targets=targets,
+        bounds=() if ceiling is None else (ceiling,),
         strangers=StratifiedPrior(controls, sizes),
     )

@@ -16,7 +16,8 @@ from torch import Tensor
 from remanence.drawing import draw_others, draw_sets
 from remanence.errors import Criterion, Reduction
 from remanence.exceptions import InputError
-from remanence.guessing import largest_mass, masses, most_met
+from remanence.guessing import good_guess, largest_mass, most_met
+from remanence.progress import track
 from remanence.records import Records
 from remanence.statistics import CONFIDENCE, clopper_pearson
 
@@ -294,6 +295,11 @@ class StratifiedPrior(Prior):
         return torch.unique(self.records.labels)[counts > 0]
 
     @property
+    def present(self) -> list[tuple[float, int]]:
+        """The label of each class that a set has records of, and how many."""
+        return list(zip(self.classes.tolist(), (n for n in self._layout[3] if n), strict=True))
+
+    @property
     def places(self) -> Tensor:
         """Where in a set the records of each class stand, `(classes, most)`; the last is repeated."""
         starts = [sum(self._layout[3][:i]) for i in range(len(self._layout[3]))]
@@ -336,11 +342,26 @@ class StratifiedPrior(Prior):
         return self.records.take(by_class[places.to(by_class.device)])
 
     def baseline(self, criterion: Criterion) -> Baseline:
-        """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
+        """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes."""
+        classes = self.class_baselines(criterion)
+        if criterion.reduction in (Reduction.BEST, Reduction.MATCHED):
+            worst = max(own.value for own, _ in classes)
+            return Baseline(
+                worst, 0.0, f"the largest of {len(classes)} classes, at {CONFIDENCE:.0%} confidence"
+            )
+        if criterion.reduction is Reduction.EACH:  # a guess per record, whose class is known
+            weigh = lambda pairs: sum(share * n for share, n in pairs) / self.set_size  # noqa: E731
+        else:
+            weigh = lambda pairs: sum(1 - (1 - share) ** n for share, n in pairs) / len(classes)  # noqa: E731
+        note = f"mean over {len(classes)} classes, at {CONFIDENCE:.0%} confidence from samples of each"
+        upper, lower = (weigh((getattr(own, end), n) for own, n in classes) for end in ("value", "lower"))
+        return Baseline(upper, lower, note)
 
-        κ_c is bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, and all
-        classes hold together. From below: the best of those records as a guess, chosen on one half and
-        counted on the other.
+    def class_baselines(self, criterion: Criterion) -> list[tuple[Baseline, int]]:
+        """κ_c for one record of each class that a set has records of, and how many it has.
+
+        Bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, and all classes hold
+        together. From below: a good guess that was chosen on one half of the records and counted on the other.
         """
         by_class, starts, sizes, counts = self._layout
         # Of a pool of copies the originals come first in each class; a copy is no further sample.
@@ -348,34 +369,21 @@ class StratifiedPrior(Prior):
             (a, max(1, b // self.copies), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n
         ]
         tail = (1 - CONFIDENCE) / len(classes)
-        uppers, lowers = [], []
-        for start, size, count in classes:
+        found = []
+        for start, size, count in track(classes, total=len(classes), what="guessing"):
             own = _some(self.records[by_class[start : start + size]])
             size = len(own)
-            uniform = torch.full((size,), 1.0 / size, dtype=torch.float64, device=own.features.device)
             upper = 1.0
             if criterion.error.reach is not None:
                 upper = clopper_pearson(most_met(own, criterion), size, tail)[1]
             lower = 0.0
             if size >= 4:
                 half = size // 2
-                within = masses(own[:half], uniform[:half], criterion, criterion.threshold, 1)
-                guess = own[within.argmax()[None]]
+                guess = good_guess(own[:half], criterion)
                 hits = int((criterion.error(own[half:], guess) <= criterion.threshold).sum())
                 lower = clopper_pearson(hits, size - half, tail)[0]
-            uppers.append((upper, count))
-            lowers.append((lower, count))
-        if criterion.reduction in (Reduction.BEST, Reduction.MATCHED):
-            worst = max(upper for upper, _ in uppers)
-            return Baseline(
-                worst, 0.0, f"the largest of {len(classes)} classes, at {CONFIDENCE:.0%} confidence"
-            )
-        if criterion.reduction is Reduction.EACH:  # a guess per record, whose class is known
-            weigh = lambda pairs: sum(share * n for share, n in pairs) / self.set_size  # noqa: E731
-        else:
-            weigh = lambda pairs: sum(1 - (1 - share) ** n for share, n in pairs) / len(pairs)  # noqa: E731
-        note = f"mean over {len(classes)} classes, at {CONFIDENCE:.0%} confidence from samples of each"
-        return Baseline(weigh(uppers), weigh(lowers), note)
+            found.append((Baseline(upper, lower, f"from {size} samples of the class"), count))
+        return found
 
     def describe(self) -> str:
         """One line for a report."""

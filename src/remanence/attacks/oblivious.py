@@ -12,25 +12,28 @@ from remanence.adversary import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
 from remanence.exceptions import IncompatibleGameError
-from remanence.priors import EmpiricalPrior, FinitePrior
+from remanence.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
 from remanence.releases import Release
 
 
 @final
 @dataclass(frozen=True)
 class Oblivious(Attack[Release]):
-    """Always guess the likeliest candidate, whatever was released."""
+    """Always guess the likeliest candidate, whatever was released; of a population, one that was drawn from it.
+
+    Where a guess per class is asked for, it is a record of each.
+    """
 
     info: ClassVar[AttackInfo] = OBLIVIOUS
 
     def check(self, knowledge: Knowledge) -> None:
         """Something to guess from."""
-        if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior):
+        if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior | StratifiedPrior):
             raise IncompatibleGameError(
                 "Oblivious cannot play this game.",
                 needs=OBLIVIOUS.needs,
                 got=knowledge.prior.describe(),
-                hint="a FinitePrior or an EmpiricalPrior",
+                hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior",
             )
 
     def prepare(
@@ -41,6 +44,9 @@ class Oblivious(Attack[Release]):
         prior = knowledge.prior
         if isinstance(prior, FinitePrior):
             guess = prior.candidates[prior.weights.argmax()[None]][None]
+        elif isinstance(prior, StratifiedPrior):
+            once = tuple(min(1, count) for _, count in prior.sizes)
+            guess = StratifiedPrior(prior.records, once).sample(1, generator)
         else:
             guess = prior.sample(1, generator)
 

@@ -10,10 +10,10 @@ from remanence.bounds.bracket import delta_upper, epsilon_upper
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
-from remanence.bounds.of_mechanism import of
+from remanence.bounds.of_mechanism import of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.schedule import Segment
-from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace
+from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace, true_positives
 
 __all__ = [
     "Bound",
@@ -31,9 +31,11 @@ __all__ = [
     "laplace",
     "mutual_information",
     "of",
+    "of_classes",
     "pair_success",
     "profile",
     "pure_dp",
     "renyi",
     "squared_error",
+    "true_positives",
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from remanence.bounds.bound import Bound, Values
 from remanence.bounds.settings import dpsgd, gaussian
@@ -11,6 +15,8 @@ from remanence.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.mechanisms.mechanism import Mechanism
     from remanence.releases import Release
+
+_ROUNDING = 1 + 1e-12
 
 
 def of(mechanism: Mechanism[Release], baseline: Values = None, *, log_baseline: Values = None) -> Bound:
@@ -21,11 +27,12 @@ def of(mechanism: Mechanism[Release], baseline: Values = None, *, log_baseline: 
     0.0339
     """
     from remanence.mechanisms.dpsgd import DPSGD
+    from remanence.mechanisms.heads import TransferHead
     from remanence.mechanisms.noisy_sum import NoisySum
 
     if isinstance(mechanism, NoisySum):
         return gaussian(baseline, noise_multiplier=mechanism.noise_multiplier, log_baseline=log_baseline)
-    if isinstance(mechanism, DPSGD):
+    if isinstance(mechanism, DPSGD) or (isinstance(mechanism, TransferHead) and mechanism.noise_multiplier):
         return dpsgd(
             baseline,
             noise_multiplier=mechanism.noise_multiplier,
@@ -35,7 +42,34 @@ def of(mechanism: Mechanism[Release], baseline: Values = None, *, log_baseline: 
         )
     raise InputError(
         f"There is no proven ceiling for {mechanism.name}.",
-        needs="DPSGD or NoisySum",
+        needs="DPSGD, NoisySum, or a TransferHead with a noise_multiplier",
         got=type(mechanism).__name__,
         hint="bounds.approximate_dp or another bound that you can prove for it",
+    )
+
+
+def of_classes(mechanism: Mechanism[Release], baselines: Sequence[float], counts: Sequence[int]) -> Bound:
+    """The bound for one guess per class, held against the closest of the class's records in the training set.
+
+    A guess that meets one of n records meets the first, or the second, …: at most n·γ(κ_c) for independent records,
+    averaged over the classes. Tight for one record per class; for many of them no proof of this kind says anything.
+
+    >>> from remanence import NoisySum
+    >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2]).success, 4)
+    0.0508
+    """
+    usable = [(baseline, count) for baseline, count in zip(baselines, counts, strict=True) if baseline < 1]
+    each = of(mechanism, [baseline for baseline, _ in usable] or 0.5)
+    ceilings = np.atleast_1d(each.success)[: len(usable)]
+    met = np.minimum(1.0, ceilings * np.array([count for _, count in usable]))
+    share = min(1.0, (float(met.sum()) + len(baselines) - len(usable)) / len(baselines) * _ROUNDING)
+    return Bound(
+        f"{each.name}, any record of a class",
+        math.log(share),
+        (
+            *each.assumptions,
+            "the records of a class are independent draws of the kind that the baseline was estimated from",
+            "as many guesses of every class",
+        ),
+        each.reference,
     )

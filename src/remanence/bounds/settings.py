@@ -13,6 +13,8 @@ from remanence.bounds.schedule import Segment, normalise
 from remanence.exceptions import InputError
 from remanence.references import HAYES_2023, REMANENCE
 
+_LEAST = 1e-9  # the smallest baseline that γ is inverted to
+
 DPSGD_ASSUMPTIONS = (
     "Poisson sampling: each record enters each batch independently with the sampling rate",
     "each step releases the sum of clipped gradients plus Gaussian noise, divided by a number that does not "
@@ -72,6 +74,45 @@ def dpsgd_renyi(
     baselines = read_baselines(baseline, log_baseline)
     ends = [Ends(chernoff_success(segments, log)) for log in baselines.logs]
     return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
+
+
+def true_positives(
+    false_positive_rate: Values,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    schedule: Segment | Sequence[Segment] | None = None,
+) -> Bound:
+    """The largest true positive rate of any test whether a record was trained on, or another one in its place.
+
+    With γ from `dpsgd`: what happens with probability α on the other record happens with at most
+    1 − γ⁻¹(1 − α) on neither, and so with at most γ of that on the record itself. Nothing is assumed about where
+    the records come from. The bound's `baseline` is the false positive rate.
+
+    >>> round(true_positives(0.01, noise_multiplier=2.0).success, 4)  # Φ(Φ⁻¹(0.01) + 2 · 1/2)
+    0.0924
+    """
+    segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
+    rates = read_baselines(false_positive_rate, None)
+
+    ends = []
+    for log in rates.logs:
+
+        def allowed(baseline: float, log: float = log) -> bool:
+            return dpsgd_bracket(segments, math.log(baseline)).log_complement_lower >= log
+
+        low, high = _LEAST, 1 - math.exp(log)  # γ⁻¹(1 − α) is between them, if not below
+        low = low if allowed(low) else 0.0
+        while low and high - low > 1e-5 * min(low, 1 - high):
+            middle = 1 / (1 + math.sqrt((1 - low) / low * (1 - high) / high))  # halfway in log odds
+            low, high = (middle, high) if allowed(middle) else (low, middle)
+        ends.append(Ends(dpsgd_bracket(segments, math.log1p(-low)).log_upper if low else 0.0))
+    assumptions = (
+        *DPSGD_ASSUMPTIONS[:3],
+        "the other model was trained on the same records but one, or on records drawn alike",
+    )
+    return rates.bound("DP-SGD, one record or another", ends, assumptions, REMANENCE)
 
 
 def gaussian(

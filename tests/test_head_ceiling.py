@@ -1,0 +1,177 @@
+"""Private heads from above: what a guess achieves, what noise leaves of an attack, and when nothing is proven."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from conftest import pictures
+from remanence import (
+    Criterion,
+    InputError,
+    NoisySum,
+    Policy,
+    Records,
+    TransferHead,
+    Verdict,
+    audit,
+    audit_head,
+    bounds,
+    head_game,
+    mean_squared_error,
+)
+from remanence.attacks.oblivious import Oblivious
+from remanence.attacks.reconstructor import Reconstructor
+from remanence.guessing import good_guess, most_met
+
+PRIVATE = TransferHead(3, 15, 0.05, noise_multiplier=30.0, max_grad_norm=1.0)
+
+
+def most_in_a_disc(points, radius):
+    """By hand: a disc that holds the most points can be moved until two are on its edge, or one at its centre."""
+    centres = list(points)
+    for one, other in itertools.combinations(points, 2):
+        apart = other - one
+        if 0 < np.dot(apart, apart) <= 4 * radius**2:
+            height = math.sqrt(radius**2 - np.dot(apart, apart) / 4)
+            side = np.array([-apart[1], apart[0]]) / np.linalg.norm(apart)
+            centres += [(one + other) / 2 + height * side, (one + other) / 2 - height * side]
+    return max(int((np.linalg.norm(points - c, axis=1) <= radius * (1 + 1e-9)).sum()) for c in centres)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("threshold", [0.02, 0.1, 0.4, 2.0])
+def test_the_count_is_never_below_the_best_disc_and_close_to_it(seed, threshold):
+    points = np.random.default_rng(seed).normal(size=(60, 2))
+    records = Records(torch.tensor(points), torch.zeros(60))
+    best = most_in_a_disc(points, math.sqrt(2 * threshold))
+    counted = most_met(records, Criterion(mean_squared_error, threshold))
+    assert best <= counted <= 1.35 * best + 1  # threes are not all that a disc asks for
+    guess = good_guess(records, Criterion(mean_squared_error, threshold))
+    met = int((mean_squared_error(records, guess) <= threshold).sum())
+    assert 0.6 * best <= met <= best
+
+
+def test_equal_records_are_all_met_by_one_guess():
+    records = Records(torch.tensor([[0.3, 0.7]] * 40 + [[9.0, 9.0]] * 3), torch.zeros(43))
+    for threshold in (0.0, 1e-20, 1e-3):
+        assert most_met(records, Criterion(mean_squared_error, threshold)) == 40
+
+
+def test_a_guess_between_the_records_is_found():
+    angles = torch.arange(24) * (2 * math.pi / 24)
+    ring = Records(torch.stack([angles.cos(), angles.sin()], 1), torch.zeros(24))
+    criterion = Criterion(
+        mean_squared_error, 0.5 * 1.01**2
+    )  # a disc of radius 1.01 holds the ring, from its centre
+    guess = good_guess(ring, criterion)
+    assert int((mean_squared_error(ring, guess) <= criterion.threshold).sum()) == 24
+    on_it = (mean_squared_error(ring[None, :], ring[:, None]) <= criterion.threshold).sum(1).max()
+    assert int(on_it) < 12
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("noise", [0.7, 3.0, 40.0])
+def test_one_record_or_another_under_gaussian_noise_is_a_test_of_twice_the_distance(noise, rate):
+    exact = norm.cdf(norm.ppf(rate) + 2 * math.sqrt(5) / noise)
+    found = bounds.true_positives(rate, noise_multiplier=noise, steps=5).success
+    assert exact <= found <= exact * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("sample_rate", [0.1, 0.5, 0.9])
+def test_no_test_of_one_sampled_step_beats_the_ceiling(sample_rate):
+    # z moves the sum by +1 if it is drawn, z' by −1: the best test is a threshold, because the ratio is monotone.
+    noise, rate, q = 0.8, 0.05, sample_rate
+    grid = np.linspace(-10, 10, 200_001)
+    above = lambda mean: (1 - q) * norm.sf(grid / noise) + q * norm.sf((grid - mean) / noise)  # noqa: E731
+    best = above(1.0)[above(-1.0) <= rate].max()
+    found = bounds.true_positives(rate, noise_multiplier=noise, sample_rate=q).success
+    assert best <= found < min(1.0, 2.5 * best)
+
+
+def test_any_of_several_records_costs_as_much_as_their_number():
+    mechanism, share = NoisySum(noise_multiplier=2.0), 0.01
+    one = bounds.of(mechanism, share).success
+    assert bounds.of_classes(mechanism, [share], [1]).success == pytest.approx(one, rel=1e-9)
+    assert bounds.of_classes(mechanism, [share, share], [3, 1]).success == pytest.approx(2 * one, rel=1e-9)
+    assert bounds.of_classes(mechanism, [share, 1.0], [1, 1]).success == pytest.approx(
+        (one + 1) / 2, rel=1e-9
+    )
+    assert bounds.of_classes(mechanism, [1.0], [1]).success == 1
+    assert bounds.of_classes(mechanism, [0.5], [9]).success == 1
+
+
+def test_a_guess_after_a_noisy_sum_of_two_records_stays_below_their_ceiling():
+    # Each record is one of fifty unit vectors, and a guess counts if it is either: the largest entry is the best one.
+    generator, candidates, trials, noise = torch.Generator().manual_seed(0), 50, 40_000, 0.4
+    drawn = torch.randint(candidates, (trials, 2), generator=generator)
+    shown = noise * torch.randn(trials, candidates, generator=generator, dtype=torch.float64)
+    shown.scatter_add_(1, drawn, torch.ones(trials, 2, dtype=torch.float64))
+    met = float((shown.argmax(1, keepdim=True) == drawn).any(1).double().mean())
+    ceiling = bounds.of_classes(NoisySum(noise_multiplier=noise), [1 / candidates], [2]).success
+    assert 0.5 * ceiling < met < ceiling  # not far below it either: five deviations of the rate are 0.012
+
+
+def public():
+    found = pictures(900)
+    return Records(found.features, found.labels, embedding=found.embedding)
+
+
+def own(count=3):
+    return pictures(count, seed=5)
+
+
+def private_game(recipe=PRIVATE, count=3, **settings):
+    mine = own(count)
+    return head_game(mine.embedding, mine.features, mine.labels, recipe, prior=public(), **settings)
+
+
+def test_a_private_head_can_be_protected_and_a_plain_one_cannot():
+    strict = private_game(threshold=0.003)
+    (ceiling,) = strict.bounds
+    guess = strict.guess()
+    assert guess.value < ceiling.success < 0.1
+    result = audit(strict, [Oblivious()], policy=Policy(0.1), trials=30)
+    assert result.verdict is Verdict.PROTECTED
+    assert "DP-SGD" in ceiling.name
+    assert private_game(replace(PRIVATE, noise_multiplier=None), threshold=0.003).bounds == ()
+    assert private_game(replace(PRIVATE, noise_multiplier=0.0), threshold=0.003).bounds == ()
+    little_noise = private_game(replace(PRIVATE, noise_multiplier=0.1), threshold=0.003)
+    assert little_noise.bounds[0].success > 0.99
+
+
+def test_the_ceiling_grows_with_the_threshold_the_steps_and_the_pictures_of_a_class():
+    base = private_game(threshold=0.003).bounds[0].success
+    assert private_game(threshold=0.1).bounds[0].success > base
+    assert private_game(replace(PRIVATE, epochs=60), threshold=0.003).bounds[0].success > base
+    assert private_game(count=6, threshold=0.003).bounds[0].success == pytest.approx(2 * base, rel=1e-6)
+
+
+def test_the_attack_stays_below_what_is_proven():
+    noise = replace(PRIVATE, noise_multiplier=4.0)
+    result = audit(private_game(noise), [Reconstructor(steps=60, batch=32, width=16)], trials=60)
+    assert result.strongest.main.lower <= result.bounds[0].success
+    assert result.verdict is not Verdict.CONTRADICTED
+
+
+def test_pictures_that_are_no_independent_draws_have_no_ceiling_below_one():
+    mine = own(6)
+    twice = mine.features.clone()
+    twice[3] = twice[0] + 1e-3
+    arguments = mine.embedding, twice, mine.labels, PRIVATE
+    (ceiling,) = head_game(*arguments, prior=public(), threshold=0.003).bounds
+    assert ceiling.success == 1
+    assert "pictures 0 and 1 of your 2 of class 0" in ceiling.assumptions[-1]
+    result = audit_head(
+        *arguments, prior=public(), threshold=0.003, attacks=[Oblivious()], trials=5, limit=0.5
+    )
+    assert result.verdict is Verdict.UNPROVEN
+
+
+def test_a_threshold_that_cannot_be_used_is_refused():
+    with pytest.raises(InputError, match="threshold"):
+        private_game(threshold=-1.0)
