@@ -108,3 +108,17 @@ def test_guesses_that_do_not_line_up_are_refused_with_a_way_out():
 def test_a_threshold_must_be_a_number_of_at_least_zero(threshold):
     with pytest.raises(InputError, match="at least 0"):
         Criterion(threshold=threshold)
+
+
+@pytest.mark.parametrize("reduction", [Reduction.CLASS, Reduction.BEST, Reduction.MATCHED])
+def test_trials_that_are_compared_a_few_at_a_time_give_the_same(reduction, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 1, 1]).expand(7, -1)
+    targets = Records(torch.randn(7, 3, 4, generator=generator), labels)
+    guesses = Records(torch.randn(7, 2, 4, generator=generator), torch.tensor([0, 1]).expand(7, -1))
+    criterion = Criterion(mean_squared_error, 1.0, reduction)
+    whole = criterion.compare(targets, guesses)
+    monkeypatch.setattr("remanence.errors._COMPARED", 50)  # two trials of 3 · 2 · 4 numbers
+    parts = criterion.compare(targets, guesses)
+    for name in ("errors", "labels_agree", "succeeded"):
+        assert torch.equal(getattr(whole, name), getattr(parts, name))

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):
 
 def one_by_one(head, targets, generator):
     """The same heads by PyTorch's own modules and optimisers, one at a time, from the same initial weights."""
-    fresh = TransferHead(head.classes, 1, 1e-30, initialisation=head.initialisation, task=head.task)
+    fresh = replace(head, epochs=1, learning_rate=1e-30, optimizer="sgd", momentum=0.0, weight_decay=0.0)
     start = fresh.release(None, targets, generator)
     trained = []
     for trial in range(len(targets)):
@@ -33,12 +34,11 @@ def one_by_one(head, targets, generator):
             labels = head.classes_of(targets)[trial]
             weight = None if head.class_weights is None else torch.tensor(head.class_weights)
             if head.outputs == 1:
-                losses = nn.functional.binary_cross_entropy_with_logits(
-                    logits[:, 0], labels.float(), reduction="none"
-                )
+                each = None if weight is None else weight[labels]
+                loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), each)
             else:
-                losses = nn.functional.cross_entropy(logits, labels, reduction="none")
-            (losses if weight is None else losses * weight[labels]).mean().backward()
+                loss = nn.functional.cross_entropy(logits, labels, weight)
+            loss.backward()
             optimizer.step()
         trained.append((layer.weight.detach(), layer.bias.detach()))
     return [torch.stack(part) for part in zip(*trained, strict=True)]
@@ -52,11 +52,14 @@ def one_by_one(head, targets, generator):
         {"weight_decay": 0.1},
         {"momentum": 0.5, "weight_decay": 0.05},
         {"class_weights": (1.0, 3.0, 0.5)},
+        {"class_weights": (1.0, 3.0, 0.5), "optimizer": "adam"},
         {"initialisation": "pytorch"},
         {"optimizer": "adam"},
         {"optimizer": "adam", "weight_decay": 0.1},
         {"classes": 2, "task": (0, 1, 0)},
         {"classes": 2, "task": (0, 1, 0), "class_weights": (1.0, 10.0), "momentum": 0.9},
+        {"classes": 2, "task": (0, 1, 0), "two_outputs": True},
+        {"classes": 2, "task": (0, 1, 0), "two_outputs": True, "class_weights": (1.0, 10.0)},
     ],
     ids=str,
 )
@@ -85,6 +88,24 @@ def test_a_mini_batch_of_everything_is_the_full_batch_and_half_batches_average_t
     # Two half-batch steps at the same rate move twice as far as one full step, to first order in the rate.
     moved, twice = full["weight"] - start["weight"], halves["weight"] - start["weight"]
     torch.testing.assert_close(twice, 2 * moved, rtol=5e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam"}, {"class_weights": (1.0, 3.0, 0.5)}], ids=str)
+def test_an_incomplete_batch_is_trained_on_unless_it_is_dropped(settings):
+    # Five equal records: whatever the order, a batch of three and one of two are two steps on all of them.
+    one = embedded(trials=2, count=1)
+    same = Records(
+        one.features.expand(-1, 5, -1, -1),
+        one.labels.expand(-1, 5),
+        embedding=one.embedding.expand(-1, 5, -1),
+    )
+
+    def train(epochs, **batches):
+        head = TransferHead(3, epochs, 0.1, **settings, **batches)
+        return head.release(None, same, torch.Generator().manual_seed(0))["weight"]
+
+    torch.testing.assert_close(train(2, batch_size=3), train(4), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(train(2, batch_size=3, drop_last=True), train(2), rtol=1e-4, atol=1e-6)
 
 
 def private_by_hand(head, targets, generator, runs):
@@ -208,3 +229,18 @@ def test_a_backbone_keeps_its_modes_and_one_that_cannot_read_is_refused():
     assert [module.training for module in backbone] == [False, True, True]
     with pytest.raises(InputError, match="cannot read"):
         embed(Records(torch.zeros(2, 5, 5), torch.zeros(2)), backbone)
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "numbers", "settings"),
+    [(10, (3, 96, 96), 512, {}), (1000, (2,), 8, {}), (300, (2,), 8, {"noise_multiplier": 1.0})],
+)
+def test_heads_that_are_trained_at_once_fit_into_memory_with_their_pictures_and_products(
+    count, shape, numbers, settings
+):
+    one = Records(
+        torch.zeros(1, count, *shape), torch.zeros(1, count), embedding=torch.zeros(1, count, numbers)
+    )
+    at_once = TransferHead(3, 1, **settings).trials_at_once(one)
+    pictures, products = one.features.numel(), count**2
+    assert 1 <= at_once <= 2**26 / (4 * (pictures + products))

@@ -29,6 +29,7 @@ from remanence import (
 )
 from remanence.adversary import Knowledge
 from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
+from remanence.attacks.reconstructor import HeldOut
 from remanence.attacks.shadows import ShadowFarm, batches, split
 from remanence.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError
@@ -217,9 +218,23 @@ def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
     game = network_game()
     with pytest.raises(IncompatibleGameError, match="samples from the population"):
         Reconstructor().check(replace(game, prior=Uninformed()).knowledge)
-    for wrong in ({"mode": "telepathic"}, {"separation": -1.0}, {"separation": float("nan")}, {"steps": 0}):
-        with pytest.raises(InputError, match="no such reconstructor"):
+    for wrong in (
+        {"mode": "telepathic"},
+        {"separation": -1.0},
+        {"separation": float("nan")},
+        {"steps": 0},
+        {"steps": "600"},
+        {"batch": 1},
+        {"width": -5},
+        {"shadows": -5},
+        {"learning_rate": -1.0},
+        {"guesses": 0},
+    ):
+        with pytest.raises(InputError, match=f"no reconstructor with this {next(iter(wrong))}"):
             Reconstructor(**wrong)
+    with pytest.raises(InputError, match="cannot be written"):
+        Reconstructor(checkpoint=Path("no/such/folder/net"))
+    assert Reconstructor(checkpoint="net").checkpoint == Path("net")
 
 
 def test_an_audit_of_a_head_attacks_the_pictures_it_was_trained_on():
@@ -328,15 +343,47 @@ def test_a_checkpoint_of_another_training_is_never_taken_for_this_one():
     game = heads_game()
     generator = torch.Generator().manual_seed(0)
     attack = Reconstructor()
-    first = attack._fingerprint(game.knowledge, generator)
+    first = attack._fingerprint(game.knowledge, generator, None)
     head = game.mechanism
     assert isinstance(head, TransferHead)
     others = [replace(head, class_weights=(1.0,) * head.classes), replace(head, epochs=head.epochs + 1)]
     for other in others:
         changed = replace(game.knowledge, mechanism=other)
-        assert attack._fingerprint(changed, generator) != first
-    assert replace(attack, perceptual=nn.Flatten())._fingerprint(game.knowledge, generator) != first
-    assert replace(attack, checkpoint=Path("net.pt"))._fingerprint(game.knowledge, generator) == first
+        assert attack._fingerprint(changed, generator, None) != first
+    assert replace(attack, perceptual=nn.Flatten())._fingerprint(game.knowledge, generator, None) != first
+    assert replace(attack, checkpoint=Path("net.pt"))._fingerprint(game.knowledge, generator, None) == first
+    farm = ShadowFarm(game.knowledge, torch.Generator().manual_seed(0))
+    one, other = (attack._fingerprint(game.knowledge, generator, farm.block(3)) for _ in range(2))
+    assert len({first, one, other}) == 3  # shadows that somebody trained already belong to it
+    generator.manual_seed(1)
+    assert attack._fingerprint(game.knowledge, generator, None) != first
+
+
+def test_the_units_of_the_pixels_do_not_matter():
+    # A rate is added to an error, and the softmin has a sharpness: both must be taken in units of the pictures.
+    def errors(factor):
+        def rescaled(prior):
+            records = prior.records
+            return replace(
+                prior, records=Records(factor * records.features, records.labels, embedding=records.embedding)
+            )
+
+        game = heads_game(per_class=2)
+        game = replace(game, prior=rescaled(game.prior), targets=rescaled(game.targets))
+        attack = Reconstructor(steps=80, batch=32, width=24, separation=0.3)
+        return play(game, attack, trials=60).arrays["error"] / factor**2
+
+    plain, large = errors(1.0), errors(128.0)  # a power of two, so that nothing but rounding differs
+    torch.testing.assert_close(large, plain, rtol=1e-3, atol=1e-5)
+
+
+def test_fewer_shadows_are_watched_where_many_classes_are_drawn():
+    knowledge, generator = heads_game().knowledge, torch.Generator().manual_seed(0)
+    assert [len(HeldOut.of(knowledge, generator, asked).targets) for asked in (1, 10, 1000)] == [
+        500,
+        250,
+        100,
+    ]
 
 
 @pytest.mark.parametrize("copies", [0, 2, 7])

@@ -103,6 +103,53 @@ def test_batches_cover_an_epoch():
     assert torch.cat(parts, 1).sort(1).values.tolist() == [list(range(9))] * 2
 
 
+def test_an_incomplete_batch_belongs_to_the_epoch_unless_it_is_dropped():
+    for drop_last, covered in ((False, 10), (True, 9)):
+        mechanism = SGD(Perceptron((9, 4, 3)), 1, 0.1, batch_size=3, drop_last=drop_last)
+        parts = list(mechanism._batches(2, 10, 3, torch.Generator().manual_seed(0), shared=False))
+        assert torch.cat(parts, 1).shape == (2, covered)
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("known", [True, False])
+def test_class_weights_are_those_of_pytorch(batch_size, known):
+    records, weights = data(), (1.0, 5.0, 0.5)
+    order = {} if batch_size is None else {"order_seed": 3}
+    mechanism = SGD(
+        Perceptron((9, 4, 3)),
+        3,
+        0.1,
+        batch_size=batch_size,
+        class_weights=weights,
+        initial_seed=0 if known else None,
+        **order,
+    )
+    generator = torch.Generator().manual_seed(0)
+    targets = records[10:12][:, None]
+    found = mechanism.release(records[:10], targets, generator)["parameters"]
+    network, total = mechanism.network, 11
+    start = network.initial(1, torch.Generator().manual_seed(0)).expand(2, -1)
+    if not known:
+        start = network.initial(2, torch.Generator().manual_seed(0))
+    for trial in range(2):
+        own = Records(
+            torch.cat([records.features[:10], targets.features[trial]]),
+            torch.cat([records.labels[:10], targets.labels[trial]]),
+        )
+        parameters = start[trial : trial + 1].clone()
+        orders = torch.Generator().manual_seed(3)
+        for _ in range(3):
+            parts = [torch.arange(total)]
+            if batch_size is not None:
+                parts = [p[0] for p in mechanism._batches(1, total, batch_size, orders, shared=True)]
+            for part in parts:
+                parameters = parameters.detach().requires_grad_()
+                logits = network.classify(parameters, own[part][None])[0]
+                nn.functional.cross_entropy(logits, own.labels[part].long(), torch.tensor(weights)).backward()
+                parameters = parameters.detach() - 0.1 * parameters.grad
+        torch.testing.assert_close(found[trial : trial + 1], parameters, rtol=1e-4, atol=1e-5)
+
+
 def test_a_target_moves_the_weights_only_in_the_batches_that_it_is_in():
     # Batch size 1 and a target that comes last: with everything known, each record makes exactly one step.
     records = data(4)
@@ -119,7 +166,17 @@ def test_a_target_moves_the_weights_only_in_the_batches_that_it_is_in():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("epochs", 0), ("learning_rate", 0.0), ("momentum", 1.0), ("batch_size", 0), ("optimizer", "lion")],
+    [
+        ("epochs", 0),
+        ("epochs", "30"),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("inf")),
+        ("momentum", 1.0),
+        ("batch_size", 0),
+        ("batch_size", 2.5),
+        ("optimizer", "lion"),
+        ("weight_decay", -1.0),
+    ],
 )
 def test_settings_that_no_training_can_have_are_refused(name, value):
     with pytest.raises(InputError, match=name):

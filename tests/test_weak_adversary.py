@@ -9,6 +9,7 @@ import torch
 from conftest import heads_game, pictures
 from remanence import (
     InputError,
+    Oblivious,
     Reconstructor,
     Records,
     StratifiedPrior,
@@ -21,7 +22,9 @@ from remanence import (
 from remanence.attacks.class_sizes import infer_class_sizes
 from remanence.attacks.readers import HiddenReader
 from remanence.attacks.reconstructor import ReconstructorNetwork
+from remanence.caveats import TARGETS_KNOWN
 from remanence.errors import Reduction
+from remanence.records import concatenate
 from remanence.reproductions.letters import letters_network, load_letters, store_letters
 from remanence.reproductions.maciazek import Setup
 from remanence.reproductions.maciazek_faces import one_person_sets
@@ -242,3 +245,79 @@ def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_
     assert all(len(set(row)) == 20 for row in who.tolist())
     _, others = one_person_sets(pool, 2, 50, generator, other_than=person)
     assert (others != person).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"backbone_or_features": lambda x: x}, "backbone cannot be used"),
+        ({"backbone_or_features": pictures(3).embedding.double()}, "features cannot be used"),
+        ({"backbone_or_features": pictures(3).embedding[:2]}, "features cannot be used"),
+        ({"backbone_or_features": pictures(3).embedding * torch.nan}, "targets cannot be used"),
+        ({"recipe": {"classes": 3}}, "recipe cannot be used"),
+        ({"prior": (pictures(60).features, pictures(60).labels)}, "prior cannot be used"),
+        ({"error": "mse"}, "error cannot be used"),
+        ({"labels": torch.tensor([0.0, 0.5, 2.0])}, "labels cannot be used"),
+        ({"labels": 3}, "labels cannot be used"),
+        ({"prior": pictures(9, seed=8)}, "too few public pictures"),
+        ({"prior": pictures(60, classes=2)}, "different classes"),
+    ],
+)
+def test_what_no_head_can_be_audited_with_is_refused_in_a_sentence(wrong, said):
+    own = pictures(3, seed=5)
+    arguments = {
+        "backbone_or_features": own.embedding,
+        "images": own.features,
+        "labels": own.labels,
+        "recipe": TransferHead(3, 1),
+        "prior": pictures(60),
+    }
+    with pytest.raises(InputError, match=said):
+        head_game(**{**arguments, **wrong})
+
+
+def test_a_backbone_that_answers_with_more_than_features_is_refused():
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    own = pictures(3, seed=5)
+    with pytest.raises(InputError, match="backbone's answer"):
+        head_game(Two(), own.features, own.labels, TransferHead(3, 1), prior=pictures(60))
+
+
+def test_features_that_ask_for_a_gradient_are_as_good_as_others():
+    own = pictures(3, seed=5)
+    asking = (own.embedding * torch.ones((), requires_grad=True)).clone()
+    game = head_game(asking, own.features, own.labels, TransferHead(3, 1), prior=pictures(60))
+    assert not game.targets.records.embedding.requires_grad
+
+
+def test_training_that_comes_to_nothing_is_no_finding():
+    game = heads_game(learning_rate=1e6, weight_decay=1.0, epochs=200)
+    with pytest.raises(InputError, match="came to nothing"):
+        play(game, Reconstructor(steps=5, batch=8, width=8), trials=10)
+    with pytest.raises(InputError, match="came to nothing"):
+        play(game, Oblivious(), trials=10)
+
+
+def test_records_that_the_adversary_holds_are_pointed_out():
+    game = heads_game()
+    attack = Oblivious()
+    assert TARGETS_KNOWN not in play(game, attack, trials=5).caveats
+    assert TARGETS_KNOWN in play(replace(game, targets=game.prior), attack, trials=5).caveats
+    some = replace(game.prior, records=concatenate([pictures(300), pictures(90, seed=1)[:1]]))
+    assert TARGETS_KNOWN in play(replace(game, prior=some), attack, trials=5).caveats
+
+
+def test_a_guess_is_about_sets_as_large_as_they_are_not_as_they_are_believed_to_be():
+    game = heads_game()
+    believed = replace(game, prior=replace(game.prior, counts=(5, 5, 5)))
+    assert believed.guess() == game.guess()
+    assert replace(game, targets=replace(game.targets, counts=5)).guess().value > game.guess().value
+
+
+def test_a_picture_drawn_from_the_prior_is_an_attack_of_its_own():
+    evidence = play(heads_game(per_class=2), Oblivious(), trials=100)
+    assert evidence.arrays["error"].shape == (100, 3)
+    assert abs(evidence.main.rate - evidence.control.rate) < 0.35  # it has seen neither of both

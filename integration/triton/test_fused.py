@@ -14,7 +14,7 @@ from remanence.mechanisms.networks import initial_layer
     [
         ({"weight_decay": 1e-2}, 10, 10, 256),
         ({"weight_decay": 1e-2, "momentum": 0.9}, 10, 10, 70),  # embeddings that no tile fits
-        ({"class_weights": (1.0, 2.0, 0.5, 1.0, 3.0)}, 20, 5, 33),
+        ({}, 20, 5, 33),
         ({}, 40, 10, 64),
     ],
 )

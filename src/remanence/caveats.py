@@ -56,6 +56,12 @@ ATTRIBUTES_GIVEN = Caveat(
     "What follows from these without any model counts as recovered: baseline and control do not know them.",
     "Use infer_attributes, which sets imputation beside, or play Disclosed(None, columns) for comparison.",
 )
+TARGETS_KNOWN = Caveat(
+    "targets-known",
+    "a record that the adversary holds, or one of the known data, equals a target, and no two targets are equal.",
+    "What the adversary has already is no recovery, and a network that learned from it remembers it.",
+    "Draw targets from records of their own.",
+)
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the certain upper value of the baseline is more than twice what guessing a candidate achieves.",
@@ -83,6 +89,13 @@ ONE_RELEASE = Caveat(
     "The rate describes the records of this training set; the interval treats them as draws from a larger "
     "population and does not cover how another training set would fare.",
     "Audit a fresh training set for an independent figure.",
+)
+RELEASED_HEAD_UNLIKE_RECIPE = Caveat(
+    "released-head-unlike-recipe",
+    "the released head is more than twice as far from heads retrained by the recipe as the farthest of those is.",
+    "The head was not trained by this recipe on these pictures: what is said about it may not hold, and the rates "
+    "are those of other heads.",
+    "Check epochs, learning rate, initialisation, preprocessing, and the order of the pictures and labels.",
 )
 INACTIVE_FEATURES = Caveat(
     "inactive-features",
@@ -146,10 +159,12 @@ CAVEATS = {
         SATURATED_CONTROL,
         OVERLAPPING_CONTROL,
         ATTRIBUTES_GIVEN,
+        TARGETS_KNOWN,
         LOOSE_BASELINE,
         OPTIMISER_NOT_CONVERGED,
         NO_TRACE,
         ONE_RELEASE,
+        RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,
         NOISE_BELOW_CLAIM,
         NOISE_REPEATS,

@@ -17,6 +17,7 @@ from remanence.exceptions import InputError
 from remanence.records import Records
 
 _PAIR_NUMBERS = 2**27
+_COMPARED = 2**24  # numbers of all pairs of a target and a guess that are held at once
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,13 @@ class Criterion:
                     hint="Reduction.BEST or Reduction.MATCHED for attacks that return a set",
                 )
             return self._judge(self.error(targets, guesses), self._agree(targets, guesses))
+        each = targets.batch_shape[1] * guesses.batch_shape[1] * targets.flat.shape[-1]
+        if len(targets) > (rows := max(1, _COMPARED // each)):
+            starts = range(0, len(targets), rows)
+            parts = [self.compare(targets[s : s + rows], guesses[s : s + rows]) for s in starts]
+            return Comparison(
+                *(torch.cat(part) for part in zip(*(vars(p).values() for p in parts), strict=True))
+            )
         pairs = targets[:, :, None], guesses[:, None, :]
         errors = self.error(*pairs).nan_to_num(nan=torch.inf, posinf=torch.inf)  # (trials, set, guesses)
         if self.reduction is Reduction.CLASS:

@@ -30,6 +30,7 @@ from remanence.caveats import (
     NO_TRACE,
     OPTIMISER_NOT_CONVERGED,
     OVERLAPPING_CONTROL,
+    TARGETS_KNOWN,
     Caveat,
     check_rates,
 )
@@ -102,8 +103,12 @@ class Game:
         return 200
 
     def guess(self) -> Baseline:
-        """What one guess without the release achieves."""
-        return self.prior.baseline(self.criterion)
+        """What one guess without the release achieves, on sets as large as the targets really are."""
+        prior, targets = self.prior, self.targets
+        if isinstance(prior, StratifiedPrior) and isinstance(targets, StratifiedPrior):
+            same = torch.equal(torch.unique(prior.records.labels), torch.unique(targets.records.labels))
+            prior = replace(prior, counts=targets.counts) if same else prior
+        return prior.baseline(self.criterion)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data that went in."""
@@ -144,6 +149,23 @@ class Game:
             yield OVERLAPPING_CONTROL
         if isinstance(self.mechanism, Disclosed):
             yield ATTRIBUTES_GIVEN
+        if self._targets_are_known():
+            yield TARGETS_KNOWN
+
+    def _targets_are_known(self) -> bool:
+        """Whether the adversary's samples or the known data have a record that is a target too.
+
+        Where targets equal each other (tables of few categories), equal records say nothing.
+        """
+        if not isinstance(self.targets, EmpiricalPrior | StratifiedPrior):
+            return False
+        held = [self.known_data]
+        if isinstance(self.prior, EmpiricalPrior | StratifiedPrior):
+            held.append(self.prior.records)
+        own = {row.tobytes() for row in self.targets.records.flat.cpu().numpy()}
+        return len(own) == len(self.targets.records) and any(
+            row.tobytes() in own for records in held if records for row in records.flat.cpu().numpy()
+        )
 
     def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
         """Play all units."""
@@ -179,7 +201,7 @@ class Game:
             targets, others = source.sample_pair(count, draws, controls)
         else:
             targets, others = source.sample(count, draws), self.strangers.sample(count, controls)
-        release = self.mechanism.release(self.known_data, targets, trainings)
+        release = self.mechanism.release(self.known_data, targets, trainings).require_numbers()
         guess = prepared.for_unit(seed, unit)(release)
         asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
         return UnitOutcome(

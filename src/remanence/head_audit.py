@@ -100,17 +100,42 @@ def audit_head(
     return expose_head(result, game.to(device), own.to(device), head, chosen, seed)
 
 
+def _check_kinds(backbone_or_features: object, recipe: object, prior: object, error: object) -> None:
+    """Refuse what is not of the kind that it should be."""
+    kinds = {
+        "backbone": (
+            backbone_or_features,
+            nn.Module | Tensor,
+            "a module, or a tensor of features",
+            "nn.Sequential(...)",
+        ),
+        "recipe": (recipe, TransferHead, "a TransferHead", "TransferHead(classes=10, epochs=30)"),
+        "prior": (prior, Records, "Records of public pictures", "Records(pictures, labels)"),
+        "error": (error, Error, "an Error", "remanence.mean_squared_error"),
+    }
+    for name, (value, kind, needs, hint) in kinds.items():
+        if not isinstance(value, kind):
+            raise InputError(f"The {name} cannot be used.", needs=needs, got=type(value).__name__, hint=hint)
+
+
 def _check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) -> None:
     """Refuse what no head can be trained on, before any time is spent."""
-    tensors = {"images": images, "labels": labels}
-    for name, value in tensors.items():
-        if not isinstance(value, Tensor) or len(value) == 0 or len(value) != len(labels):
+    for name, value in {"labels": labels, "images": images}.items():
+        if not isinstance(value, Tensor) or not value.ndim or not 0 < len(value) == len(labels):
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
             raise InputError(
                 f"The {name} cannot be used.",
                 needs="tensors with one entry for each of your pictures, and at least one picture",
-                got=f"{type(value).__name__} of {len(value)} entries, and {len(labels)} labels",
+                got=f"{type(value).__name__}{shape}",
                 hint="torch.as_tensor(array)",
             )
+    if labels.ndim != 1 or not torch.equal(labels, labels.long()):
+        raise InputError(
+            "The labels cannot be used.",
+            needs="one whole number for each picture",
+            got=f"{labels.dtype} of shape {tuple(labels.shape)}",
+            hint="the number of the class, from 0 up",
+        )
     if images.dtype != torch.float32 or prior.features.dtype != torch.float32:
         raise InputError(
             "The pictures are no float32 numbers.",
@@ -136,6 +161,19 @@ def _check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int)
         )
 
 
+def _check_enough(public: Records, copies: int, counts: list[int]) -> None:
+    """Refuse fewer public pictures of a class than all parties need: controls, watching, and shadows."""
+    found = (torch.unique(public.labels, return_counts=True)[1] // copies).tolist()
+    short = [(have, 4 * count) for have, count in zip(found, counts, strict=True) if have < 4 * count]
+    if short:
+        raise InputError(
+            "There are too few public pictures.",
+            needs=f"at least {short[0][1]} of a class, four for each of yours (eleven are better)",
+            got=f"{short[0][0]}",
+            hint="more public pictures; or per_class=1 for heads on one of yours of each class",
+        )
+
+
 def head_game(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
@@ -152,12 +190,21 @@ def head_game(
 
     A `prior` that `augment(..., copies)` made has that many `copies` of the same pictures.
     """
+    _check_kinds(backbone_or_features, recipe, prior, error)
     _check_pictures(images, labels, prior, copies)
     if isinstance(backbone_or_features, nn.Module):
         own = embed(Records(images, labels), backbone_or_features)
         public = embed(prior, backbone_or_features)
     else:
-        own = Records(images, labels, embedding=backbone_or_features)
+        features = backbone_or_features.detach()
+        if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
+            raise InputError(
+                "The features cannot be used.",
+                needs=f"float32 numbers of shape ({len(labels)}, numbers)",
+                got=f"{features.dtype} of shape {tuple(features.shape)}",
+                hint="features.float().flatten(1)",
+            )
+        own = Records(images, labels, embedding=features)
         public = prior
     if public.embedding is None or public.embedding.shape[-1] != own.embedding.shape[-1]:  # type: ignore[union-attr]
         raise InputError(
@@ -182,6 +229,7 @@ def head_game(
             hint="the same `copies` as in augment(...), or none",
         )
     sizes = tuple(counts.tolist()) if per_class is None else per_class
+    _check_enough(public, copies, counts.tolist() if per_class is None else [per_class] * len(classes))
     originals = public.labels[: len(public) // copies]
     apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
     for label in classes:  # no copy of a control's picture stays with the adversary

@@ -98,13 +98,15 @@ class Records:
 
     def require_finite(self, name: str) -> None:
         """Refuse features that are not numbers: every result computed from them would be meaningless."""
-        if self.features.is_floating_point() and not self.features.isfinite().all():
-            raise InputError(
-                f"The {name} cannot be used.",
-                needs="finite numbers",
-                got="NaN or infinite features",
-                hint="drop or impute those records first",
-            )
+        parts = {"features": self.features, "labels": self.labels, "embeddings": self.embedding}
+        for part, values in parts.items():
+            if values is not None and values.is_floating_point() and not values.isfinite().all():
+                raise InputError(
+                    f"The {name} cannot be used.",
+                    needs="finite numbers",
+                    got=f"NaN or infinite {part}",
+                    hint="drop or impute those records first",
+                )
 
     def sha256(self) -> str:
         """A fingerprint of the contents, so that a result can name its data without showing it."""

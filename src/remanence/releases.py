@@ -9,6 +9,8 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
+from remanence.exceptions import InputError
+
 
 @dataclass(frozen=True)
 class Release:
@@ -35,6 +37,25 @@ class Release:
         """Everything that is seen, as one vector per trial."""
         parts = [tensor.reshape(len(tensor), -1).double() for tensor in self.tensors.values()]
         return torch.cat(parts, dim=1)  # (trials, numbers)
+
+    def require_numbers(self) -> Self:
+        """Itself; refuses what was trained to no result in most of the trials, from which nothing can be concluded."""
+        lost = torch.zeros(len(self), dtype=torch.bool)
+        for tensor in self.tensors.values():
+            if tensor.is_floating_point() or tensor.is_complex():
+                lost |= (
+                    ~tensor.isfinite().flatten(1).all(1).cpu()
+                    if tensor.ndim > 1
+                    else ~tensor.isfinite().cpu()
+                )
+        if 2 * int(lost.sum()) > len(self):
+            raise InputError(
+                "Training came to nothing.",
+                needs="finite numbers in what is released",
+                got=f"NaN or infinite ones in {int(lost.sum())} of {len(self)} trials",
+                hint="a smaller learning rate, or records without extreme values",
+            )
+        return self
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -17,7 +17,11 @@ from remanence.exceptions import InputError
 from remanence.statistics import CONFIDENCE, SuccessRate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
+
+    Errors = NDArray[np.float64]
 
 _RESAMPLES = 1000
 
@@ -130,21 +134,37 @@ class Roc:
         The interval is the percentile bootstrap over trials, with a fixed seed, and at least the exact one at the
         found threshold: resampling sees no uncertainty at 0 and 1.
         """
+        return self._resampled(fpr, confidence, lambda errors, first: (errors < first).mean()[None])[0]
+
+    def tpr_of_each(self, fpr: float, *, confidence: float = CONFIDENCE) -> list[TruePositiveRate]:
+        """The same for every column of the errors (a class), where all share the threshold that `fpr` gives."""
+        return self._resampled(fpr, confidence, lambda errors, first: (errors < first).mean(0))
+
+    def _resampled(
+        self, fpr: float, confidence: float, rates: Callable[[Errors, float], Errors]
+    ) -> list[TruePositiveRate]:
+        """Rates at the threshold, which every resample chooses anew."""
         if not 0 < fpr < 1:
             raise InputError(
                 "There is no such false positive rate.", needs="between 0 and 1", got=str(fpr), hint="0.01"
             )
-        rate, threshold = _tpr(self.errors, self.controls, fpr)
+        threshold = _tpr(self.errors, self.controls, fpr)[1]
+        found = rates(self.errors, threshold)
         draws = np.random.default_rng(0).integers(len(self.errors), size=(_RESAMPLES, len(self.errors)))
-        rates = [_tpr(self.errors[rows], self.controls[rows], fpr)[0] for rows in draws]
+        again = [
+            rates(self.errors[rows], _tpr(self.errors[rows], self.controls[rows], fpr)[1]) for rows in draws
+        ]
         tail = (1 - confidence) / 2
-        ends = np.quantile(rates, [tail, 1 - tail])
-        trials, counted = self.errors.shape
-        exact = SuccessRate(
-            round(rate * self.errors.size), self.errors.size, confidence, trials if counted > 1 else None
-        )
-        lower, upper = min(float(ends[0]), exact.lower), max(float(ends[1]), exact.upper)
-        return TruePositiveRate(rate, lower, upper, threshold)
+        ends = np.quantile(again, [tail, 1 - tail], axis=0)
+        trials, counted = len(self.errors), self.errors.size // len(found)
+        results = []
+        for rate, lower, upper in zip(found.tolist(), *ends.tolist(), strict=True):
+            clusters = trials if counted > trials else None
+            exact = SuccessRate(round(rate * counted), counted, confidence, clusters)
+            results.append(
+                TruePositiveRate(rate, min(lower, exact.lower), max(upper, exact.upper), threshold)
+            )
+        return results
 
     def gaussians(self, largest_error: float) -> Gaussians:
         """Normal laws for the logit of error / largest error (4 for pixels in [−1, 1]), as in Appendix A.1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,11 +44,11 @@ class Policy:
     max_success: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.max_success) and 0 < self.max_success < 1):
+        if not (isinstance(self.max_success, int | float) and 0 < self.max_success < 1):
             raise InputError(
                 "The policy cannot be used.",
                 needs="a largest acceptable success strictly between 0 and 1",
-                got=f"max_success = {self.max_success:g}",
+                got=f"max_success = {self.max_success!r}",
                 hint="0.1 tolerates one record in ten",
             )
 

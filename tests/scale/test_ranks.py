@@ -80,6 +80,29 @@ def test_ranks_draw_their_own_shadows_and_hold_the_same_network(folder):
     assert "in step" in ended.stdout
 
 
+AGAIN = """
+import torch
+from remanence import Reconstructor
+from remanence.ranks import joined, rank
+from factory import heads_game
+
+with joined("cpu"):
+    attack = Reconstructor(steps=20, batch=16, width=8, checkpoint="net")
+    attack.learn(heads_game().knowledge, torch.Generator().manual_seed(0))
+    print(f"rank {rank()} has learnt")
+"""
+
+
+@pytest.mark.slow
+def test_learning_on_two_ranks_goes_on_from_one_checkpoint(folder):
+    (folder / "again.py").write_text(AGAIN)
+    for _ in range(2):  # the second time there is a checkpoint
+        ended = torchrun(folder, "again.py")
+        assert ended.returncode == 0, ended.stderr
+        assert all(f"rank {rank} has learnt" in ended.stdout for rank in (0, 1))
+    assert (folder / "net.0.pt").exists()
+
+
 @pytest.mark.slow
 def test_an_audit_under_torchrun_is_written_once(folder):
     audit = ["audit", "factory.py:heads_game", "--attack", "reconstructor", "--max-success", "0.5"]

@@ -37,6 +37,11 @@ class Decoder(nn.Module):
             self.register_buffer("offset", features.mean(0))
             self.register_buffer("scale", features.std(0).clamp(min=1e-8))
 
+    @property
+    def unit(self) -> float:
+        """The size of what is drawn: half the range of pixels, or the spread of other features."""
+        return max(float(self.scale.square().mean().sqrt()), 1e-12)
+
     def forward(self, values: Tensor) -> Tensor:
         """Records `(trials, *example)`."""
         drawn = self.trunk(values).float().reshape(len(values), *self.shape)
@@ -158,7 +163,7 @@ def softmin_loss(drawn: Tensor, candidates: Tensor, sharpness: float = 100.0) ->
 def separation_loss(
     drawn: Tensor, own: Tensor, strangers: Tensor, *, fpr: float = 0.01, softness: float = 0.2
 ) -> Tensor:
-    """Its gradient is less that of the true positive rate at a false positive rate, with both rates smoothed.
+    """Its gradient is minus that of the true positive rate at a false positive rate, with both rates smoothed.
 
     `own` are the records `(trials, candidates, *example)` that may be meant, `strangers` those of other sets,
     `(others, trials, candidates, *example)`. The threshold is where strangers pass at the rate `fpr`. It moves as
@@ -177,7 +182,7 @@ def separation_loss(
     vector = torch.arange(1, ours.shape[-1] + 1, device=own.device, dtype=own.dtype).square().cos()
     marks, other_marks = ((records * vector).sum(-1) for records in (ours, theirs))
     apart = marks.unsqueeze(-1) - other_marks.unsqueeze(-2)
-    shared = (apart.abs() <= 1e-5 * ours.abs().sum(-1, keepdim=True)).flatten(-2).any(-1)
+    shared = (apart.abs() <= 1e-6 * ours.abs().sum(-1, keepdim=True)).flatten(-2).any(-1)
     targets, others = logs(own), logs(strangers).masked_fill(shared, _FAR).flatten()
     count = (~shared).sum().clamp(min=1)  # stays on its device: a CUDA graph cannot wait for a number
     threshold = others.detach().sort().values.gather(0, (fpr * count).long().unsqueeze(0))

@@ -32,18 +32,21 @@ from remanence.attacks.readers import FlatReader, HeadReader, HiddenReader, Read
 from remanence.attacks.shadows import ShadowFarm, Shadows, batches, split
 from remanence.errors import public_errors
 from remanence.exceptions import IncompatibleGameError, InputError
-from remanence.fingerprints import fingerprint
+from remanence.fingerprints import code_version, fingerprint
 from remanence.mechanisms.heads import TransferHead
+from remanence.mechanisms.sgd import number, whole
 from remanence.priors import EmpiricalPrior, StratifiedPrior
 from remanence.records import Records
 from remanence.releases import Gradient, Logits, Release, Weights
 from remanence.roc import Roc
 from remanence.work import current
 
-_HELD_OUT = 500  # shadows that show how learning goes
+_HELD_OUT = 500  # shadows that show how learning goes, fewer where many classes are asked for
+_DRAWN = 2500  # pictures that each of these looks draws, about
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _AT_ONCE = 1024
+_COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
 _STRANGERS = 4  # other sets that each reconstruction of a batch is held against
 
 
@@ -83,17 +86,35 @@ class Reconstructor(Attack[Release]):
     info: ClassVar[AttackInfo] = RECONSTRUCTOR
 
     def __post_init__(self) -> None:
-        counts = self.steps, self.batch - 1, self.ensemble, self.guesses
-        weight = self.separation or 0.0
-        if self.mode not in ("strong", "paper") or min(counts) < 1 or not 0 <= weight < float("inf"):
-            raise InputError(
-                "There is no such reconstructor.",
-                needs="mode 'strong' or 'paper', at least one step, two shadows per batch, one network and one guess, "
-                "and a separation of at least 0",
-                got=f"mode {self.mode!r}, {self.steps} steps, batch {self.batch}, ensemble {self.ensemble}, "
-                f"{self.guesses} guesses, separation {self.separation}",
-                hint="Reconstructor() has defaults for small records",
-            )
+        weight, rate = self.separation, self.learning_rate
+        checks = {
+            "mode": (self.mode in ("strong", "paper"), "'strong' or 'paper'"),
+            "steps": (whole(self.steps, 1), "a whole number of at least 1"),
+            "batch": (whole(self.batch, 2), "at least 2 shadows"),
+            "width": (whole(self.width, 0), "a whole number, 0 for one by the size of the record"),
+            "shadows": (self.shadows is None or whole(self.shadows, 2), "at least 2, or None"),
+            "learning_rate": (rate is None or number(rate, above=0), "a finite number above 0, or None"),
+            "ensemble": (whole(self.ensemble, 1), "at least 1 network"),
+            "guesses": (whole(self.guesses, 1), "at least 1"),
+            "separation": (weight is None or (number(weight) and weight >= 0), "at least 0, or None"),
+        }
+        for name, (allowed, needs) in checks.items():
+            if not allowed:
+                raise InputError(
+                    f"There is no reconstructor with this {name}.",
+                    needs=needs,
+                    got=repr(getattr(self, name)),
+                    hint="Reconstructor() has defaults for small records",
+                )
+        if self.checkpoint is not None:
+            object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a name will do
+            if not self.checkpoint.parent.is_dir():
+                raise InputError(
+                    "The checkpoint cannot be written.",
+                    needs="a file in a folder that exists",
+                    got=str(self.checkpoint),
+                    hint=f"mkdir -p {self.checkpoint.parent}",
+                )
 
     def check(self, knowledge: Knowledge) -> None:
         """Releases of the same shape each time, and records to train shadows on."""
@@ -119,11 +140,12 @@ class Reconstructor(Attack[Release]):
         self.check(knowledge)
         ours, aside = split(knowledge)
         farm = ShadowFarm(ours, generator)
+        belongs_to = self._fingerprint(ours, generator, shadows)
         stored = shadows
         if stored is None and not self._streams(knowledge):
             stored = farm.stored(self.shadows or _STORED)
-        trial = HeldOut.of(aside, generator)
-        networks = [self._learn(farm, stored, trial, member) for member in range(self.ensemble)]
+        trial = HeldOut.of(aside, generator, self._asked(knowledge))
+        networks = [self._learn(farm, stored, trial, belongs_to, member) for member in range(self.ensemble)]
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
@@ -140,6 +162,12 @@ class Reconstructor(Attack[Release]):
 
         return reconstruct
 
+    def _asked(self, knowledge: Knowledge) -> int:
+        """How many records are drawn from one release."""
+        if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
+            return self.guesses * len(knowledge.prior.classes)
+        return 1
+
     def _streams(self, knowledge: Knowledge) -> bool:
         """Heads in the span train faster than a network learns; anything else is trained once and kept."""
         mechanism = knowledge.mechanism
@@ -149,7 +177,7 @@ class Reconstructor(Attack[Release]):
         return quick and self.shadows is None
 
     def _learn(
-        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, member: int
+        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, belongs_to: str, member: int
     ) -> ReconstructorNetwork:
         generator = farm.generator
         sample = farm.block(_STATISTICS) if stored is None else stored
@@ -160,6 +188,9 @@ class Reconstructor(Attack[Release]):
         stream = batches(farm, stored, self.batch, network.reader.prepare)
         prepared = network.reader.prepare(trial.tensors)
         separation = self._separation(farm.knowledge, network)
+        unit = (
+            network.decoder.unit
+        )  # a rate is added to errors, and a softmin has a sharpness: pure numbers both
 
         def draw() -> list[Tensor]:
             shadows = next(stream)
@@ -178,12 +209,13 @@ class Reconstructor(Attack[Release]):
             if asked is None:
                 return self._loss(drawn, features)
             own = network.candidates(features, asked)
+            aim = self._loss(drawn, own, unit)
             if not separation or len(own) <= _STRANGERS:
-                return self._loss(drawn, own)
+                return aim
             others = [network.candidates(features.roll(k + 1, 0), asked) for k in range(_STRANGERS)]
-            return self._loss(drawn, own) + separation * separation_loss(drawn, own, torch.stack(others))
+            apart = separation_loss(drawn / unit, own / unit, torch.stack(others) / unit)
+            return aim + separation * apart
 
-        belongs_to = self._fingerprint(farm.knowledge, generator)
         checkpoint = self.checkpoint or current().checkpoint(belongs_to)
         learner = Learner(
             steps=self.steps,
@@ -199,7 +231,10 @@ class Reconstructor(Attack[Release]):
             if self.watch is not None:
                 self.watch(step, error, rate)
             # As in the loss: what is gained in the rate may cost some error.
-            return separation * rate - error, f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})"
+            return (
+                separation * rate - error / unit**2,
+                f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})",
+            )
 
         return learner.fit(network, draw, loss, quality)
 
@@ -212,9 +247,13 @@ class Reconstructor(Attack[Release]):
             return 0.1 if network.places.shape[1] == 1 and prior.copies == 1 else 0.0
         return self.separation
 
-    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator) -> str:
-        """What a checkpoint belongs to: this reconstructor, training, records, seed, and kind of device."""
-        return fingerprint(self, knowledge, generator.initial_seed(), generator.device.type)
+    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None) -> str:
+        """What a checkpoint belongs to: this reconstructor, training, records, draws, kind of device, and code.
+
+        The generator is the one that all ranks have in common, before each takes a stream of its own.
+        """
+        given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
+        return fingerprint(self, knowledge, generator, generator.device.type, given, code_version())
 
     def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism
@@ -257,8 +296,8 @@ class Reconstructor(Attack[Release]):
             directions = _directions(pool, prior.classes)
         return ReconstructorNetwork(reader, decoder, places, rate, self.guesses, directions)
 
-    def _loss(self, drawn: Tensor, candidates: Tensor) -> Tensor:
-        loss = softmin_loss(drawn, candidates)
+    def _loss(self, drawn: Tensor, candidates: Tensor, unit: float = 1.0) -> Tensor:
+        loss = softmin_loss(drawn / unit, candidates / unit)
         if self.perceptual is None:
             return loss
         closest = (drawn.unsqueeze(1) - candidates).flatten(2).square().mean(2).argmin(1)
@@ -334,27 +373,32 @@ class HeldOut:
     strangers: Records
 
     @classmethod
-    def of(cls, knowledge: Knowledge, generator: torch.Generator) -> HeldOut:
-        """Train them."""
-        targets, strangers = knowledge.prior.sample_pair(_HELD_OUT, generator, generator)
+    def of(cls, knowledge: Knowledge, generator: torch.Generator, asked: int = 1) -> HeldOut:
+        """Train them, where so many records are drawn from each."""
+        count = max(_HELD_OUT // 5, min(_HELD_OUT, _DRAWN // asked))
+        targets, strangers = knowledge.prior.sample_pair(count, generator, generator)
         chunk = knowledge.mechanism.trials_at_once(targets)
         parts = [
             knowledge.mechanism.release(knowledge.known_data, targets[start : start + chunk], generator)
-            for start in range(0, _HELD_OUT, chunk)
+            for start in range(0, len(targets), chunk)
         ]
-        return cls(type(parts[0]).concatenate(parts).tensors, targets, strangers)
+        return cls(type(parts[0]).concatenate(parts).require_numbers().tensors, targets, strangers)
 
     def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, float]:
         """The mean error of the closest record, and the true positive rate where one stranger in a hundred passes."""
         drawn = network.draw(prepared)
 
-        def errors(records: Tensor) -> Tensor:
+        def closest(records: Tensor, drawn: Tensor) -> Tensor:
             if network.places is None:
                 records = records.unsqueeze(1)
             else:
                 records = records[:, network.places.repeat_interleave(network.guesses, 0)]
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
             return pairs.flatten(3).square().mean(3).amin(2).cpu()
+
+        def errors(records: Tensor) -> Tensor:
+            pairs = zip(records.split(_COMPARED), drawn.split(_COMPARED), strict=True)
+            return torch.cat([closest(*pair) for pair in pairs])
 
         own = errors(self.targets.features)
         rate = Roc(own.numpy(), errors(self.strangers.features).numpy()).true_positive_rate(0.01)

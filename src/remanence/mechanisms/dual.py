@@ -14,7 +14,7 @@ Tensors have the heads last: a softmax over ten classes in the last dimension is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ _UNROLLED = 64  # up to this many records, N fused products beat a batched matri
 def train_dual(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.Generator) -> Weights:
     """Train linear heads on embeddings `(trials, records, numbers)`; on a CPU as many at once as its cache holds."""
     trials, records, numbers = inputs.shape
-    few = max(1, _CACHE // (4 * numbers * (records + 2 * head.outputs)))
+    few = max(1, _CACHE // (4 * (numbers * (records + 2 * head.outputs) + records**2)))
     if inputs.is_cuda or trials <= few:
         return _train(head, inputs, labels, generator)
     pairs = zip(inputs.split(few), labels.split(few), strict=True)
@@ -100,19 +100,21 @@ def _descend(
     if head.class_weights is not None:
         factors = torch.tensor(head.class_weights, device=start.device)
         classes = targets[0].long() if head.outputs == 1 else targets.argmax(0)
-        weights = factors[classes] / size
+        weights = factors[classes]  # (records, trials or 1)
     share, coefficients = 1.0, torch.zeros_like(start)
     mix = _mixer(gram, coefficients)
     drift, velocity = 0.0, torch.zeros_like(start)
     for _ in range(head.epochs):
-        for present in _batches(count, size, start.shape[2], generator, start.device):
+        for present, scale in _batches(head, count, size, start.shape[2], generator, start.device):
             residual = _residual(mix(share * start), targets)
+            # In place, because each pass over the coefficients costs as much as the softmax.
             if weights is not None:
                 residual.mul_(weights)
+                if head.outputs > 1:  # CrossEntropyLoss takes a weighted mean, BCEWithLogitsLoss a plain one
+                    present_weights = weights if present is None else weights * present
+                    residual.div_(scale * present_weights.sum(0).clamp(min=1e-30))
             if present is not None:
                 residual.mul_(present)
-            # In place, because each pass over the coefficients costs as much as the softmax.
-            scale = 1.0 if weights is not None else 1 / size
             drift = head.momentum * drift + head.weight_decay * share
             share -= head.learning_rate * drift
             if head.momentum:
@@ -201,14 +203,17 @@ def _noise(head: TransferHead, count: int) -> float:
     return (head.noise_multiplier or 0.0) * head.max_grad_norm / (head.sample_rate * count)
 
 
-def _batches(count: int, size: int, trials: int, generator: torch.Generator, device: torch.device):
-    """Which records each step of an epoch sees, `(records, trials)`; None for all."""
+def _batches(
+    head: TransferHead, count: int, size: int, trials: int, generator: torch.Generator, device: torch.device
+) -> Iterator[tuple[Tensor | None, float]]:
+    """Which records each step of an epoch sees, `(records, trials)` or None for all, and what each of them counts."""
     if size == count:
-        yield None
+        yield None, 1 / size
         return
     order = torch.rand(count, trials, generator=generator, device=generator.device).argsort(0).argsort(0)
-    for start in range(0, count - count % size, size):
-        yield ((order >= start) & (order < start + size)).to(device)
+    for start in range(0, count - count % size if head.drop_last else count, size):
+        end = min(start + size, count)
+        yield ((order >= start) & (order < end)).to(device), 1 / (end - start)
 
 
 def _residual(logits: Tensor, targets: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ _MOST = 64  # records or classes: beyond it the registers overflow, and `dual.py
 def fits(head: TransferHead, inputs: Tensor) -> bool:
     """Whether the kernel can train these heads: on a GPU, without noise, all of a few records in every step."""
     records = inputs.shape[1]
-    plain = head.noise_multiplier is None and (head.batch_size is None or head.batch_size >= records)
+    plain = head.noise_multiplier is None and head.class_weights is None
+    plain &= head.batch_size is None or head.batch_size >= records
     few = 1 < head.outputs <= _MOST and records <= _MOST
     return inputs.is_cuda and plain and few and find_spec("triton") is not None
 
@@ -52,9 +53,6 @@ def _descend(
     from remanence.mechanisms.fused_kernel import descend
 
     trials, records, numbers = inputs.shape
-    factors = torch.ones(head.outputs, device=inputs.device)
-    if head.class_weights is not None:
-        factors = torch.tensor(head.class_weights, device=inputs.device)
     padded = [max(16, 1 << (count - 1).bit_length()) for count in (records, head.outputs)]
     launch = descend[(trials,)]  # pyright: ignore[reportIndexIssue]
     with torch.cuda.device_of(inputs):
@@ -62,7 +60,6 @@ def _descend(
             inputs.contiguous(),
             labels.contiguous(),
             *(start or (final, final_bias)),  # nothing is read from the latter
-            factors / records,
             final,
             final_bias,
             records,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -15,7 +14,7 @@ from remanence.mechanisms.dpsgd import DPSGD
 from remanence.mechanisms.dual import train_dual
 from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks import INITIALISATIONS, Perceptron
-from remanence.mechanisms.sgd import SGD, require_recipe
+from remanence.mechanisms.sgd import SGD, require_recipe, whole
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release, Weights
@@ -30,8 +29,13 @@ class TransferHead(Mechanism[Weights]):
     """The head of a transfer-learned classifier: what is trained on your few records, and published.
 
     Reads the records' embeddings (`embed` computes them once). The head is one linear layer, or with
-    `hidden` two layers with a ReLU between. Two classes get a single logistic output. `task` maps the
-    records' labels to the head's classes where they differ (even and odd for digits).
+    `hidden` two layers with a ReLU between. Two classes get a single logistic output, or with `two_outputs` a
+    softmax. `task` maps the records' labels to the head's classes where they differ (even and odd for digits).
+
+    The recipe means what it means in PyTorch. `initialisation` is the deviation of normal weights with biases of 0, or
+    "pytorch" for what nn.Linear draws. Class weights are those of CrossEntropyLoss, which divides by their sum, or for
+    a single output of BCEWithLogitsLoss, which divides by the number of records. An incomplete last batch is trained
+    on, unless `drop_last` says that the DataLoader left it out.
 
     With a `noise_multiplier` training is DP-SGD: Poisson sampling at `sample_rate`, `epochs` counted in
     steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
@@ -57,10 +61,19 @@ class TransferHead(Mechanism[Weights]):
     sample_rate: float = 1.0
     release_noise: float = 0.0
     bits: int | None = None
+    two_outputs: bool = False
+    drop_last: bool = False
     name: ClassVar[str] = "transfer-learned head"
 
     def __post_init__(self) -> None:
-        require_recipe(self.epochs, self.learning_rate, self.momentum, self.batch_size, self.optimizer)
+        require_recipe(
+            self.epochs,
+            self.learning_rate,
+            self.momentum,
+            self.batch_size,
+            self.optimizer,
+            self.weight_decay,
+        )
         self._check()
         if self.noise_multiplier is not None and (
             self.optimizer != "sgd"
@@ -75,7 +88,7 @@ class TransferHead(Mechanism[Weights]):
                 got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}",
                 hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
             )
-        if not 0 <= self.release_noise < float("inf") or (self.bits is not None and self.bits < 1):
+        if not 0 <= self.release_noise < float("inf") or not (self.bits is None or whole(self.bits, 1)):
             raise InputError(
                 "This head cannot be published.",
                 needs="a deviation of at least 0, and at least one bit per number",
@@ -87,9 +100,8 @@ class TransferHead(Mechanism[Weights]):
         """Refuse settings that no head can have."""
         weights, start = self.class_weights, self.initialisation
         checks = {
-            "classes": (self.classes, self.classes >= 2, "at least 2"),
-            "hidden": (self.hidden, self.hidden is None or self.hidden >= 1, "at least 1, or None"),
-            "weight_decay": (self.weight_decay, 0 <= self.weight_decay < math.inf, "at least 0, and finite"),
+            "classes": (self.classes, whole(self.classes, 2), "a whole number of at least 2"),
+            "hidden": (self.hidden, self.hidden is None or whole(self.hidden, 1), "at least 1, or None"),
             "initialisation": (
                 start,
                 start in INITIALISATIONS if isinstance(start, str) else start >= 0,
@@ -118,7 +130,7 @@ class TransferHead(Mechanism[Weights]):
     @property
     def outputs(self) -> int:
         """How many numbers come out."""
-        return self.classes if self.classes > 2 else 1
+        return self.classes if self.classes > 2 or self.two_outputs else 1
 
     @property
     def rows_are_classes(self) -> bool:
@@ -147,11 +159,13 @@ class TransferHead(Mechanism[Weights]):
         return {**shown, "steps": self.steps}
 
     def trials_at_once(self, targets: Records) -> int:
-        """Embeddings and weights of all heads at once; few stay in a CPU's cache."""
-        numbers = self._embedding(targets).shape[-1] * (
-            targets.batch_shape[1] + 2 * (self.hidden or self.outputs)
-        )
-        return max(16, (_GPU_BYTES if targets.features.is_cuda else _CPU_BYTES) // (4 * numbers))
+        """Pictures, embeddings, products between them, and weights of all heads at once."""
+        records = targets.batch_shape[1]
+        numbers = self._embedding(targets).shape[-1] * (records + 2 * (self.hidden or self.outputs))
+        numbers += records * targets.flat.shape[-1]
+        if self.hidden is None:  # with noise, their inverses in double precision
+            numbers += records**2 * (2 if self.noise_multiplier is None else 10)
+        return max(1, (_GPU_BYTES if targets.features.is_cuda else _CPU_BYTES) // (4 * numbers))
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train one head per trial on that trial's targets (and on known data, where there is some)."""
@@ -180,6 +194,7 @@ class TransferHead(Mechanism[Weights]):
                 batch_size=self.batch_size,
                 optimizer=self.optimizer,
                 class_weights=self.class_weights,
+                drop_last=self.drop_last,
             )
         else:
             inner = DPSGD(
@@ -276,6 +291,17 @@ def augment(
     return concatenate(views)
 
 
+def _flat(features: object) -> Tensor:
+    if not isinstance(features, Tensor):
+        raise InputError(
+            "The backbone's answer cannot be used.",
+            needs="a tensor of features",
+            got=type(features).__name__,
+            hint="a module that returns the features alone",
+        )
+    return features.flatten(1)
+
+
 def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:
     """The records with what a frozen backbone makes of them, computed once.
 
@@ -288,7 +314,7 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
     try:
         with torch.no_grad():
             parts = [
-                backbone(records.features[start : start + batch]).flatten(1)
+                _flat(backbone(records.features[start : start + batch]))
                 for start in track(starts, total=len(starts), what="embedding")
             ]
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -29,8 +30,9 @@ class SGD(Mechanism[Weights]):
     What an adversary who knows the training code may or may not know besides is in the seeds. With an
     `initial_seed` every model starts from the same parameters; without one each draws its own, which
     nobody knows. An `order_seed` does the same for the order of the mini-batches; the target comes last in
-    the training set, before shuffling. Weight decay is added to the gradient, as in PyTorch; class weights
-    multiply the records' losses, whose mean is taken over the records.
+    the training set, before shuffling. The recipe means what it means in PyTorch: weight decay is added to the
+    gradient, class weights are CrossEntropyLoss's, which divides by their sum (by the number of records for a single
+    output), and an incomplete last batch is trained on, unless `drop_last` leaves it out.
     """
 
     network: Network
@@ -43,10 +45,18 @@ class SGD(Mechanism[Weights]):
     initial_seed: int | None = None
     order_seed: int | None = None
     class_weights: tuple[float, ...] | None = None
+    drop_last: bool = False
     name: ClassVar[str] = "gradient descent"
 
     def __post_init__(self) -> None:
-        require_recipe(self.epochs, self.learning_rate, self.momentum, self.batch_size, self.optimizer)
+        require_recipe(
+            self.epochs,
+            self.learning_rate,
+            self.momentum,
+            self.batch_size,
+            self.optimizer,
+            self.weight_decay,
+        )
 
     @property
     def releases(self) -> type[Weights]:
@@ -109,15 +119,22 @@ class SGD(Mechanism[Weights]):
         known_count = 0 if known_data is None else len(known_data)
         orders = None if self.order_seed is None else torch.Generator().manual_seed(self.order_seed)
         total = known_count + set_size
+        counted = self._counted(known_data, targets, parameters)
         size = total if self.batch_size is None else min(self.batch_size, total)
         for _ in track(range(self.epochs), total=self.epochs, what="training"):
             if size == total:
                 gradient = self._known_sum(parameters, known_data, None)
                 gradient[-trials:] += self._sum(parameters[-trials:], targets, None)
-                parameters = step(parameters, gradient.div_(total))
+                parameters = step(
+                    parameters, gradient.div_(total if counted is None else counted.sum(1, True))
+                )
                 continue
             for batch in self._batches(trials, total, size, orders or generator, shared=orders is not None):
-                gradient = self._batch_gradient(parameters, known_data, targets, batch.to(device))
+                batch = batch.to(device)
+                gradient = self._batch_gradient(parameters, known_data, targets, batch)
+                if counted is not None:
+                    own = counted.gather(1, batch.expand(len(counted), -1)).sum(1, True).clamp(min=1e-30)
+                    gradient.mul_(batch.shape[1] / own)
                 parameters = step(parameters, gradient)
         return Weights({"parameters": parameters[-trials:].clone()})
 
@@ -126,10 +143,22 @@ class SGD(Mechanism[Weights]):
         return self.network.classify(release["parameters"], records[None])
 
     def _batches(self, trials: int, total: int, size: int, generator: torch.Generator, *, shared: bool):
-        """The indices of each batch of one epoch, `(1 or trials, size)`; an incomplete last batch is left out."""
+        """The indices of each batch of one epoch, `(1 or trials, size)`."""
         rows = 1 if shared else trials
         order = torch.rand(rows, total, generator=generator, device=generator.device).argsort(1)
-        return order[:, : total - total % size].split(size, 1)
+        return order[:, : total - total % size if self.drop_last else total].split(size, 1)
+
+    def _counted(self, known_data: Records | None, targets: Records, parameters: Tensor) -> Tensor | None:
+        """What each record counts in the mean, `(models, known + set)`, where that is not 1."""
+        if self.class_weights is None or self.network.classify(parameters[:1], targets[:1]).shape[-1] == 1:
+            return None
+        models = len(parameters)
+        weights = torch.tensor(self.class_weights, device=targets.labels.device)
+        own = weights[targets.labels.long()]
+        own = torch.cat([own[:1].expand(models - len(own), -1), own])  # one model without a target of its own
+        if known_data is None:
+            return own
+        return torch.cat([weights[known_data.labels.long()].expand(models, -1), own], 1)
 
     def _batch_gradient(
         self, parameters: Tensor, known_data: Records | None, targets: Records, batch: Tensor
@@ -212,18 +241,38 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
 
 
 def require_recipe(
-    epochs: int, learning_rate: float, momentum: float, batch_size: int | None, optimizer: str
+    epochs: int,
+    learning_rate: float,
+    momentum: float,
+    batch_size: int | None,
+    optimizer: str,
+    weight_decay: float,
 ) -> None:
     """Refuse settings that no training can have."""
+    size = "a whole number of at least 1, or None for all"
     checks = {
-        "epochs": (epochs, epochs >= 1, "at least 1"),
-        "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
-        "momentum": (momentum, 0 <= momentum < 1, "at least 0 and below 1"),
-        "batch_size": (batch_size, batch_size is None or batch_size >= 1, "at least 1, or None for all"),
-        "optimizer": (optimizer, optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS)),
+        "epochs": (epochs, whole(epochs, 1), "a whole number of at least 1", "30"),
+        "learning_rate": (learning_rate, number(learning_rate, above=0), "a finite number above 0", "0.01"),
+        "momentum": (momentum, number(momentum) and 0 <= momentum < 1, "at least 0 and below 1", "0.9"),
+        "batch_size": (batch_size, batch_size is None or whole(batch_size, 1), size, "32"),
+        "optimizer": (optimizer, optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS), "sgd"),
+        "weight_decay": (
+            weight_decay,
+            number(weight_decay) and weight_decay >= 0,
+            "at least 0, and finite",
+            "1e-4",
+        ),
     }
-    for name, (value, allowed, needs) in checks.items():
+    for name, (value, allowed, needs, hint) in checks.items():
         if not allowed:
-            raise InputError(
-                f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="as in PyTorch"
-            )
+            raise InputError(f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint=hint)
+
+
+def number(value: object, above: float = -math.inf) -> bool:
+    """Whether it is a finite number above so much."""
+    return isinstance(value, int | float) and math.isfinite(value) and value > above
+
+
+def whole(value: object, least: int) -> bool:
+    """Whether it is a whole number of at least so much."""
+    return isinstance(value, int) and value >= least

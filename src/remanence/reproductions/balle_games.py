@@ -101,7 +101,12 @@ class Study:
     def divergence(self) -> Error:
         """KL between the answers of a classifier, trained on the known records, to target and reconstruction."""
         judge = SGD(
-            Perceptron((self.data.known.flat.shape[1], 100, 10)), 20, 1e-3, batch_size=100, optimizer="adam"
+            Perceptron((self.data.known.flat.shape[1], 100, 10)),
+            20,
+            1e-3,
+            batch_size=100,
+            optimizer="adam",
+            drop_last=True,
         )
         trained = judge.release(None, self.data.known[None], self.generator(9))
         flat = lambda x: Records(x, torch.zeros(len(x), device=x.device))  # noqa: E731

@@ -155,6 +155,7 @@ def _shuffled(
         learning_rate=rate,
         momentum=0.0,
         batch_size=size,
+        drop_last=True,
         epochs=epochs,
         initial_seed=settings.seed,
         order_seed=settings.seed if known else None,

@@ -95,7 +95,11 @@ HOW_HEADS_ARE_TRAINED = (
         head=lambda head: replace(head, optimizer="adam", learning_rate=1e-3),
         paper=(0.443, 0.022, "MNIST"),
     ),
-    Factor("mini-batches of half a set", 5, head=lambda head: replace(head, batch_size=head.classes // 2)),
+    Factor(
+        "mini-batches of half a set",
+        5,
+        head=lambda head: replace(head, batch_size=head.classes // 2, drop_last=True),
+    ),
     Factor("initial deviation 0.02", 6, head=lambda head: replace(head, initialisation=0.02)),
     Factor("initial deviation 0.1", 6, head=lambda head: replace(head, initialisation=0.1)),
     Factor("initial deviation 0.5", 6, head=lambda head: replace(head, initialisation=0.5)),

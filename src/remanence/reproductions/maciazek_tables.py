@@ -185,8 +185,7 @@ def _row(found: Trials, made_up: Tensor, drawn: Tensor, setup: Setup) -> dict[st
 
 def _by_class(found: Trials, setup: Setup) -> Panel:
     """Which classes come back, at the threshold where one stranger in a hundred passes over all of them."""
-    threshold = found.roc().tpr_at_fpr(0.01).threshold
-    rates = [rate_of(column[:, None], threshold) for column in found.own.T]
-    ends = ([rate[end] for rate in rates] for end in ("rate", "lower", "upper"))
+    rates = found.roc().tpr_of_each(0.01)
+    ends = ([getattr(rate, end) for rate in rates] for end in ("rate", "lower", "upper"))
     curves = [Curve("TPR at 1 %", [float(c) for c in range(setup.classes)], *ends)]
     return Panel("Which class comes back", "class", "true positive rate", curves, log_across=False)
