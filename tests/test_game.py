@@ -1,4 +1,6 @@
 import math
+import sys
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -8,15 +10,19 @@ from conftest import noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Criterion,
+    EmpiricalPrior,
     FinitePrior,
     Game,
     InputError,
     LeaveOneOut,
     Logistic,
     Logits,
+    Mechanism,
     Membership,
     Oblivious,
     Prior,
+    Queried,
+    Reconstructor,
     Records,
     Reduction,
     RetrainAndCompare,
@@ -245,6 +251,14 @@ class TestMembership:
             play(Membership(alone), RetrainAndCompare(), trials=5)
 
 
+def one_after_the_other(mechanism: Mechanism) -> None:
+    """Train on three known records and each of two that differ from them, in turn."""
+    game = shortlist_game()
+    mechanism.release(
+        game.known_data, game.prior.candidates.take(torch.tensor([[1], [0]])), torch.Generator()
+    )
+
+
 class TestLooped:
     def test_a_function_that_returns_the_same_module_each_time_is_not_mixed_up(self):
         module = torch.nn.Linear(4, 1, bias=False)
@@ -290,12 +304,152 @@ class TestLooped:
         evidence = play(load_game(f"{tmp_path}/mine.py:game"), RetrainAndCompare(), trials=10)
         assert evidence.main.rate == 1
 
-    def test_what_is_not_a_release_is_refused(self):
-        game = shortlist_game()
-        with pytest.raises(InputError, match="state dict"):
-            looped(lambda records, seed: 3).release(  # pyright: ignore
-                game.known_data, game.prior.sample(2, torch.Generator()), torch.Generator()
-            )
+    @pytest.mark.parametrize(
+        ("returned", "told"),
+        [
+            (3, "returned int"),
+            ({}, "returned {}"),
+            ({"weight": torch.ones(2), "bias": [0.0]}, "returned {'bias': list}"),
+            ({0: torch.ones(2)}, r"returned {0: a tensor of float32, \(2,\)}"),
+        ],
+    )
+    def test_what_is_not_a_release_is_refused(self, returned, told):
+        def own(records: Records, seed: int):
+            return returned
+
+        with pytest.raises(InputError, match=rf"state dict\n.*own {told}"):
+            one_after_the_other(looped(own))
+
+    def test_releases_of_other_shapes_or_names_in_other_trials_are_refused(self):
+        def wider(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            return {"seen": torch.ones(3 if records.features[-1, 0] else 2)}
+
+        def renamed(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            return {"all": torch.ones(1), **({"late": torch.ones(1)} if records.features[-1, 0] else {})}
+
+        with pytest.raises(
+            InputError, match=r"wider: 'seen' is \(2,\) in the first trial, \(3,\) in number 2"
+        ):
+            one_after_the_other(looped(wider))
+        with pytest.raises(
+            InputError, match=r"renamed: 'late' is not there in the first trial, \(1,\) in number 2"
+        ):
+            one_after_the_other(looped(renamed))
+
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_an_error_in_the_function_is_told_with_its_name_and_place(self, processes):
+        def fails(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            raise ZeroDivisionError("no such step")
+
+        with pytest.raises(InputError) as caught:
+            one_after_the_other(looped(fails, processes=processes))
+        line = fails.__code__.co_firstlineno + 1
+        assert "Your function" in caught.value.summary
+        assert "fails raised an error" in caught.value.summary
+        assert caught.value.got == f"ZeroDivisionError: no such step (line {line} of {__file__})"
+        if processes == 1:
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def test_a_function_that_ends_the_program_or_refuses_its_input_is_told_apart(self):
+        def leaves(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            sys.exit(0)
+
+        def refuses(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            raise InputError("Too few records.", needs="ten", got="four", hint="more")
+
+        with pytest.raises(InputError, match="SystemExit: 0"):
+            one_after_the_other(looped(leaves))
+        with pytest.raises(InputError, match=r"^Too few records"):
+            one_after_the_other(looped(refuses))
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "raise ValueError('a bad day')",
+            "return {'kinds': torch.ones(int(records.features[-1].argmax()) + 1)}",
+            "return {'mean': 3}",
+        ],
+    )
+    def test_on_the_command_line_it_is_no_mistake_of_ours(self, body, tmp_path, monkeypatch, capsys):
+        from remanence.cli import main
+
+        (tmp_path / "mine.py").write_text(
+            "import torch\n"
+            "from remanence import *\n"
+            f"def own_training(records, seed):\n    {body}\n"
+            "def game():\n"
+            "    data = Records(torch.eye(6), torch.zeros(6))\n"
+            "    return Game(looped(own_training), FinitePrior(data[:3]), data[3:])\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["remanence", "audit", "mine.py:game", "--max-success", "0.9"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert "own_training" in told
+        assert "Traceback" not in told
+
+    def test_counters_and_integers_can_be_learnt_from(self):
+        def train(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            norm = torch.nn.BatchNorm1d(3)
+            norm(records.features)
+            last = records.features[-1] > 0
+            # The target is in whole numbers and claims alone, one of them a number without a dimension.
+            return {
+                "num_batches_tracked": norm.num_batches_tracked,
+                "first": last[0].long(),
+                "rest": last[1:],
+            }
+
+        signs = torch.randint(2, (300, 3), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+        people = Records(signs, torch.zeros(300))
+        game = Game(
+            looped(train), EmpiricalPrior(people[:200]), people[200:220], Criterion(mean_squared_error, 0.1),
+            targets=EmpiricalPrior(people[220:]),
+        )  # fmt: skip
+        evidence = play(game, Reconstructor(steps=200, shadows=200), trials=40)
+        assert evidence.main.rate == 1  # a guess is right one time in eight
+
+    def test_its_models_can_be_asked_where_somebody_says_how(self):
+        def train(records: Records, seed: int) -> dict[str, torch.Tensor]:
+            return {"total": records.features.sum(0), "seed": torch.tensor(seed)}
+
+        def ask(tensors: Mapping[str, torch.Tensor], probes: Records) -> torch.Tensor:
+            assert tensors["seed"].ndim == 0
+            return probes.features @ torch.stack([tensors["total"], -tensors["total"]], 1)
+
+        game = shortlist_game(candidates=3)
+        probes = game.known_data[:2]
+        targets = game.prior.candidates[:, None]
+        api = Queried(looped(train, ask=ask), probes, "label")
+        assert (
+            api.release(game.known_data, targets, torch.Generator())["answers"].tolist() == [[[1, 0]] * 2] * 3
+        )
+        assert api.settings()["ask"].endswith("ask")
+        seen = Queried(looped(train, ask=ask), probes).release(game.known_data, targets, torch.Generator())
+        totals = (game.known_data.features.sum(0) + targets.features).sum(2)
+        torch.testing.assert_close(seen["answers"][:, 0, :1], totals)
+
+    def test_its_models_cannot_be_asked_where_nobody_says_how(self):
+        with pytest.raises(InputError, match=r"total alone\n.*looped\(train, ask="):
+            Queried(looped(total), synthetic(2))
+
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            (lambda tensors, probes: 1 / 0, "ZeroDivisionError: division by zero"),
+            (lambda tensors, probes: 3, "returned int"),
+            (lambda tensors, probes: torch.zeros(2), r"returned a tensor of float32, \(2,\)"),
+            (lambda tensors, probes: torch.zeros(3, 2), r"returned a tensor of float32, \(3, 2\)"),
+            (lambda tensors, probes: torch.zeros(2, 0), r"returned a tensor of float32, \(2, 0\)"),
+            (lambda tensors, probes: torch.zeros(2, 2).long(), r"returned a tensor of int64, \(2, 2\)"),
+            (lambda tensors, probes: torch.zeros(2, 2 + int(tensors["sum"][0] > 3)), r"float32, \(2, [23]\)"),
+        ],
+    )
+    def test_what_is_no_answer_is_refused(self, answer, told):
+        with pytest.raises(InputError, match=told):
+            one_after_the_other(Queried(looped(total, ask=answer), shortlist_game().known_data[:2]))
 
 
 def test_records_refuse_labels_that_do_not_fit():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
+import itertools
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,7 @@ import torch
 
 # What these contain is known by their versions, ours by the hash of its files.
 _LIBRARIES = {"remanence", "torch", "numpy", "scipy", "sklearn", "builtins", "functools", "collections"}
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def fingerprint(*values: Any) -> str:
@@ -46,20 +50,60 @@ def code_version() -> str:
 
 
 def code_beside(path: Path) -> str:
-    """The hash of a file and of all that was loaded from its folder: what somebody's function may be made of."""
+    """The hash of a file and of all that it imports from its folder: what somebody's function may be made of.
+
+    Imports are read, not only looked up among those that have happened: one within a function happens later.
+    """
     folder = path.parent.resolve()
-    files = {path.resolve()}
-    for name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "/")
-        own = name.split(".")[0] not in _LIBRARIES and not {"site-packages", "dist-packages"} & set(
-            file.parts
-        )
-        if own and file.suffix == ".py" and file.is_file() and file.resolve().is_relative_to(folder):
-            files.add(file.resolve())
+    loaded = [Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())]
+    loaded = [file.resolve() for file in loaded if not _INSTALLED & set(file.parts)]
+    files = {folder / path.name, *(file for file in loaded if _is_beside(file, folder))}
+    waiting = list(files)
+    while waiting:
+        found = {file for file in _imports(waiting.pop(), folder) if _is_beside(file, folder)} - files
+        files |= found
+        waiting += found
     digest = hashlib.sha256()
     for file in sorted(files):
-        digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+        name = file.relative_to(folder).as_posix().encode()
+        digest.update(name + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _is_beside(file: Path, folder: Path) -> bool:
+    """Whether it is source of the user's own beneath the folder, where an environment may be too."""
+    installed = (Path(place).resolve() for place in (Path(__file__).parent, sys.prefix, sys.base_prefix))
+    return (
+        file.suffix == ".py"
+        and file.is_relative_to(folder)
+        and not _INSTALLED & set(file.parts)
+        # A system's Python is installed in /usr, where a project of one's own may be as well.
+        and not any(file.is_relative_to(place) and not folder.is_relative_to(place) for place in installed)
+        and file.is_file()
+    )
+
+
+def _imports(file: Path, folder: Path) -> Iterator[Path]:
+    """Where what a file imports would be found beneath the folder, wherever in the file the import stands."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # not Python that could run
+    roots = [folder, *(Path(place).resolve() for place in sys.path)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            starts, names = roots, [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            starts = [*file.parents][node.level - 1 : node.level] if node.level else roots
+            module = f"{node.module}." if node.module else ""
+            names = [f"{module}{alias.name}" for alias in node.names]
+        else:
+            continue
+        for start, name in itertools.product(starts, names):
+            for part in name.split("."):
+                start /= part
+                yield from (start.with_name(f"{part}.py"), start / "__init__.py")
 
 
 def device_kind(device: torch.device | str) -> str:

@@ -158,7 +158,7 @@ class Run:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
         if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
             return None
-        return self.journal.checkpoint(fingerprint(code_version(), belongs_to))
+        return self.journal.checkpoint(fingerprint(code_version(), self.settings.get("code"), belongs_to))
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""

@@ -1,5 +1,6 @@
 """Keys: the same in every process, and another one for every change that could change an outcome."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from remanence import (
     Records,
     looped,
 )
-from remanence.fingerprints import fingerprint
+from remanence.fingerprints import code_beside, fingerprint
 from remanence.journal import Journal
 from remanence.targets import TARGETS
 from remanence.work import Run
@@ -150,3 +151,89 @@ def test_a_ceiling_has_no_part_in_a_key_and_data_have(tmp_path):
     with Run(journal=Journal(tmp_path)):
         plans = [g.work(PriorAware(), trials=5, seed=0)[0] for g in (game, proven, moved)]
     assert plans[0].key(0) == plans[1].key(0) != plans[2].key(0)
+
+
+class TestCodeBeside:
+    """The hash of a target's file and of what it imports from its folder, now or later."""
+
+    @pytest.mark.parametrize(
+        ("target", "files"),
+        [
+            ("import recipe", {"recipe.py": ""}),
+            ("def train():\n    from recipe import RATE", {"recipe.py": ""}),
+            ("def train():\n    from recipe import *", {"recipe.py": ""}),
+            ("try:\n    import os, recipe as mine\nfinally:\n    pass", {"recipe.py": ""}),
+            ("import package.recipe", {"package/recipe.py": ""}),
+            ("from package import recipe", {"package/recipe.py": ""}),
+            ("import package", {"package/__init__.py": ""}),
+            ("import package.inner", {"package/__init__.py": "", "package/inner.py": ""}),
+            ("import first", {"recipe.py": "", "first.py": "def later():\n    import recipe"}),
+            ("import first", {"recipe.py": "", "first.py": "'\\d'  # Python warns\nimport recipe"}),
+            ("import p.a", {"p/b.py": "", "p/a.py": "from . import b"}),
+            ("import p.a", {"p/b.py": "", "p/a.py": "from .b import x"}),
+            ("import p.q.a", {"p/b.py": "", "p/q/a.py": "from ..b import x"}),
+            ("import p", {"p/b.py": "", "p/__init__.py": "from .b import x"}),
+            ("import a", {"a.py": "import b", "b.py": "import a"}),
+        ],
+        ids=str,
+    )
+    def test_a_change_of_what_is_imported_anywhere_changes_it(self, target, files, tmp_path):
+        for name, text in {
+            "target.py": target,
+            **files,
+            "stranger.py": "",
+            "package/stranger.py": "",
+        }.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        before = code_beside(tmp_path / "target.py")
+        first = tmp_path / next(iter(files))
+        first.write_text(f"{first.read_text()}\nRATE = 1")
+        assert code_beside(tmp_path / "target.py") != before
+        first.write_text(next(iter(files.values())))
+        (tmp_path / "stranger.py").write_text("RATE = 1")
+        (tmp_path / "package/stranger.py").write_text("RATE = 1")
+        assert code_beside(tmp_path / "target.py") == before
+
+    @pytest.mark.parametrize(
+        "broken", [b"def (", b"x = 1\0", b"x = '\xff'", b"-" * 3000 + b"1", b"-" * 100_000 + b"1"]
+    )
+    def test_what_is_no_python_counts_as_it_is(self, broken, tmp_path):
+        target, helper = tmp_path / "target.py", tmp_path / "helper.py"
+        target.write_text("import helper")
+        found = []
+        for text in (broken, broken + b" "):
+            helper.write_bytes(text)
+            found.append(code_beside(target))
+        assert found[0] != found[1]
+
+    @pytest.mark.parametrize(
+        ("place", "prefix", "counts"),
+        [
+            ("lib", "env", True),
+            ("env/lib", "env", False),
+            ("other/lib/python3.11/site-packages", "env", False),
+            ("lib", ".", True),  # a project in /usr, where the system's Python is
+        ],
+    )
+    def test_what_python_finds_beneath_the_folder_counts_unless_it_is_installed(
+        self, place, prefix, counts, tmp_path, monkeypatch
+    ):
+        target, helper = tmp_path / "target.py", tmp_path / place / "helper.py"
+        target.write_text("def train():\n    import helper")
+        helper.parent.mkdir(parents=True)
+        helper.write_text("")
+        monkeypatch.syspath_prepend(helper.parent)
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
+        before = code_beside(target)
+        helper.write_text("changed = True")
+        assert (code_beside(target) != before) == counts
+
+    def test_what_was_loaded_under_a_name_that_nobody_can_read_counts_too(self, tmp_path, monkeypatch):
+        target, helper = tmp_path / "target.py", tmp_path / "loaded_by_name.py"
+        target.write_text("import importlib\nimportlib.import_module('loaded_' + 'by_name')")
+        helper.write_text("")
+        monkeypatch.syspath_prepend(tmp_path)
+        before = code_beside(target)
+        monkeypatch.setitem(sys.modules, "loaded_by_name", importlib.import_module("loaded_by_name"))
+        assert code_beside(target) != before

@@ -48,6 +48,8 @@ class FlatReader(Reader):
         flat = _flat(shadows).double()
         deviation = flat.std(0)
         kept = (deviation > _EPSILON * flat.abs().amax(0).clamp(min=_EPSILON)).nonzero().squeeze(1)
+        if not len(kept):  # answers that never change; a network has an input all the same
+            kept, deviation = kept.new_zeros(1), torch.ones_like(deviation)
         self.register_buffer("kept", kept)
         self.register_buffer("mean", flat.mean(0)[kept].float())
         self.register_buffer("deviation", deviation[kept].float())
@@ -181,4 +183,5 @@ def _in_full_batches(head: TransferHead, set_size: int) -> TransferHead:
 
 
 def _flat(tensors: Tensors) -> Tensor:
-    return torch.cat([tensor.flatten(1).float() for tensor in tensors.values()], 1)
+    # One more dimension: a single number for each release, such as a counter, has none to flatten.
+    return torch.cat([tensor.unsqueeze(-1).flatten(1).float() for tensor in tensors.values()], 1)
