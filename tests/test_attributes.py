@@ -4,10 +4,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_diabetes
 
-from remanence import InputError, Reconstructor, Records, Table, Weights, infer_attributes, looped
+from remanence import (
+    GLM,
+    Gaussian,
+    InputError,
+    Reconstructor,
+    Records,
+    Table,
+    Weights,
+    infer_attributes,
+    looped,
+)
 from remanence.attributes import _compare, _regressed
 from remanence.mechanisms.disclosed import Disclosed
+from remanence.records import concatenate
 
 QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
 
@@ -131,9 +143,10 @@ def test_gaps_are_named(name):
         (({"a": [1, 2], "y": [1]}, "y"), "cannot be read"),
         (([1, 2], "y"), "cannot be read"),
         (({"a": list(map(str, range(200))), "y": [0] * 200}, "y"), "too many categories"),
-        (({"a": [0] * 200, "y": range(200)}, "y"), "no class"),
+        (({"a": [0] * 200, "y": list(map(str, range(200)))}, "y"), "no class"),
+        ((pd.DataFrame([[1, 2, 0], [3, 4, 1]], columns=[1, "1", "y"]), "y"), "same name"),
     ],
-    ids=str,
+    ids=["label", "lengths", "list", "categories", "classes", "names"],
 )
 def test_tables_that_cannot_be_used_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
@@ -159,3 +172,125 @@ def test_columns_that_are_not_there_are_refused():
 def test_a_table_without_rows_is_refused():
     with pytest.raises(InputError, match="is empty"):
         Table.read({"a": [], "y": []}, label="y")
+
+
+@pytest.mark.parametrize(
+    "labels", [[0.5 * i for i in range(4)], range(1000, 1150)], ids=["fractions", "many"]
+)
+def test_the_numbers_of_a_regression_stay_numbers(labels):
+    table, records = Table.read({"a": np.arange(len(labels)), "y": labels}, label="y")
+    assert table.classes == ()
+    assert records.labels.tolist() == list(labels)
+    assert table.encode({"a": [1], "y": [3.25]}).labels.tolist() == [3.25]
+    with pytest.raises(InputError, match="'y' has no numbers"):
+        table.encode({"a": [1], "y": ["high"]})
+
+
+def test_a_few_whole_numbers_are_classes_and_so_are_others_that_are_named():
+    table, records = Table.read({"a": [1, 2, 3], "y": [4.0, 9.0, 4.0]}, label="y")
+    assert (table.classes, records.labels.tolist()) == ((4.0, 9.0), [0, 1, 0])
+    table, records = Table.read({"a": [1, 2, 3], "y": [0.5, 1.5, 0.5]}, label="y", categorical=["y"])
+    assert (table.classes, records.labels.tolist()) == ((0.5, 1.5), [0, 1, 0])
+
+
+def test_names_may_be_numbers():
+    frame = pd.DataFrame([[1.0, 5, 0], [2.0, 6, 1]])
+    table, records = Table.read(frame, label=2, categorical=[1])
+    assert [column.name for column in table.columns] == ["0", "1"]
+    assert table.places([1]) == table.places(["1"]) == (1, 2)
+    assert table.error([0, 1])(records, records).tolist() == [0, 0]
+    with pytest.raises(InputError, match="no column 7"):
+        table.column(7)
+
+
+def test_a_second_table_is_read_in_the_units_and_categories_of_the_first():
+    frame = pd.DataFrame(people(60)).astype({"blood": "category"})
+    table, records = Table.read(frame, label="ill")
+    rest = frame[40:].sample(frac=1.0, axis=1, random_state=0)  # columns in another order
+    again = table.encode(rest)
+    assert torch.equal(again.features, records.features[40:])
+    assert torch.equal(again.labels, records.labels[40:])
+    of_one_group = table.encode(frame[frame["blood"] == "A"])
+    assert of_one_group.features.shape[1] == 6
+    assert of_one_group.features[:, 3].min() == 1  # after 0 in the alphabet
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blood": ["A", "AB"]}, "'blood' has categories that the first table has not(.|\n)*got:   AB"),
+        ({"ill": [0, 2]}, "'ill' has categories that the first table has not(.|\n)*got:   2"),
+        ({"age": ["old", "young"]}, "'age' has no numbers"),
+        ({"shoe": [40, 41]}, "other columns(.|\n)*unknown: shoe"),
+        ({"luck": None}, "other columns(.|\n)*missing: luck"),
+        ({"luck": [1.0, float("nan")]}, "'luck' has gaps"),
+    ],
+)
+def test_a_second_table_that_does_not_fit_the_first_is_refused(change, message):
+    table, _ = Table.read(people(60), label="ill")
+    columns = {**{name: values[:2] for name, values in people(60).items()}, **change}
+    with pytest.raises(InputError, match=message):
+        table.encode({name: values for name, values in columns.items() if values is not None})
+
+
+def test_a_regression_of_numbers_gives_columns_away():
+    frame = load_diabetes(scaled=False, as_frame=True).frame.sample(frac=1.0, random_state=0)
+    table, held = Table.read(frame[:300], label="target", categorical=["sex"])
+    (sex,) = infer_attributes(
+        GLM(Gaussian()),
+        table,
+        known_data=held[:60],
+        public=held[60:],
+        targets=table.encode(frame[300:]),
+        hidden=["sex"],
+        attack=Reconstructor(shadows=500, steps=300),
+    )
+    assert sex.inferred.trials == 142
+    assert sex.p_value < 0.01
+
+
+def test_a_number_as_label_imputes_what_depends_on_it():
+    generator = torch.Generator().manual_seed(0)
+    given, labels = torch.randn(300, 1, generator=generator), 50 + 9 * torch.randn(300, generator=generator)
+    records = Records(torch.cat([given, given + (labels[:, None] - 50) / 9], 1), labels.double())
+    found = _regressed(records[:200], records[200:], [0])
+    torch.testing.assert_close(found, records[200:].flat, atol=0.1, rtol=0)
+
+
+def asked(**changes):
+    table, records = Table.read(people(60), label="ill")
+    parts = {"known_data": records[:20], "public": records[20:40], "targets": records[40:], "hidden": ["age"]}
+    return infer_attributes(Disclosed(None, (0,)), table, **{**parts, **changes})
+
+
+@pytest.mark.parametrize("name", ["known_data", "public", "targets"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        pd.DataFrame(people(20)),
+        Records(torch.zeros(3, 2), torch.zeros(3)),
+        Records(torch.zeros(0, 6), torch.zeros(0)),
+    ],
+    ids=["none", "frame", "width", "empty"],
+)
+def test_what_are_no_records_of_the_table_is_refused(name, wrong):
+    with pytest.raises(InputError, match=f"The {name} cannot be used"):
+        asked(**{name: wrong})
+
+
+@pytest.mark.parametrize("hidden", ["age", None])
+def test_hidden_columns_come_as_a_list(hidden):
+    with pytest.raises(InputError, match="nothing to infer"):
+        asked(hidden=hidden)
+
+
+@pytest.mark.parametrize("name", ["known_data", "public"])
+def test_targets_that_the_adversary_holds_are_refused(name):
+    _, records = Table.read(people(60), label="ill")
+    with pytest.raises(InputError, match=f"also in {name}(.|\n)*1 of 20 targets"):
+        asked(**{name: records[20:41]})
+    twin = Records(records.features[39:41], 1 - records.labels[39:41])
+    hasty = Reconstructor(shadows=20, steps=1, batch=4, width=8)
+    (found,) = asked(**{name: concatenate([records[:20], twin])}, attack=hasty)
+    assert found.inferred.trials == 20  # the same columns with another label are somebody else

@@ -3,7 +3,7 @@
 import pytest
 
 from conftest import pictures
-from remanence import InputError, TransferHead, private_recipe
+from remanence import InputError, Records, TransferHead, private_recipe
 from remanence.calibration import noise_for_epsilon
 
 POOL, TEST = pictures(300), pictures(150, seed=3)
@@ -47,3 +47,27 @@ def test_noise_costs_accuracy_and_much_noise_costs_more(choice):
 def test_what_has_no_private_recipe_is_refused():
     with pytest.raises(InputError, match="no private recipe"):
         private_recipe(TransferHead(3, 20, hidden=4), POOL, TEST, epsilon=1.0)
+
+
+EMPTY = Records(POOL.features[:0], POOL.labels[:0], embedding=POOL.embedding[:0])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("pool", wrong) for wrong in (EMPTY, None, "pool")),
+        *(("validation", wrong) for wrong in (EMPTY, None, "validation")),
+        *(("epsilon", wrong) for wrong in (0.0, -1.0, float("nan"), float("inf"), "8")),
+        *(("delta", wrong) for wrong in (0.0, 1.0, "small")),
+        *(("per_class", wrong) for wrong in ("2", (1, 1, "2"), 1.5)),
+        *(("heads", wrong) for wrong in ("60", 60.5)),
+        ("seed", "0"),
+        ("recipe", "sgd"),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_what_cannot_be_used_is_named_before_a_head_is_trained(name, wrong, monkeypatch):
+    monkeypatch.setattr(TransferHead, "release", lambda *_: pytest.fail("a head was trained"))
+    arguments = {"recipe": RECIPE, "pool": POOL, "validation": TEST, "epsilon": 10.0, name: wrong}
+    with pytest.raises(InputError, match=f"The {name} cannot be used"):
+        private_recipe(**arguments)

@@ -6,7 +6,7 @@ beside the one of imputation without the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ from remanence.records import Records, concatenate
 from remanence.releases import Release
 from remanence.rounds import stream
 from remanence.statistics import SuccessRate
-from remanence.tables import Column, Table
+from remanence.tables import MOST_CATEGORIES, Column, Table
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def infer_attributes(
     known_data: Records,
     public: Records,
     targets: Records,
-    hidden: Sequence[str],
+    hidden: Sequence[Hashable],
     tolerance: float = 0.25,
     attack: Attack | None = None,
     seed: int = 0,
@@ -64,18 +64,20 @@ def infer_attributes(
     """Train on the known data and each target in turn, and find the hidden columns from the release and the others.
 
     The adversary knows the training, `known_data`, records like the targets (`public`), and all columns of the target
-    but the hidden ones; no target may be among the records that he holds. A number counts as found within `tolerance`
-    standard deviations, a category if it is right.
+    but the hidden ones; a target among the records that he holds is refused. All records are those of one table
+    (`Table.read`, `Table.encode`). A number counts as found within `tolerance` standard deviations, a category if it is
+    right.
     """
-    if isinstance(hidden, str) or len(targets) == 0:
+    _check_records(table, {"known_data": known_data, "public": public, "targets": targets})
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
         raise InputError(
             "There is nothing to infer.",
-            needs="a list of names of columns, and at least one target",
-            got=f"hidden={hidden!r}, {len(targets)} targets",
+            needs="a list of names of columns",
+            got=f"hidden={hidden!r}"[:200],
             hint="hidden=['age']",
         )
     columns = [table.column(name) for name in hidden]
-    given = table.places([column.name for column in table.columns if column.name not in set(hidden)])
+    given = table.places([column.name for column in table.columns if column not in columns])
     if not columns or not given or not 0 < tolerance < 1:
         raise InputError(
             "There is nothing to infer, or nothing to infer it from.",
@@ -84,6 +86,7 @@ def infer_attributes(
             got=f"{len(columns)} hidden, {len(table.columns) - len(columns)} given, tolerance {tolerance}",
             hint="hidden=['age']",
         )
+    _check_strangers(targets, {"known_data": known_data, "public": public})
     attack = Reconstructor(shadows=2000, steps=1000) if attack is None else attack
     known_data, public, targets = (records.to(device) for records in (known_data, public, targets))
     guesses = []
@@ -102,6 +105,43 @@ def infer_attributes(
     return [_compare(column, targets.flat, guesses, public.flat, tolerance) for column in columns]
 
 
+def _check_records(table: Table, records: Mapping[str, Records]) -> None:
+    """Refuse what are not the table's records, before any time is spent."""
+    for name, each in records.items():
+        if not isinstance(each, Records) or len(each.batch_shape) != 1 or len(each) == 0:
+            got = f"{len(each)} of them" if isinstance(each, Records) else type(each).__name__
+        elif each.flat.shape[1] != table.width:
+            got = f"records of {each.flat.shape[1]} features"
+        else:
+            continue
+        raise InputError(
+            f"The {name} cannot be used.",
+            needs=f"Records of the table's {table.width} features, at least one",
+            got=got,
+            hint="table, records = Table.read(frame, label=...), and table.encode(other) for another frame",
+        )
+
+
+def _check_strangers(targets: Records, held: Mapping[str, Records]) -> None:
+    """Refuse targets that the adversary holds already: finding those would be no leak."""
+    asked = _rows(targets)
+    for name, records in held.items():
+        known = set(_rows(records))
+        shared = sum(row in known for row in asked)
+        if shared:
+            raise InputError(
+                f"Some targets are also in {name}.",
+                needs="targets that the adversary does not hold",
+                got=f"{shared} of {len(asked)} targets with the same features and label there",
+                hint="split the records: records[:100], records[100:350], records[350:]",
+            )
+
+
+def _rows(records: Records) -> list[tuple[float, ...]]:
+    values = torch.cat([records.flat.double(), records.labels.double()[:, None]], 1)
+    return [tuple(row) for row in values.tolist()]
+
+
 def _compare(
     column: Column, targets: Tensor, guesses: Sequence[Tensor], public: Tensor, tolerance: float
 ) -> Attribute:
@@ -118,14 +158,24 @@ def _compare(
 
 def _regressed(held: Records, targets: Records, given: list[int]) -> Tensor:
     """All columns from the given ones and the label, by a ridge regression on all records that the adversary holds."""
-    classes = torch.unique(held.labels)
     known, asked = (
-        torch.cat([each.flat[:, given], (each.labels[:, None] == classes).to(each.flat)], 1).double()
+        torch.cat([each.flat[:, given].double(), _label_columns(held.labels, each.labels)], 1)
         for each in (held, targets)
     )
     penalty = torch.eye(known.shape[1], dtype=known.dtype, device=known.device)
     solved = torch.linalg.solve(known.T @ known + penalty, known.T @ held.flat.double())
     return (asked @ solved).to(targets.flat.dtype)
+
+
+def _label_columns(held: Tensor, labels: Tensor) -> Tensor:
+    """A column for each class, or a constant where there are too many to be classes; numbers themselves beside it."""
+    classes = torch.unique(held)
+    few = len(classes) <= MOST_CATEGORIES
+    columns = (labels[:, None] == classes if few else torch.ones_like(labels)[:, None]).double()
+    if not held.is_floating_point():
+        return columns
+    number = (labels.double() - held.double().mean()) / held.double().std(correction=0).clamp(min=1e-30)
+    return torch.cat([columns, number[:, None]], 1)
 
 
 def _best_guess(column: Column, public: Tensor, tolerance: float) -> Tensor:

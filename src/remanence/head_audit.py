@@ -18,7 +18,7 @@ from remanence.head_ceiling import head_ceiling
 from remanence.mechanisms.heads import TransferHead, embed
 from remanence.priors import StratifiedPrior
 from remanence.records import Records
-from remanence.released_head import HeadWeights, KeptAttack, expose_head, read_head
+from remanence.released_head import HeadWeights, KeptAttack, expose_head, read_head, require_one_guess
 from remanence.rounds import stream
 from remanence.verdict import Policy
 
@@ -57,7 +57,8 @@ def audit_head(
     rest. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
 
     `released` is the head that you are about to publish: its module, its state dict or a file of it. The same attack
-    is then held against that very head, and `exposed_pictures(result)` tells which picture of each class came back.
+    is then held against that very head, and `exposed_pictures(result)` tells which picture of each class came back, and
+    where there are too few public pictures to tell.
     The verdict still rests on all trials. Without `sizes_known` the adversary has to infer from a head how many
     pictures of each class there were: from the released one, or from one trained for it.
     """
@@ -68,6 +69,8 @@ def audit_head(
             got="both",
             hint="leave per_class out",
         )
+    if released is not None:
+        require_one_guess(attacks or [])
     game = head_game(
         backbone_or_features,
         images,

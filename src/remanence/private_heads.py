@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 
 import torch
 
@@ -63,6 +65,15 @@ def private_recipe(
     Every accuracy is the mean over `heads` heads on sets from `pool`, asked about `validation`. Both must be public:
     a choice that looks at private pictures is not covered by ε.
     """
+    _check_records({"pool": pool, "validation": validation})
+    _check_numbers(epsilon, delta, per_class, heads, seed)
+    if not isinstance(recipe, TransferHead):
+        raise InputError(
+            "The recipe cannot be used.",
+            needs="a TransferHead",
+            got=type(recipe).__name__,
+            hint="TransferHead(classes, epochs, learning_rate)",
+        )
     if recipe.hidden is not None or recipe.optimizer != "sgd" or recipe.class_weights is not None:
         raise InputError(
             "There is no private recipe for this head.",
@@ -110,3 +121,45 @@ def private_recipe(
     rates = [factor * noisy.learning_rate for factor in _FACTORS]
     final = best(5, (replace(noisy, learning_rate=r) for r in rates))
     return PrivateRecipe(final.head, epsilon, allowed, measure(5, final.head, fresh=1).accuracy, tuple(tried))
+
+
+def _check_records(records: Mapping[str, Records]) -> None:
+    """Refuse what no head can be trained on or asked about."""
+    for name, each in records.items():
+        if not isinstance(each, Records) or len(each) == 0:
+            raise InputError(
+                f"The {name} cannot be used.",
+                needs="Records, at least one",
+                got="none" if isinstance(each, Records) else type(each).__name__,
+                hint="embed(Records(pictures, labels), backbone)",
+            )
+
+
+def _check_numbers(
+    epsilon: float, delta: float | None, per_class: int | tuple[int, ...], heads: int, seed: int
+) -> None:
+    """Refuse these before hundreds of heads are trained for nothing."""
+    counts = per_class if isinstance(per_class, tuple) else (per_class,)
+    checks = {
+        "epsilon": (epsilon, isinstance(epsilon, Real) and 0 < epsilon < math.inf, "a finite number above 0"),
+        "delta": (
+            delta,
+            delta is None or (isinstance(delta, Real) and 0 < delta < 1),
+            "a number above 0 and below 1, or None",
+        ),
+        "per_class": (
+            per_class,
+            all(isinstance(count, Integral) for count in counts),
+            "a whole number, or a tuple with one for each class",
+        ),
+        "heads": (heads, isinstance(heads, Integral), "a whole number"),
+        "seed": (seed, isinstance(seed, Integral), "a whole number"),
+    }
+    for name, (value, allowed, needs) in checks.items():
+        if not allowed:
+            raise InputError(
+                f"The {name} cannot be used.",
+                needs=needs,
+                got=f"{value!r}"[:200],
+                hint="private_recipe(recipe, pool, validation, epsilon=10.0)",
+            )

@@ -17,6 +17,7 @@ from remanence.report.figures import dots, errors, line, roc
 from remanence.report.formats import FORMATS
 from remanence.report.gallery import gallery_page
 from remanence.report.html import card, index, report
+from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths
 from remanence.report.writing import GALLERY, write_report
@@ -172,7 +173,13 @@ def test_errors_relative_to_the_public_have_a_curve_and_a_rate_of_their_own():
     evidence = replace(
         found.strongest, arrays={name: torch.from_numpy(each) for name, each in arrays.items()}
     )
-    relative = replace(found, evidence=(evidence,))
+
+    def by(error):
+        model = {**found.threat_model, "criterion": {**found.threat_model["criterion"], "error": error}}
+        return replace(found, evidence=(evidence,), threat_model=model)
+
+    relative = by("mean squared error")
+    assert ", relative" not in Page(report(by("euclidean distance"))).text  # the public's is a squared error
     assert f"{evidence.attack}, relative" in Page(roc(relative)).text
     assert re.search(r"; 1000\s\(99[\d.]+\sto\s1000\), relative", Page(report(relative)).text)
     del evidence.arrays["public_error"]
@@ -216,6 +223,67 @@ def test_the_unluckiest_records_and_classes_come_first():
     assert all(row.rate.confidence == pytest.approx(0.975) for row in by_class)
     assert "class by class" in Page(report(found)).text
     assert records(result(Verdict.PROTECTED)) == []
+
+
+def with_released(found: AuditResult, public: int, classes: int = 3) -> AuditResult:
+    """The same result with a released head: class 0 came back, class 1 is like everybody, the others are far away."""
+    threshold = found.threat_model["criterion"]["threshold"]
+    arrays = {
+        "class": torch.arange(classes),
+        "picture": torch.arange(classes) + 40,
+        "error": threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
+        "as_close": torch.tensor([0, 7, *[3] * (classes - 2)]),
+        "public": torch.full((classes,), public),
+        "own": torch.ones(classes, dtype=torch.int64),
+    }
+    released = {f"released_{name}": values for name, values in arrays.items()}
+    best = found.strongest
+    return replace(found, evidence=(replace(best, arrays={**best.arrays, **released}),))
+
+
+def cells(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table that follows a heading."""
+    body = page.split(heading, 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    return [
+        [Page(cell).text for cell in re.findall(r"<t[hd][ >].*?</t[hd]>", row)]
+        for row in body.split("<tr>")[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("public", "chance", "verdict"), [(99, "0.01", "yes"), (9, "0.1", "undecided: 59 public pictures needed")]
+)
+def test_the_very_head_has_a_row_for_each_class(public, chance, verdict):
+    found = with_released(result(Verdict.EXPOSED), public)
+    first, second, third = cells(report(found), "<h2>This very head</h2>")
+    threshold = found.threat_model["criterion"]["threshold"]
+    assert first == ["0", "40", f"{0.1 * threshold:.3g}", f"0 of {public}", chance, verdict]
+    assert second[:2] + second[3:4] + second[5:] == ["1", "41", f"7 of {public}", "no"]
+    assert third[:2] + third[5:] == ["2", "42", "no"]
+    text = summary(found)
+    assert "**This very head**" in text
+    assert f"| 0 | 40 | {0.1 * threshold:.3g} | 0 of {public} | {chance} | {verdict} |" in text
+    assert text.index("| 0 | 40 |") < text.index("| 1 | 41 |") < text.index("| 2 | 42 |")
+
+
+def test_without_a_released_head_there_is_no_word_of_it():
+    for name in ("html", "markdown"):
+        assert "This very head" not in outputs(Verdict.EXPOSED)[name]
+
+
+def test_a_summary_of_many_classes_still_fits_a_pull_request():
+    text = summary(with_released(result(Verdict.EXPOSED), 99, classes=100))
+    assert len(text.splitlines()) <= 60
+    assert "And 80 more classes" in text
+
+
+@pytest.mark.parametrize("name", ["html", "markdown"])
+def test_the_very_head_brings_no_script_and_no_picture_along(name):
+    found = poisoned(with_released(result(Verdict.EXPOSED), 99))
+    page = FORMATS[name](found)
+    assert "This very head" in page
+    assert "<script" not in page
+    assert "<img" not in page
 
 
 def test_the_noise_that_would_change_the_verdict_does():

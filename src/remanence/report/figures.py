@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remanence.auditing import AuditResult
+from remanence.errors import mean_squared_error
 from remanence.evidence import Evidence
 from remanence.report import words
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
@@ -80,7 +81,7 @@ def dots(result: AuditResult) -> str:
 
 def errors(result: AuditResult) -> str | None:
     """How closely the targets came back, with the control beside them; None if there is nothing between."""
-    found, criterion = curves(result.strongest).get(""), result.threat_model["criterion"]
+    found, criterion = curves(result, result.strongest).get(""), result.threat_model["criterion"]
     if found is None:
         return None
     sides = [
@@ -112,7 +113,7 @@ def roc(result: AuditResult) -> str | None:
     drawn = {
         f"{evidence.attack}{kind}": (_kept(*one.curve()), dash, 0.8 if kind else 1.6)
         for evidence, dash in zip(ranked, dashes, strict=False)
-        for kind, one in curves(evidence).items()
+        for kind, one in curves(result, evidence).items()
     }
     if not drawn:
         return None
@@ -134,7 +135,7 @@ def roc(result: AuditResult) -> str | None:
     return picture("roc", label, draw, height=2.8, width=4.6)
 
 
-def curves(evidence: Evidence) -> dict[str, Roc]:
+def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:
     """The ROC of an attack by its error and, where its reconstructions were held against the public, by the error over
     the public's; none without errors, or where a guess is right or wrong and nothing between.
     """
@@ -145,7 +146,8 @@ def curves(evidence: Evidence) -> dict[str, Roc]:
         return {}
     found = {"": Roc(errors.numpy(), controls.numpy())}
     public = evidence.arrays.get("public_error")
-    if public is not None and public.shape == errors.shape:
+    comparable = result.threat_model["criterion"]["error"] == mean_squared_error.name  # as the public's is
+    if comparable and public is not None and public.shape == errors.shape:
         found[", relative"] = Roc((errors / public).numpy(), (controls / public).numpy())
     return found
 

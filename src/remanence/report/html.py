@@ -11,6 +11,7 @@ from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.evidence import Evidence
+from remanence.released_head import exposed_pictures
 from remanence.report import exposure, figures, words
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
@@ -49,13 +50,14 @@ def report(result: AuditResult) -> str:
         words=words,
         caveats=raised,
         catalogue=CATALOGUE,
-        rates={evidence.attack: _true_positives(evidence) for evidence in result.evidence},
+        rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},
         seconds={name: f"{value:.1f}" for name, value in result.environment.get("seconds", {}).items()},
         dots=figures.dots(result),
         roc=figures.roc(result),
         errors=figures.errors(result),
         classes=exposure.classes(result),
         records=exposure.records(result),
+        pictures=exposed_pictures(result),
         remedies=remedies(result),
         command=line,
         python=python,
@@ -87,10 +89,10 @@ def _card(result: AuditResult, *, style: str = "") -> str:
     )
 
 
-def _true_positives(evidence: Evidence) -> str:
+def _true_positives(result: AuditResult, evidence: Evidence) -> str:
     """The share of targets found where 1 in 100 strangers is taken for one, where there are errors to order."""
     texts = []
-    for kind, curve in figures.curves(evidence).items():
+    for kind, curve in figures.curves(result, evidence).items():
         found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
         text = f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
         texts.append(text + kind)

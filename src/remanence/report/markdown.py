@@ -8,8 +8,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from remanence.auditing import AuditResult
+from remanence.released_head import exposed_pictures
 from remanence.report import words
 from remanence.report.tables import thousandths
+
+_SHOWN = 20  # classes; a summary fits a pull request
 
 
 def summary(result: AuditResult) -> str:
@@ -38,10 +41,32 @@ def summary(result: AuditResult) -> str:
         f"{plain(words.scope(result))} {plain(words.counts(result))}",
         table(("attack", "recovered in 1000", "control", "guess"), rows),
         "**Proven**\n\n" + "\n".join(ceilings) if ceilings else "No proven bound covers this training.",
+        *_released(result),
         *(["**Caveats**\n\n" + "\n".join(caveats)] if caveats else []),
         f"{words.DECISION} Seed {result.seed}, remanence {plain(result.environment['packages']['remanence'])}.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _released(result: AuditResult) -> list[str]:
+    """The head that is about to be published, class by class, where there was one."""
+    pictures = exposed_pictures(result)
+    if not pictures:
+        return []
+    rows = [
+        (
+            str(picture.label),
+            str(picture.picture),
+            f"{picture.error:.3g}",
+            f"{picture.as_close.successes} of {picture.as_close.trials}",
+            f"{picture.by_chance:.2g}",
+            words.came_back(picture),
+        )
+        for picture in pictures[:_SHOWN]
+    ]
+    more = [f"And {len(pictures) - _SHOWN} more classes, further away."] if len(pictures) > _SHOWN else []
+    headings = ("class", "picture", "error", "public pictures as close", "by chance", "came back")
+    return [f"**This very head**\n\n{plain(words.released(result))}", table(headings, rows), *more]
 
 
 def model_card(result: AuditResult) -> str:

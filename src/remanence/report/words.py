@@ -11,6 +11,7 @@ from remanence.caveats import Caveat
 from remanence.evidence import Evidence
 from remanence.priors import Baseline
 from remanence.references import bibliography
+from remanence.released_head import PictureExposure
 from remanence.report.tables import thousandths
 from remanence.statistics import SuccessRate
 
@@ -88,6 +89,24 @@ def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
 def findings(evidence: Evidence) -> list[str]:
     """The further numbers that an evidence proves, each with its name."""
     return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in evidence.findings.items()]
+
+
+def released(result: AuditResult) -> str:
+    """What the table about the released head shows."""
+    return (
+        f"What {result.strongest.attack} drew of each class from the very head that is about to be published, and "
+        "which of your pictures is closest to it, by its position. That one came back if it is within the threshold "
+        "and, by more than chance, closer than public pictures that nothing was learned from: of those that came "
+        "back, one in twenty is expected to be there by chance, if your pictures and the public ones are draws of one "
+        "kind."
+    )
+
+
+def came_back(picture: PictureExposure) -> str:
+    """Whether a picture came back, or what it takes to tell."""
+    if picture.undecided:
+        return f"undecided: {picture.public_needed} public pictures needed"
+    return "yes" if picture.came_back else "no"
 
 
 def interval(rate: SuccessRate) -> str:
