@@ -14,15 +14,21 @@ import torch
 from remanence import bounds
 from remanence.attacks.attack import Attack
 from remanence.auditing import AuditResult, announce, audit, compatible_attacks
+from remanence.calibration import noise_for_epsilon
 from remanence.exceptions import InputError
 from remanence.game import Game
+from remanence.head_ceiling import head_ceiling
 from remanence.leave_one_out import LeaveOneOut
+from remanence.mechanisms.heads import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
+from remanence.mechanisms.sgd import SGD
 from remanence.membership import Membership
-from remanence.priors import FinitePrior, Prior
+from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior
 from remanence.progress import track
-from remanence.rounds import AnyGame
+from remanence.rounds import AnyGame, stream
 from remanence.verdict import Policy
+
+_MODELS = 100  # whose accuracy is averaged
 
 Setting = str | int | float | bool | None
 Settings = Mapping[str, Setting]
@@ -35,6 +41,9 @@ class Point:
     settings: Settings
     result: AuditResult
     note: str = ""
+    accuracy: tuple[float, float] | None = (
+        None  # of such models on the public records, and twice its standard error
+    )
 
     @property
     def name(self) -> str:
@@ -79,8 +88,8 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
     """The same game at other settings, and what had to be dropped.
 
     Names are those of the mechanism's fields (`noise_multiplier`, `penalty`, `keep`), of the prior's (`counts`,
-    `set_size`), or `known_data` and `candidates`, which shorten those lists. A ceiling is computed anew where
-    one is known for such a mechanism.
+    `set_size`), or `known_data` and `candidates`, which shorten those lists. For heads `epsilon` sets the noise, with
+    δ = N^-1.1 (Maciazek and Allison 2025). A ceiling is computed anew where one is known for such a mechanism.
     """
     if isinstance(game, Membership):
         inner, note = with_settings(game.game, settings)
@@ -98,6 +107,12 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
     changed = game
     for name, value in settings.items():
         changed = _with_setting(changed, name, value)
+    if isinstance(changed, Game) and isinstance(changed.mechanism, TransferHead):
+        own, prior = changed.targets, changed.prior
+        assert isinstance(own, StratifiedPrior)
+        assert isinstance(prior, StratifiedPrior)
+        ceiling = head_ceiling(changed.mechanism, own, prior, changed.criterion)
+        return replace(changed, bounds=() if ceiling is None else (ceiling,)), ""
     if not game.bounds:
         return changed, ""
     try:
@@ -126,8 +141,25 @@ def sweep(
         result = audit(
             changed, attacks, policy=policy, trials=trials, seed=seed, device=device, target=target
         )
-        points.append(Point(settings, result, note))
+        points.append(Point(settings, result, note, _accuracy(changed, seed)))
     return points
+
+
+def _accuracy(game: AnyGame, seed: int) -> tuple[float, float] | None:
+    """The mean accuracy of models on records that they were not trained on: those that the adversary holds."""
+    if not isinstance(game, Game) or not isinstance(game.mechanism, TransferHead | SGD):
+        return None
+    prior, targets = game.prior, game.targets
+    if not isinstance(prior, EmpiricalPrior | StratifiedPrior) or targets is None:
+        return None
+    generator = stream(seed, "accuracy", "cpu")
+    release = game.mechanism.release(game.known_data, targets.sample(_MODELS, generator), generator)
+    answers = game.mechanism.answer(release, prior.records)
+    labels = prior.records.labels.long()
+    if isinstance(game.mechanism, TransferHead):
+        labels = game.mechanism.classes_of(prior.records)
+    shares = (answers.argmax(2) == labels).double().mean(1)
+    return float(shares.mean()), 2 * float(shares.std()) / _MODELS**0.5
 
 
 def _value(text: str) -> Setting:
@@ -140,6 +172,8 @@ def _value(text: str) -> Setting:
 
 def _with_setting(game: Game | LeaveOneOut, name: str, value: Setting) -> Game | LeaveOneOut:
     mechanism: Any = game.mechanism
+    if name == "epsilon" and isinstance(game, Game) and isinstance(mechanism, TransferHead):
+        return replace(game, mechanism=_with_epsilon(mechanism, game.targets, value))
     if name in _fields(mechanism):
         return replace(game, mechanism=replace(mechanism, **{name: _fitting(mechanism, name, value)}))
     if isinstance(game, Game):
@@ -161,6 +195,21 @@ def _with_setting(game: Game | LeaveOneOut, name: str, value: Setting) -> Game |
         got=name,
         hint="`remanence audit TARGET` prints the settings of its training",
     )
+
+
+def _with_epsilon(head: TransferHead, targets: Prior | None, value: Setting) -> TransferHead:
+    """The same recipe with noise for (ε, N^-1.1); with none for an ε of None."""
+    if value is None:
+        return replace(head, noise_multiplier=None)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputError(
+            f"epsilon cannot be {value!r}.", needs="a number above 0, or null", got=repr(value), hint="10"
+        )
+    assert isinstance(targets, StratifiedPrior)
+    noise = noise_for_epsilon(
+        float(value), delta=targets.set_size**-1.1, sample_rate=head.sample_rate, steps=head.steps
+    )
+    return replace(head, noise_multiplier=noise)
 
 
 def _fields(value: Mechanism | Prior | None) -> list[str]:

@@ -3,8 +3,10 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
+import torch
 
 from conftest import dpsgd_game, heads_game, shortlist_game, synthetic
 from remanence import (
@@ -15,9 +17,12 @@ from remanence import (
     Membership,
     Policy,
     PriorAware,
+    Reconstructor,
     bounds,
     play,
 )
+from remanence.calibration import noise_for_epsilon
+from remanence.report.sweep import document, rows, svg
 from remanence.sweeping import grid, parse_axes, sweep, with_settings
 from remanence.targets import digits_noisy_sum
 
@@ -50,8 +55,6 @@ def test_a_ceiling_that_nobody_can_prove_is_dropped_and_said():
 
 
 def with_bound(game):
-    from dataclasses import replace
-
     return replace(game, bounds=(bounds.gaussian(0.25, noise_multiplier=1.0),))
 
 
@@ -141,3 +144,39 @@ def test_the_command_writes_a_table_a_picture_and_every_audit(tmp_path, monkeypa
     code, _, told = command(monkeypatch, capsys, "audit", "--resume", "s")
     assert code == 2
     assert "s: sweep" in told
+
+
+def test_heads_have_an_epsilon_a_ceiling_of_their_own_kind_and_an_accuracy():
+    game = heads_game(per_class=2)
+    game = replace(game, criterion=replace(game.criterion, threshold=0.003))
+    changed, note = with_settings(game, {"epsilon": 1})
+    delta = 6**-1.1  # two records of each of three classes
+    expected = noise_for_epsilon(1.0, delta=delta, sample_rate=1.0, steps=15)
+    assert changed.mechanism.noise_multiplier == expected
+    assert note == ""
+    kappas = [guess.value for guess, _ in changed.prior.class_baselines(changed.criterion)]
+    proven = bounds.of_classes(changed.mechanism, kappas, [2, 2, 2]).success
+    assert changed.bounds[0].success == pytest.approx(proven)
+    assert max(kappas) < proven < 1
+    assert with_settings(changed, {"epsilon": None})[0].bounds == ()
+
+    attack = Reconstructor(steps=20, batch=16, width=8)
+    points = sweep(game, {"epsilon": [None, 0.1]}, [attack], trials=20, policy=Policy(0.999))
+    (plain, plain_error), (noisy, noisy_error) = (point.accuracy for point in points)
+    assert plain - plain_error > noisy + noisy_error
+    release = game.mechanism.release(
+        None, game.targets.sample(200, torch.Generator().manual_seed(5)), torch.Generator().manual_seed(6)
+    )
+    by_hand = game.mechanism.accuracy(release, game.prior.records)
+    assert abs(plain - float(by_hand.mean())) < 4 * plain_error
+    headings, lines = rows(points)
+    assert headings[-2:] == ["TPR at 1 % FPR", "accuracy"]
+    assert lines[0][-1].startswith(f"{1000 * plain:.0f}")
+    assert document(points, {})["points"][1]["accuracy"] == noisy
+    assert "accuracy" in svg(points, "heads")
+
+
+@pytest.mark.parametrize("wrong", ["much", True, -1.0])
+def test_an_epsilon_that_is_none_is_refused(wrong):
+    with pytest.raises(InputError, match="epsilon"):
+        with_settings(heads_game(), {"epsilon": wrong})

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from remanence.report import words
-from remanence.report.svg import ATTACK, CEILING, GUESS, INK, picture
+from remanence.report.figures import curves
+from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
 from remanence.report.tables import thousandths
+from remanence.roc import TruePositiveRate
+from remanence.statistics import SuccessRate
 from remanence.sweeping import Point
 
 if TYPE_CHECKING:
@@ -24,28 +27,56 @@ _SCOPE = (
 
 def document(points: Sequence[Point], about: dict[str, Any]) -> dict[str, Any]:
     """The sweep for machines: the settings and the whole result of each point."""
-    found = [{"settings": dict(p.settings), "note": p.note, "audit": p.result.to_json()} for p in points]
+    found = [
+        {
+            "settings": dict(p.settings),
+            "note": p.note,
+            **({} if p.accuracy is None else {"accuracy": p.accuracy[0], "accuracy_error": p.accuracy[1]}),
+            "audit": p.result.to_json(),
+        }
+        for p in points
+    ]
     return {"schema_version": 1, **about, "points": found}
 
 
 def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
     """Headings, and the cells of each line."""
     headings = [*points[0].settings, "verdict", "attack", "recovered", "control", "guess", "ceiling"]
+    found = [curves(point.result, point.result.strongest).get("") for point in points]
+    more = {
+        "TPR at 1 % FPR": [
+            ""
+            if roc is None
+            else _interval(roc.tpr_at_fpr(0.01, confidence=p.result.strongest.main.confidence))
+            for p, roc in zip(points, found, strict=True)
+        ],
+        "accuracy": ["" if p.accuracy is None else _give_or_take(*p.accuracy) for p in points],
+    }
+    more = {name: cells for name, cells in more.items() if any(cells)}
     lines = []
-    for point in points:
+    for number, point in enumerate(points):
         best, ceiling = point.result.strongest, words.tightest(point.result)
         lines.append(
             [
                 *(str(value) for value in point.settings.values()),
                 str(point.result.verdict),
                 best.attack,
-                f"{thousandths(best.main.rate)} ({thousandths(best.main.lower)} to {thousandths(best.main.upper)})",
+                _interval(best.main),
                 thousandths(best.control.rate),
                 words.guessing(best.baseline),
                 point.note if ceiling is None else thousandths(ceiling.success, up=True),
+                *(cells[number] for cells in more.values()),
             ]
         )
-    return headings, lines
+    return [*headings, *more], lines
+
+
+def _interval(rate: SuccessRate | TruePositiveRate) -> str:
+    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+
+
+def _give_or_take(share: float, error: float) -> str:
+    return f"{thousandths(share)} ± {thousandths(error)}"
 
 
 def table(points: Sequence[Point]) -> Table:
@@ -96,6 +127,10 @@ def svg(points: Sequence[Point], title: str) -> str:
             if proven:
                 name = f"ceiling, {label}" if label else "ceiling"
                 axes.plot(*zip(*proven, strict=True), dash, color=CEILING, marker="_", label=name)
+            useful = [(at, p.accuracy[0]) for at, p in zip(x, members, strict=True) if p.accuracy is not None]
+            if useful:
+                name = f"accuracy, {label}" if label else "accuracy"
+                axes.plot(*zip(*useful, strict=True), dash, color=FAINT, marker="o", markersize=4, label=name)
             guesses = [p.result.strongest.baseline.seen for p in members]
             axes.plot(x, guesses, dash, color=GUESS, linewidth=1, label="guess" if number == 0 else None)
         limit = points[0].result.policy.max_success
