@@ -231,6 +231,13 @@ def exposure(closer, public, *, own=1, classes=1, succeeded=True):
     return exposures([(closer, public, own)], classes, 0.5 if succeeded else 0.05)[0]
 
 
+def test_finds_beyond_the_threshold_do_not_vouch_for_what_is_within():
+    # Ten within the threshold are as close as chance puts them, ten beyond it come first of hundreds.
+    rows = exposures([(5, 100, 1)] * 10 + [(0, 500, 1)] * 10, 20, threshold=1.05)
+    assert [picture.succeeded for picture in rows] == [True] * 10 + [False] * 10
+    assert not any(picture.came_back for picture in rows)
+
+
 def test_many_that_come_first_support_each_other():
     # One in 24 is a chance of 0.042: enough for ten of ten, at 0.05, and not for seven of them, at 0.035.
     assert all(picture.came_back for picture in exposures([(0, 23, 1)] * 10, 10, threshold=2.0))

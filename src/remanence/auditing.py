@@ -78,6 +78,7 @@ class AuditResult:
                     "log_success": float(bound.log_success),
                     "assumptions": list(bound.assumptions),
                     "reference": bound.reference.short,
+                    **({"on_average": True} if bound.on_average else {}),
                 }
                 for bound in self.bounds
             ],
@@ -98,14 +99,13 @@ class AuditResult:
                 b["log_success"],
                 tuple(b["assumptions"]),
                 Reference(b["reference"], b["reference"]),
+                on_average=b.get("on_average", False),
             )
             for b in document["bounds"]
         ]
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
-        tightest = min((bound.success for bound in bounds), default=None)
         rejected = any(entry.rejects_the_claim for entry in evidence)
-        told = [entry.main for entry in evidence if entry.tells]
-        if verdict is not decide(told, tightest, policy, rejected=rejected):
+        if verdict is not _verdict(evidence, bounds, policy, rejected=rejected):
             raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
             target=document["target"],
@@ -218,11 +218,10 @@ def audit(
         evidence.append(Evidence(**{**vars(found), "caveats": caveats}))
     for bound in game.bounds:
         _check_bound(bound, evidence)
-    tightest = min((bound.success for bound in game.bounds), default=None)
     return AuditResult(
         target=target,
         seed=seed,
-        verdict=decide([found.main for found in evidence if found.tells], tightest, policy),
+        verdict=_verdict(evidence, game.bounds, policy),
         policy=policy,
         threat_model=_threat_model(game),
         subject={"sha256": game.fingerprints()},
@@ -230,6 +229,16 @@ def audit(
         bounds=game.bounds,
         environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device),
     )
+
+
+def _verdict(
+    evidence: Sequence[Evidence], bounds: Sequence[Bound], policy: Policy, *, rejected: bool = False
+) -> Verdict:
+    told = [found.main for found in evidence if found.tells]
+    tightest = min(bounds, key=lambda bound: bound.success, default=None)
+    if tightest is None:
+        return decide(told, None, policy, rejected=rejected)
+    return decide(told, tightest.success, policy, rejected=rejected, on_average=tightest.on_average)
 
 
 def environment(started: datetime, seconds: Mapping[str, float], device: torch.device | str = "cpu") -> Json:

@@ -278,8 +278,12 @@ def all_errors(error: Error, targets: Records, guesses: Records) -> Tensor:
     tensor([[  0., 100.]], dtype=torch.float64)
     """
     if error is not mean_squared_error:
-        return error(targets[:, None], guesses[None])
-    left, right = targets.flat.double(), guesses.flat.double()  # one product instead of all differences
+        rows = max(1, _COMPARED // (len(guesses) * max(1, guesses.flat.shape[-1])))
+        starts = range(0, len(targets), rows)
+        return torch.cat([error(targets[s : s + rows][:, None], guesses[None]) for s in starts])
+    left, right = targets.flat.double(), guesses.flat.double()
+    middle = right.mean(0)  # one product instead of all differences, which rounds less around the middle
+    left, right = left - middle, right - middle
     squares = left.square().sum(1)[:, None] + right.square().sum(1) - 2 * left @ right.mT
     return squares.clamp(min=0) / left.shape[1]
 

@@ -28,7 +28,7 @@ def most_met(records: Records, criterion: Criterion) -> int:
     errors = torch.cat(list(_rows(records, criterion, reach, 2)))
     if not criterion.error.squared:
         return max(1, int(errors.isfinite().sum(1).max()))
-    sizes = torch.arange(1, count + 1, device=errors.device)
+    sizes = torch.arange(1, count + 1, device=errors.device, dtype=torch.float64)
     nearest = errors.sort(1).values.cumsum(1)  # a record itself comes first, at 0
     least = nearest.sort(0).values.cumsum(0).diagonal()
     possible = least <= 2 * sizes.square() * criterion.threshold * _ROUNDING
@@ -82,7 +82,7 @@ def good_guess(records: Records, criterion: Criterion) -> Records:
     starts = records[near.topk(min(_STARTS, count)).indices]
     centres = concatenate([middle, Records(starts.features, starts.labels)])
     for _ in range(_CLIMBS):  # one record more than are met, and their mean moves towards it
-        errors = criterion.error(records[None, :], centres[:, None])
+        errors = all_errors(criterion.error, records, centres).mT
         found = (errors <= criterion.threshold).sum(1)
         if int(found.max()) > met:
             met, best = int(found.max()), centres[found.argmax()[None]]
@@ -107,10 +107,11 @@ def _allowed(
     records: Records, centres: Records, criterion: Criterion, radius: float, label_radius: int
 ) -> Tensor:
     errors = all_errors(criterion.error, records, centres).mT
-    if criterion.error is mean_squared_error:  # which rounds by so much of the squares that it is made of
-        errors = errors - 1e-14 * records.flat.double().square().mean(1).max()
+    if criterion.error is mean_squared_error:  # one product, which rounds by so much of the squares in it
+        values = records.flat.double()
+        errors = errors - 1e-15 * (values - values.mean(0)).square().sum(1).max()
     errors = errors.nan_to_num(nan=0.0)  # an error that is not a number rules nothing out
-    beyond = errors > radius
+    beyond = errors > radius * _ROUNDING
     if criterion.label_scale is not None:
         slack = label_radius * max(criterion.threshold, 1e-9) * criterion.label_scale
         beyond |= (records.labels.double()[None, :] - centres.labels.double()[:, None]).abs() > slack

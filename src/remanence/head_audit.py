@@ -50,8 +50,9 @@ def audit_head(
     `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
     or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
     fresh initial weights, on all of your pictures; with `per_class`, on that many of each class. A reconstruction
-    succeeds below the nearest-neighbour threshold: where it is closer than the closest public picture usually is,
-    by mean squared error or another `error`; or below a `threshold` of yours.
+    succeeds below the nearest-neighbour threshold: where it is closer than the adversary's closest picture usually is
+    to yours (or to other public ones, if that is farther), by mean squared error or another `error`; or below a
+    `threshold` of yours. The control holds what comes out of heads on public pictures against yours.
 
     `limit` is the largest success that you tolerate: by default what a guess is known to achieve and a tenth of the
     rest. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
@@ -87,6 +88,7 @@ def audit_head(
     own = game.targets.records
     assert own.embedding is not None
     head = None if released is None else read_head(released, recipe, own.embedding.shape[-1])
+    head = None if head is None else head.to(own.features.device)
     if not sizes_known:
         generator = stream(seed, "sizes", "cpu")
         seen = head or recipe.release(None, game.targets.sample(1, generator), generator)
@@ -239,14 +241,16 @@ def head_game(
         apart[(originals == label).nonzero().squeeze(1)[::_CONTROLS]] = True
     adversary, controls = public[~apart.repeat(copies)], public[: len(originals)][apart]
     errors = nearest_neighbour_errors(own, public)
-    if float(errors.min()) < 1e-12:
+    same = errors <= 1e-12 * own.flat.double().square().mean()
+    if same.any():
         raise InputError(
             "Some of your pictures are among the public ones.",
             needs="public pictures that the head was not trained on",
-            got=f"{int((errors < 1e-12).sum())} pictures that are in both",
+            got=f"{int(same.sum())} pictures that are in both",
             hint="take them out of `prior`: what is public needs no attack",
         )
-    usual = float(nearest_neighbour_errors(own, adversary, error).mean())
+    # Not from your pictures alone: those that a guess is likely to meet lie close to others, and would lower it.
+    usual = max(float(nearest_neighbour_errors(each, adversary, error).mean()) for each in (own, controls))
     criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
     targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
     ceiling = head_ceiling(recipe, targets, prior_sets, criterion)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -266,6 +267,9 @@ class StratifiedPrior(Prior):
     _layout: tuple[Tensor, list[int], list[int], tuple[int, ...]] = field(
         init=False, repr=False, compare=False
     )  # the records by class; each class's first place, its size, and how many a set takes
+    _known: dict[tuple[Criterion, tuple[float, ...]], list[Baseline]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )  # baselines take seconds for many pictures
 
     def __post_init__(self) -> None:
         classes, sizes = torch.unique(self.records.labels, return_counts=True)
@@ -341,49 +345,43 @@ class StratifiedPrior(Prior):
         places = torch.cat([start + own for start, own in zip(starts, index, strict=True)], 1)
         return self.records.take(by_class[places.to(by_class.device)])
 
-    def baseline(self, criterion: Criterion) -> Baseline:
-        """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes."""
-        classes = self.class_baselines(criterion)
+    def baseline(self, criterion: Criterion, present: Sequence[tuple[float, int]] | None = None) -> Baseline:
+        """κ for a guess per class: 1 − (1 − κ_c)^n for n records of class c, averaged over the classes.
+
+        `present` are the labels and numbers of records that sets really have, where this belief is another.
+        """
+        present = self.present if present is None else present
+        found = self.class_baselines(criterion, [label for label, _ in present])
+        classes = list(zip(found, (n for _, n in present), strict=True))
         if criterion.reduction in (Reduction.BEST, Reduction.MATCHED):
             worst = max(own.value for own, _ in classes)
             return Baseline(
                 worst, 0.0, f"the largest of {len(classes)} classes, at {CONFIDENCE:.0%} confidence"
             )
         if criterion.reduction is Reduction.EACH:  # a guess per record, whose class is known
-            weigh = lambda pairs: sum(share * n for share, n in pairs) / self.set_size  # noqa: E731
+            total = sum(n for _, n in present)
+            weigh = lambda pairs: sum(share * n for share, n in pairs) / total  # noqa: E731
         else:
             weigh = lambda pairs: sum(1 - (1 - share) ** n for share, n in pairs) / len(classes)  # noqa: E731
         note = f"mean over {len(classes)} classes, at {CONFIDENCE:.0%} confidence from samples of each"
         upper, lower = (weigh((getattr(own, end), n) for own, n in classes) for end in ("value", "lower"))
         return Baseline(upper, lower, note)
 
-    def class_baselines(self, criterion: Criterion) -> list[tuple[Baseline, int]]:
-        """κ_c for one record of each class that a set has records of, and how many it has.
+    def class_baselines(self, criterion: Criterion, labels: Sequence[float]) -> list[Baseline]:
+        """κ_c for one record of each of these classes.
 
         Bounded as for an `EmpiricalPrior`, from at most two thousand records of the class, and all classes hold
         together. From below: a good guess that was chosen on one half of the records and counted on the other.
         """
-        by_class, starts, sizes, counts = self._layout
-        # Of a pool of copies the originals come first in each class; a copy is no further sample.
-        classes = [
-            (a, max(1, b // self.copies), n) for a, b, n in zip(starts, sizes, counts, strict=True) if n
-        ]
-        tail = (1 - CONFIDENCE) / len(classes)
-        found = []
-        for start, size, count in track(classes, total=len(classes), what="guessing"):
-            own = _some(self.records[by_class[start : start + size]])
-            size = len(own)
-            upper = 1.0
-            if criterion.error.reach is not None:
-                upper = clopper_pearson(most_met(own, criterion), size, tail)[1]
-            lower = 0.0
-            if size >= 4:
-                half = size // 2
-                guess = good_guess(own[:half], criterion)
-                hits = int((criterion.error(own[half:], guess) <= criterion.threshold).sum())
-                lower = clopper_pearson(hits, size - half, tail)[0]
-            found.append((Baseline(upper, lower, f"from {size} samples of the class"), count))
-        return found
+        tail = (1 - CONFIDENCE) / len(labels)
+        if (criterion, tuple(labels)) not in self._known:
+            originals = self.records[: len(self.records) // self.copies]  # a copy is no further sample
+            found = [
+                _of_one_class(originals[originals.labels == label], criterion, tail)
+                for label in track(labels, total=len(labels), what="guessing")
+            ]
+            self._known[criterion, tuple(labels)] = found
+        return self._known[criterion, tuple(labels)]
 
     def describe(self) -> str:
         """One line for a report."""
@@ -393,7 +391,23 @@ class StratifiedPrior(Prior):
 
     def to(self, device: torch.device | str) -> StratifiedPrior:
         """The same samples on another device."""
-        return StratifiedPrior(self.records.to(device), self.counts, self.copies)
+        moved = StratifiedPrior(self.records.to(device), self.counts, self.copies)
+        moved._known.update(self._known)
+        return moved
+
+
+def _of_one_class(records: Records, criterion: Criterion, tail: float) -> Baseline:
+    records = _some(records)
+    size = len(records)
+    upper, lower = 1.0, 0.0
+    if criterion.error.reach is not None and size:
+        upper = clopper_pearson(most_met(records, criterion), size, tail)[1]
+    if size >= 4:
+        half = size // 2
+        guess = good_guess(records[:half], criterion)
+        hits = int((criterion.error(records[half:], guess) <= criterion.threshold).sum())
+        lower = clopper_pearson(hits, size - half, tail)[0]
+    return Baseline(upper, lower, f"from {size} samples of the class")
 
 
 def _some(records: Records) -> Records:

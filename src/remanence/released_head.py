@@ -286,9 +286,11 @@ def _pictures(arrays: Mapping[str, Tensor], threshold: float) -> list[PictureExp
         for label, picture, error, close, count, own in zip(*columns, strict=True)
     ]
     share = _ERROR / len(found)
-    chances = sorted(picture.by_chance for picture in found)
+    chances = sorted(picture.by_chance for picture in found if picture.succeeded)
     passed = max((n for n, chance in enumerate(chances, 1) if chance <= n * share * (1 + 1e-9)), default=0)
-    first = sum(picture.as_close.successes == 0 for picture in found)  # own / (public + own) ≤ first · share
+    first = sum(
+        picture.succeeded and picture.as_close.successes == 0 for picture in found
+    )  # own / (public + own) ≤ first · share
     judged = [
         replace(
             picture,
@@ -309,7 +311,9 @@ def _distances(game: Game, own: Records, head: Weights, seed: int) -> tuple[floa
     """
     generator = stream(seed, "retrained", own.features.device)
     assert game.targets is not None
-    heads = game.mechanism.release(None, game.targets.sample(_RETRAINED, generator), generator).flat()
+    sets = game.targets.sample(1, generator)
+    light = Records(sets.labels.unsqueeze(2), sets.labels, embedding=sets.embedding)  # pictures are not read
+    heads = game.mechanism.release(None, light[torch.zeros(_RETRAINED, dtype=torch.int64)], generator).flat()
     middle = heads.mean(0)
     spread = (heads - middle).norm(dim=1)
     usual = spread.square().mean().sqrt().clamp(min=_ROUNDING * float(middle.norm()) + 1e-12)

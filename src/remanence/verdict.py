@@ -54,12 +54,17 @@ class Policy:
 
 
 def decide(
-    attacks: Iterable[SuccessRate], bound: float | None, policy: Policy, *, rejected: bool = False
+    attacks: Iterable[SuccessRate],
+    bound: float | None,
+    policy: Policy,
+    *,
+    rejected: bool = False,
+    on_average: bool = False,
 ) -> Verdict:
     """Weigh the strongest of the attacks that tell anything and the tightest bound against the policy.
 
     A failed attack never yields PROTECTED: only a bound can. `rejected` says that a test of the claim itself,
-    which the bound rests on, failed.
+    which the bound rests on, failed. A bound that holds `on_average` over records is not contradicted by some of them.
 
     >>> decide([SuccessRate(0, 1000)], None, Policy(0.1))
     <Verdict.UNPROVEN: 'UNPROVEN'>
@@ -67,7 +72,7 @@ def decide(
     <Verdict.PROTECTED: 'PROTECTED'>
     """
     certain = max((rate.lower for rate in attacks), default=0.0)
-    if rejected or (bound is not None and certain > bound):
+    if rejected or (bound is not None and certain > bound and not on_average):
         return Verdict.CONTRADICTED
     if certain > policy.max_success:
         return Verdict.EXPOSED

@@ -44,6 +44,7 @@ class Bound:
     log_lower: Values = None
     log_estimate: Values = None
     converged: Values = True
+    on_average: bool = False  # over records at random: given ones may be easier, which contradicts nothing
 
     @property
     def success(self) -> Values:

@@ -68,8 +68,10 @@ def of_classes(mechanism: Mechanism[Release], baselines: Sequence[float], counts
         math.log(share),
         (
             *each.assumptions,
-            "the records of a class are independent draws of the kind that the baseline was estimated from",
+            "on average over records: those of a class are independent draws of the kind that the baseline was "
+            "estimated from",
             "as many guesses of every class",
         ),
         each.reference,
+        on_average=True,
     )

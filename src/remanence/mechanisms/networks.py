@@ -116,7 +116,7 @@ class Perceptron(Network):
     initialisation: str | float = "lecun"  # one of INITIALISATIONS, or the weights' standard deviation
 
     def __post_init__(self) -> None:
-        named = self.initialisation in INITIALISATIONS or isinstance(self.initialisation, float)
+        named = self.initialisation in INITIALISATIONS or isinstance(self.initialisation, int | float)
         if self.activation not in ACTIVATIONS or len(self.sizes) < 2 or not named:
             raise InputError(
                 "There is no such perceptron.",

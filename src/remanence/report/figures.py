@@ -148,7 +148,8 @@ def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:
     public = evidence.arrays.get("public_error")
     comparable = result.threat_model["criterion"]["error"] == mean_squared_error.name  # as the public's is
     if comparable and public is not None and public.shape == errors.shape:
-        found[", relative"] = Roc((errors / public).numpy(), (controls / public).numpy())
+        others = evidence.arrays.get("control_public_error", public)
+        found[", relative"] = Roc((errors / public).numpy(), (controls / others).numpy())
     return found
 
 
