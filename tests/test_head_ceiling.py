@@ -34,6 +34,8 @@ from remanence.auditing import AuditResult
 from remanence.errors import on_columns
 from remanence.guessing import good_guess, most_met
 from remanence.releases import Weights
+from remanence.report import words
+from remanence.report.remedies import remedies
 from remanence.verdict import decide
 
 PRIVATE = TransferHead(3, 15, 0.05, noise_multiplier=30.0, max_grad_norm=1.0)
@@ -146,6 +148,9 @@ def test_a_private_head_can_be_protected_and_a_plain_one_cannot():
     result = audit(strict, [Oblivious()], policy=Policy(0.1), trials=30)
     assert result.verdict is Verdict.PROTECTED
     assert "DP-SGD" in ceiling.name
+    assert "on average over records" in words.found(result)
+    assert "no attack exceeds" in str(result)
+    assert not any("CONTRADICTED" in remedy for remedy in remedies(result))
     assert private_game(replace(PRIVATE, noise_multiplier=None), threshold=0.003).bounds == ()
     assert private_game(replace(PRIVATE, noise_multiplier=0.0), threshold=0.003).bounds == ()
     little_noise = private_game(replace(PRIVATE, noise_multiplier=0.1), threshold=0.003)
@@ -187,6 +192,8 @@ def test_pictures_that_are_no_independent_draws_have_no_ceiling_below_one(copies
     assert "your pictures of class 0 are closer to each other" in ceiling.assumptions[-1]
     result = audit_head(*arguments, prior=known, threshold=0.003, attacks=[Oblivious()], trials=5, limit=0.5)
     assert result.verdict is Verdict.UNPROVEN
+    assert "Nothing is proven: your pictures of class 0" in words.found(result)
+    assert not any("would make it PROTECTED" in remedy for remedy in remedies(result))
 
 
 def test_pictures_that_are_independent_draws_pass_for_such():
@@ -238,6 +245,7 @@ def test_pictures_that_are_easy_to_guess_are_neither_exposed_nor_a_contradiction
     assert evidence.control.rate == 1  # so does what comes out of heads on other pictures
     assert game.bounds[0].success < 0.1
     assert not evidence.tells
+    assert evidence.baseline.value < 0.1  # which is for pictures at random
     assert result.verdict is Verdict.PROTECTED  # on average over pictures, which the bound says
     assert AuditResult.from_json(result.to_json(), {}).verdict is Verdict.PROTECTED
     plain = replace(game, mechanism=replace(PRIVATE, noise_multiplier=None), bounds=())

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -261,6 +262,7 @@ def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_
         ({"labels": 3}, "labels cannot be used"),
         ({"prior": pictures(9, seed=8)}, "too few public pictures"),
         ({"prior": pictures(60, classes=2)}, "different classes"),
+        ({"per_class": 0}, "per_class cannot be used"),
     ],
 )
 def test_what_no_head_can_be_audited_with_is_refused_in_a_sentence(wrong, said):
@@ -327,3 +329,31 @@ def test_a_picture_drawn_from_the_prior_is_an_attack_of_its_own():
     evidence = play(heads_game(per_class=2), Oblivious(), trials=100)
     assert evidence.arrays["error"].shape == (100, 3)
     assert abs(evidence.main.rate - evidence.control.rate) < 0.35  # it has seen neither of both
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"initialisation": None},
+        {"max_grad_norm": None},
+        {"sample_rate": None},
+        {"class_weights": 3},
+        {"task": 3},
+        {"noise_multiplier": "much"},
+        {"release_noise": None},
+    ],
+    ids=str,
+)
+def test_settings_of_another_kind_are_refused(wrong):
+    with pytest.raises(InputError, match="cannot be"):
+        TransferHead(3, 10, **wrong)
+
+
+def test_numbers_of_numpy_will_do():
+    assert TransferHead(np.int64(3), np.int64(10), np.float32(0.1)).classes == 3
+
+
+def test_a_head_that_dp_sgd_cannot_train_is_told_why():
+    with pytest.raises(InputError, match=r"class_weights \(1\.0, 2\.0, 1\.0\)"):
+        TransferHead(3, 10, noise_multiplier=1.0, class_weights=(1.0, 2.0, 1.0))
+    assert TransferHead(3, 10, class_weights=(1.0, 2.0, 1.0)).settings()["class_weights"] == "(1.0, 2.0, 1.0)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,9 @@ class AuditResult:
             f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
             f"your limit is {limit * 1000:.0f}.",
         ]
+        if self.bounds:
+            ceiling = min(bound.success for bound in self.bounds)
+            lines.append(f"  Proven: no attack exceeds {math.ceil(ceiling * 1000)} in 1000.")
         return "\n".join(lines)
 
 
@@ -273,7 +277,8 @@ def _check_limit(game: AnyGame, policy: Policy) -> None:
             "No release can meet this limit.",
             needs=f"a limit above what a guess achieves ({guess.lower:.4g}: {guess.note})",
             got=f"max_success = {policy.max_success:g}",
-            hint="a higher limit (above 0.5 for a membership game), a smaller threshold, or a longer shortlist",
+            hint=f"--max-success {math.ceil(100 * (guess.lower + 0.1 * (1 - guess.lower)) - 1e-9) / 100:g}, a smaller "
+            "threshold, or a longer shortlist",
         )
 
 

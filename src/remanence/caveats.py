@@ -28,7 +28,7 @@ TOO_FEW_TRIALS = Caveat(
 )
 NO_BETTER_THAN_CONTROL = Caveat(
     "no-better-than-control",
-    "the attack's lower limit is not above its success against independently drawn records.",
+    "the attack's lower limit is not above its success where the record was not trained on.",
     "The attack finds nothing that it would not also find without the target; its failure proves nothing.",
     "Try other attacks, or check that the game gives this one what it needs.",
 )

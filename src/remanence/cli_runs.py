@@ -239,7 +239,7 @@ def sweep(
         typer.Option(
             "--set",
             help="A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
-            "prior, and known_data=N or candidates=N.",
+            "prior, known_data=N or candidates=N, and epsilon of transfer-learned heads.",
         ),
     ],
     attack: Annotated[

@@ -50,9 +50,11 @@ class Evidence:
     def tells(self) -> bool:
         """Whether the attack certainly does better than what needs no release: a guess, or its own control.
 
-        Where a guess has only been bounded, the control may be the smaller of the two.
+        Where a guess has only been bounded, the control may be the smaller of the two. Where that bound is for records
+        at random, and these few may be easier, only the control counts.
         """
-        return self.main.lower > min(self.baseline.value, self.control.upper)
+        luck = self.control.upper
+        return self.main.lower > (luck if self.baseline.on_average else min(self.baseline.value, luck))
 
     @property
     def rejects_the_claim(self) -> bool:
@@ -70,6 +72,7 @@ class Evidence:
                 "value": self.baseline.value,
                 "lower": self.baseline.lower,
                 "note": self.baseline.note,
+                **({"on_average": True} if self.baseline.on_average else {}),
             },
             "caveats": [{"id": c.id, "means": c.means, "do": c.do} for c in self.caveats],
             "labels": None if self.label_rate is None else _rate(self.label_rate),

@@ -16,6 +16,7 @@ from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.head_ceiling import head_ceiling
 from remanence.mechanisms.heads import TransferHead, embed
+from remanence.mechanisms.sgd import whole
 from remanence.priors import StratifiedPrior
 from remanence.records import Records
 from remanence.released_head import HeadWeights, KeptAttack, expose_head, read_head, require_one_guess
@@ -63,6 +64,10 @@ def audit_head(
     The verdict still rests on all trials. Without `sizes_known` the adversary has to infer from a head how many
     pictures of each class there were: from the released one, or from one trained for it.
     """
+    if attacks is not None and not isinstance(attacks, list | tuple):
+        raise InputError(
+            "The attacks cannot be used.", needs="a list of them", got=type(attacks).__name__, hint="[attack]"
+        )
     if released is not None and per_class is not None:
         raise InputError(
             "A released head was trained on all of your pictures.",
@@ -196,6 +201,10 @@ def head_game(
     A `prior` that `augment(..., copies)` made has that many `copies` of the same pictures.
     """
     _check_kinds(backbone_or_features, recipe, prior, error)
+    if per_class is not None and not whole(per_class, 1):
+        raise InputError(
+            "per_class cannot be used.", needs="a whole number of at least 1", got=repr(per_class), hint="1"
+        )
     _check_pictures(images, labels, prior, copies)
     if isinstance(backbone_or_features, nn.Module):
         own = embed(Records(images, labels), backbone_or_features)

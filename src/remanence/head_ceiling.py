@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.bounds.bound import Bound
+from remanence.bounds.bound import NOT_MET, Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.errors import Criterion, all_errors
 from remanence.mechanisms.heads import TransferHead
@@ -39,7 +39,7 @@ def head_ceiling(
     dependent = _dependent(own, public, criterion)
     if dependent is None:
         return replace(bound, assumptions=(*bound.assumptions, confidence))
-    return replace(bound, log_success=0.0, assumptions=(*bound.assumptions, f"NOT MET: {dependent}"))
+    return replace(bound, log_success=0.0, assumptions=(*bound.assumptions, f"{NOT_MET}{dependent}"))
 
 
 def _dependent(own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion) -> str | None:

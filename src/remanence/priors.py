@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -32,6 +32,9 @@ class Baseline:
     value: float
     lower: float
     note: str
+    on_average: bool = (
+        False  # over records at random, where all trials have the same few: those may be easier
+    )
 
     @property
     def loose(self) -> bool:
@@ -47,7 +50,8 @@ class Baseline:
         """The baseline when `factor` pairs of guess and record could each succeed (union bound)."""
         if factor == 1:
             return self
-        return Baseline(min(1.0, self.value * factor), self.lower, f"{self.note}; times {factor} chances")
+        note = f"{self.note}; times {factor} chances"
+        return replace(self, value=min(1.0, self.value * factor), note=note)
 
 
 class Prior(ABC):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 
 import torch
 
 from remanence.calibration import noise_for_epsilon
 from remanence.exceptions import InputError
 from remanence.mechanisms.heads import TransferHead
+from remanence.mechanisms.sgd import number, whole
 from remanence.priors import StratifiedPrior
 from remanence.progress import track
 from remanence.records import Records
@@ -141,19 +140,19 @@ def _check_numbers(
     """Refuse these before hundreds of heads are trained for nothing."""
     counts = per_class if isinstance(per_class, tuple) else (per_class,)
     checks = {
-        "epsilon": (epsilon, isinstance(epsilon, Real) and 0 < epsilon < math.inf, "a finite number above 0"),
+        "epsilon": (epsilon, number(epsilon, above=0), "a finite number above 0"),
         "delta": (
             delta,
-            delta is None or (isinstance(delta, Real) and 0 < delta < 1),
+            delta is None or (number(delta, above=0) and delta < 1),
             "a number above 0 and below 1, or None",
         ),
         "per_class": (
             per_class,
-            all(isinstance(count, Integral) for count in counts),
+            all(whole(count, 0) for count in counts),
             "a whole number, or a tuple with one for each class",
         ),
-        "heads": (heads, isinstance(heads, Integral), "a whole number"),
-        "seed": (seed, isinstance(seed, Integral), "a whole number"),
+        "heads": (heads, whole(heads, 0), "a whole number"),
+        "seed": (seed, whole(seed, 0), "a whole number"),
     }
     for name, (value, allowed, needs) in checks.items():
         if not allowed:

@@ -167,7 +167,7 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
                 needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
-                hint="the head's own state_dict(), trained as the recipe says",
+                hint="the head's own state_dict(); two_outputs=True in the recipe for two classes with two outputs",
             )
         found.insert(0, left.pop(places[-1]).detach().float())
     return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})

@@ -43,7 +43,6 @@ class Rounds:
     main: Comparison
     control: Comparison
     baseline: Baseline
-    fixed_targets: bool = False  # all trials have the same few, which may be easier to guess than others
     remaining_gradient: Tensor | None = None  # (trials,)
     sensitivity: Tensor | None = None  # (trials,)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)

@@ -105,13 +105,15 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
             hint="LeaveOneOut(mechanism, data) or Game(mechanism, ...) without a release",
         )
     changed = game
-    for name, value in settings.items():
+    for name, value in sorted(
+        settings.items(), key=lambda item: item[0] == "epsilon"
+    ):  # whose noise is for the rest
         changed = _with_setting(changed, name, value)
     if isinstance(changed, Game) and isinstance(changed.mechanism, TransferHead):
         own, prior = changed.targets, changed.prior
-        assert isinstance(own, StratifiedPrior)
-        assert isinstance(prior, StratifiedPrior)
-        ceiling = head_ceiling(changed.mechanism, own, prior, changed.criterion)
+        ceiling = None
+        if isinstance(own, StratifiedPrior) and isinstance(prior, StratifiedPrior):
+            ceiling = head_ceiling(changed.mechanism, own, prior, changed.criterion)
         return replace(changed, bounds=() if ceiling is None else (ceiling,)), ""
     if not game.bounds:
         return changed, ""
@@ -154,11 +156,12 @@ def _accuracy(game: AnyGame, seed: int) -> tuple[float, float] | None:
         return None
     generator = stream(seed, "accuracy", "cpu")
     release = game.mechanism.release(game.known_data, targets.sample(_MODELS, generator), generator)
-    answers = game.mechanism.answer(release, prior.records)
-    labels = prior.records.labels.long()
     if isinstance(game.mechanism, TransferHead):
-        labels = game.mechanism.classes_of(prior.records)
-    shares = (answers.argmax(2) == labels).double().mean(1)
+        shares = game.mechanism.accuracy(release, prior.records).double()
+    else:
+        answers = game.mechanism.answer(release, prior.records)
+        found = answers.argmax(2) if answers.shape[2] > 1 else answers[..., 0] > 0
+        shares = (found == prior.records.labels).double().mean(1)
     return float(shares.mean()), 2 * float(shares.std()) / _MODELS**0.5
 
 
@@ -191,7 +194,7 @@ def _with_setting(game: Game | LeaveOneOut, name: str, value: Setting) -> Game |
     raise InputError(
         f"The training has no setting named {name!r}.",
         needs=f"one of {', '.join([*_fields(mechanism), *_fields(getattr(game, 'prior', None))])}; known_data or "
-        "candidates",
+        "candidates; epsilon for transfer-learned heads",
         got=name,
         hint="`remanence audit TARGET` prints the settings of its training",
     )
@@ -205,7 +208,13 @@ def _with_epsilon(head: TransferHead, targets: Prior | None, value: Setting) -> 
         raise InputError(
             f"epsilon cannot be {value!r}.", needs="a number above 0, or null", got=repr(value), hint="10"
         )
-    assert isinstance(targets, StratifiedPrior)
+    if not isinstance(targets, StratifiedPrior):
+        raise InputError(
+            "epsilon has no δ here.",
+            needs="targets of a StratifiedPrior, whose number of records N gives δ = N^-1.1",
+            got=type(targets).__name__,
+            hint="--set noise_multiplier=...",
+        )
     noise = noise_for_epsilon(
         float(value), delta=targets.set_size**-1.1, sample_rate=head.sample_rate, steps=head.steps
     )

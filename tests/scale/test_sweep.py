@@ -8,17 +8,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import dpsgd_game, heads_game, shortlist_game, synthetic
+from conftest import dpsgd_game, heads_game, pictures, shortlist_game, synthetic
 from remanence import (
     GLM,
+    SGD,
+    Criterion,
+    EmpiricalPrior,
+    Game,
     InputError,
     LeaveOneOut,
     Logistic,
     Membership,
+    Perceptron,
     Policy,
     PriorAware,
     Reconstructor,
+    Records,
     bounds,
+    mean_squared_error,
     play,
 )
 from remanence.calibration import noise_for_epsilon
@@ -180,3 +187,40 @@ def test_heads_have_an_epsilon_a_ceiling_of_their_own_kind_and_an_accuracy():
 def test_an_epsilon_that_is_none_is_refused(wrong):
     with pytest.raises(InputError, match="epsilon"):
         with_settings(heads_game(), {"epsilon": wrong})
+
+
+def test_the_noise_for_an_epsilon_is_that_of_the_steps_that_are_taken_whatever_comes_first():
+    game = heads_game()
+    one, other = (
+        with_settings(game, settings)[0].mechanism
+        for settings in ({"epsilon": 2, "epochs": 60}, {"epochs": 60, "epsilon": 2})
+    )
+    assert one == other
+    assert one.noise_multiplier == noise_for_epsilon(2.0, delta=3**-1.1, sample_rate=1.0, steps=60)
+
+
+def test_a_single_logit_has_an_accuracy_too():
+    data = pictures(430, classes=2, seed=2)
+    data = Records(10 * data.features, data.labels)
+    mechanism = SGD(Perceptron((9, 1)), epochs=60, learning_rate=0.05, initial_seed=0)
+    game = Game(
+        mechanism, EmpiricalPrior(data[200:400]), data[:200], Criterion(mean_squared_error, 0.1),
+        targets=EmpiricalPrior(data[400:]),
+    )  # fmt: skip
+    attack = Reconstructor(steps=5, batch=8, width=8, shadows=20)
+    (point,) = sweep(game, {"epochs": [60]}, [attack], trials=5, policy=Policy(0.9))
+    logits = mechanism.answer(
+        mechanism.release(data[:200], data[400:401][None], torch.Generator()), data[200:400]
+    )
+    by_hand = float(((logits[0, :, 0] > 0) == data.labels[200:400]).double().mean())
+    assert point.accuracy[0] == pytest.approx(by_hand, abs=0.02)
+    assert by_hand > 0.6
+
+
+def test_heads_whose_targets_have_no_classes_can_be_swept_without_a_ceiling():
+    game = heads_game()
+    loose = replace(game, targets=EmpiricalPrior(game.targets.records, 3))
+    changed, _ = with_settings(loose, {"epochs": 5, "noise_multiplier": 2.0})
+    assert changed.bounds == ()
+    with pytest.raises(InputError, match="no δ"):
+        with_settings(loose, {"epsilon": 2})

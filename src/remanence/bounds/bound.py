@@ -12,6 +12,8 @@ import numpy as np
 from remanence.exceptions import InputError
 from remanence.references import Reference
 
+NOT_MET = "NOT MET: "  # before an assumption that is known not to hold, of a bound that is 1 therefore
+
 Values = Any  # a float, or an array where several baselines were given
 
 

@@ -14,7 +14,7 @@ from remanence.mechanisms.dpsgd import DPSGD
 from remanence.mechanisms.dual import train_dual
 from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks import INITIALISATIONS, Perceptron
-from remanence.mechanisms.sgd import SGD, require_recipe, whole
+from remanence.mechanisms.sgd import SGD, number, require_recipe, whole
 from remanence.progress import track
 from remanence.records import Records, concatenate
 from remanence.releases import Release, Weights
@@ -66,14 +66,7 @@ class TransferHead(Mechanism[Weights]):
     name: ClassVar[str] = "transfer-learned head"
 
     def __post_init__(self) -> None:
-        require_recipe(
-            self.epochs,
-            self.learning_rate,
-            self.momentum,
-            self.batch_size,
-            self.optimizer,
-            self.weight_decay,
-        )
+        require_recipe(self)
         self._check()
         if self.noise_multiplier is not None and (
             self.optimizer != "sgd"
@@ -85,10 +78,12 @@ class TransferHead(Mechanism[Weights]):
                 "This head cannot be trained by DP-SGD.",
                 needs="optimizer 'sgd', no class weights, no weight decay on two layers, "
                 "and batches drawn at `sample_rate`",
-                got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}",
+                got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}, "
+                f"weight_decay {self.weight_decay}, class_weights {self.class_weights}",
                 hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
             )
-        if not 0 <= self.release_noise < float("inf") or not (self.bits is None or whole(self.bits, 1)):
+        noise = self.release_noise
+        if not (number(noise) and noise >= 0) or not (self.bits is None or whole(self.bits, 1)):
             raise InputError(
                 "This head cannot be published.",
                 needs="a deviation of at least 0, and at least one bit per number",
@@ -98,28 +93,38 @@ class TransferHead(Mechanism[Weights]):
 
     def _check(self) -> None:
         """Refuse settings that no head can have."""
-        weights, start = self.class_weights, self.initialisation
+        weights, start, noise, rate = (
+            self.class_weights,
+            self.initialisation,
+            self.noise_multiplier,
+            self.sample_rate,
+        )
         checks = {
             "classes": (self.classes, whole(self.classes, 2), "a whole number of at least 2"),
             "hidden": (self.hidden, self.hidden is None or whole(self.hidden, 1), "at least 1, or None"),
             "initialisation": (
                 start,
-                start in INITIALISATIONS if isinstance(start, str) else start >= 0,
+                start in INITIALISATIONS if isinstance(start, str) else number(start) and start >= 0,
                 f"a deviation, or {', '.join(INITIALISATIONS)}",
             ),
             "class_weights": (
                 weights,
-                weights is None or (len(weights) == self.classes and min(weights) >= 0),
+                weights is None
+                or (isinstance(weights, tuple) and len(weights) == self.classes and min(weights) >= 0),
                 f"{self.classes} numbers of at least 0",
             ),
-            "task": (self.task, self.task is None or len(self.task) > 0, "a class for every label"),
+            "task": (
+                self.task,
+                self.task is None or (isinstance(self.task, tuple) and len(self.task) > 0),
+                "a tuple with a class for every label",
+            ),
             "noise_multiplier": (
                 self.noise_multiplier,
-                self.noise_multiplier is None or self.noise_multiplier >= 0,
+                noise is None or (number(noise) and noise >= 0),
                 "at least 0, or None for training without DP-SGD",
             ),
-            "max_grad_norm": (self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
-            "sample_rate": (self.sample_rate, 0 < self.sample_rate <= 1, "above 0 and at most 1"),
+            "max_grad_norm": (self.max_grad_norm, number(self.max_grad_norm, above=0), "above 0"),
+            "sample_rate": (rate, number(rate, above=0) and rate <= 1, "above 0 and at most 1"),
         }
         for name, (value, allowed, needs) in checks.items():
             if not allowed:
@@ -149,10 +154,8 @@ class TransferHead(Mechanism[Weights]):
 
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
-        shown = {
-            name: value
-            for name, value in vars(self).items()
-            if value is None or isinstance(value, str | int | float | bool)
+        shown: dict[str, Setting] = {
+            name: str(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
         }
         if self.noise_multiplier is None:
             return {k: v for k, v in shown.items() if k not in ("max_grad_norm", "sample_rate")}

@@ -57,6 +57,13 @@ class Queried(Mechanism[Logits]):
                 got=f"decimals {decimals!r}",
                 hint="decimals=2",
             )
+        if not isinstance(self.probes, Records):
+            raise InputError(
+                "The probes cannot be asked about.",
+                needs="Records",
+                got=type(self.probes).__name__,
+                hint="Records(inputs, torch.zeros(len(inputs)))",
+            )
         if len(self.probes.batch_shape) != 1 or not len(self.probes):
             raise InputError(
                 "There is nothing to ask.",
@@ -106,7 +113,7 @@ class Queried(Mechanism[Logits]):
     def ask(self, trained: Release) -> Logits:
         """What trained models answer."""
         device = next(iter(trained.tensors.values())).device
-        logits = self.mechanism.answer(trained, self.probes.to(device))
+        logits = self.mechanism.answer(trained, self._unlabelled().to(device))
         if self.answers == "logits":
             return Logits({"answers": self._rounded(logits)})
         if logits.shape[-1] == 1:  # a logistic unit: the second of two classes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from numbers import Integral, Real
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -49,14 +50,7 @@ class SGD(Mechanism[Weights]):
     name: ClassVar[str] = "gradient descent"
 
     def __post_init__(self) -> None:
-        require_recipe(
-            self.epochs,
-            self.learning_rate,
-            self.momentum,
-            self.batch_size,
-            self.optimizer,
-            self.weight_decay,
-        )
+        require_recipe(self)
 
     @property
     def releases(self) -> type[Weights]:
@@ -240,39 +234,28 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
     return {"sgd": sgd, "adam": adam}[name]
 
 
-def require_recipe(
-    epochs: int,
-    learning_rate: float,
-    momentum: float,
-    batch_size: int | None,
-    optimizer: str,
-    weight_decay: float,
-) -> None:
+def require_recipe(recipe: Any) -> None:
     """Refuse settings that no training can have."""
-    size = "a whole number of at least 1, or None for all"
+    size, decay = recipe.batch_size, recipe.weight_decay
     checks = {
-        "epochs": (epochs, whole(epochs, 1), "a whole number of at least 1", "30"),
-        "learning_rate": (learning_rate, number(learning_rate, above=0), "a finite number above 0", "0.01"),
-        "momentum": (momentum, number(momentum) and 0 <= momentum < 1, "at least 0 and below 1", "0.9"),
-        "batch_size": (batch_size, batch_size is None or whole(batch_size, 1), size, "32"),
-        "optimizer": (optimizer, optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS), "sgd"),
-        "weight_decay": (
-            weight_decay,
-            number(weight_decay) and weight_decay >= 0,
-            "at least 0, and finite",
-            "1e-4",
-        ),
+        "epochs": (whole(recipe.epochs, 1), "a whole number of at least 1", "30"),
+        "learning_rate": (number(recipe.learning_rate, above=0), "a finite number above 0", "0.01"),
+        "momentum": (number(recipe.momentum) and 0 <= recipe.momentum < 1, "at least 0 and below 1", "0.9"),
+        "batch_size": (size is None or whole(size, 1), "a whole number of at least 1, or None for all", "32"),
+        "optimizer": (recipe.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS), "sgd"),
+        "weight_decay": (number(decay) and decay >= 0, "at least 0, and finite", "1e-4"),
     }
-    for name, (value, allowed, needs, hint) in checks.items():
+    for name, (allowed, needs, hint) in checks.items():
         if not allowed:
-            raise InputError(f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint=hint)
+            got = repr(getattr(recipe, name))
+            raise InputError(f"The {name} cannot be used.", needs=needs, got=got, hint=hint)
 
 
 def number(value: object, above: float = -math.inf) -> bool:
     """Whether it is a finite number above so much."""
-    return isinstance(value, int | float) and math.isfinite(value) and value > above
+    return isinstance(value, Real) and math.isfinite(value) and float(value) > above
 
 
 def whole(value: object, least: int) -> bool:
     """Whether it is a whole number of at least so much."""
-    return isinstance(value, int) and value >= least
+    return isinstance(value, Integral) and int(value) >= least

@@ -86,7 +86,7 @@ def errors(result: AuditResult) -> str | None:
         return None
     sides = [
         (found.errors.ravel(), ATTACK, "-", "the target"),
-        (found.controls.ravel(), GUESS, ":", "an independent record"),
+        (found.controls.ravel(), GUESS, ":", "without training on it"),
     ]
 
     def draw(axes: Axes) -> None:

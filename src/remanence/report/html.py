@@ -24,7 +24,7 @@ GLOSSARY = {
     "attack": "what the adversary does with the release; measured, so a lower limit on what is possible",
     "baseline κ": "how often a guess without the release succeeds",
     "ceiling γ": "how often any attack can succeed at most, known or unknown; proven, under its assumptions",
-    "control": "the same reconstruction held against an independently drawn record: what luck achieves",
+    "control": "the same attack with records that were not trained on: what luck achieves",
     "interval": "where the true rate lies, at 95 % for all attacks of one audit together",
     "limit": "the largest success that you accept; your decision",
     "noise multiplier σ": "the noise of a training step over the clipping norm",

@@ -30,7 +30,7 @@ def remedies(result: AuditResult) -> list[str]:
             "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
             "Training with calibrated noise can: see remanence calibrate."
         )
-    elif result.verdict is not Verdict.PROTECTED:
+    elif result.verdict is not Verdict.PROTECTED and ceiling.success < 1:
         found.append(
             f"A limit of {thousandths(ceiling.success, up=True)} in 1000 or more would make it PROTECTED "
             "as it is."
@@ -44,6 +44,8 @@ def remedies(result: AuditResult) -> list[str]:
             f"An attack that is certain to recover more than {thousandths(limit)} records in 1000 "
             "would make it EXPOSED: more trials, or a stronger attack, may find one."
         )
+    elif ceiling is not None and ceiling.on_average:
+        found.append("Less noise, more steps, or more records of a class would raise the ceiling.")
     else:
         found.append(
             "An attack that beats the ceiling would make it CONTRADICTED: the training would then not be "

@@ -6,7 +6,7 @@ import shlex
 
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
-from remanence.bounds.bound import Bound
+from remanence.bounds.bound import NOT_MET, Bound
 from remanence.caveats import Caveat
 from remanence.evidence import Evidence
 from remanence.priors import Baseline
@@ -57,9 +57,16 @@ def found(result: AuditResult) -> str:
         f"{guessed} {guess}; "
         f"your limit is {thousandths(result.policy.max_success)}."
     )
-    if ceiling is not None:
-        words += f" Proven: no attack exceeds {thousandths(ceiling.success, up=True)}."
-    return words
+    return words if ceiling is None else f"{words} {proven(ceiling)}"
+
+
+def proven(ceiling: Bound) -> str:
+    """What a ceiling says in a sentence; where an assumption is known not to hold, that it says nothing."""
+    missing = [each.removeprefix(NOT_MET) for each in ceiling.assumptions if each.startswith(NOT_MET)]
+    if missing:
+        return f"Nothing is proven: {missing[0]}."
+    average = " on average over records" if ceiling.on_average else ""
+    return f"Proven: no attack exceeds {thousandths(ceiling.success, up=True)}{average}."
 
 
 def scope(result: AuditResult) -> str:
@@ -97,8 +104,8 @@ def released(result: AuditResult) -> str:
         f"What {result.strongest.attack} drew of each class from the very head that is about to be published, and "
         "which of your pictures is closest to it, by its position. That one came back if it is within the threshold "
         "and, by more than chance, closer than public pictures that nothing was learned from: of those that came "
-        "back, one in twenty is expected to be there by chance, if your pictures and the public ones are draws of one "
-        "kind."
+        "back, at most one in twenty is expected to be there by chance, if your pictures and the public ones are draws "
+        "of one kind."
     )
 
 
