@@ -65,6 +65,15 @@ def read_gallery(path: Path) -> dict[str, Tensor] | None:
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Read a document and its arrays back; refuse, with the reason, what does not validate."""
+    if path.is_dir() and not (path / DOCUMENT).exists():
+        inner = sorted(each.parent.name for each in path.glob(f"*/{DOCUMENT}"))
+        if inner:
+            raise UnreadableAuditError(
+                "This folder holds several results.",
+                needs="one of them",
+                got=", ".join(inner[:10]),
+                hint=str(path / inner[0]),
+            )
     path = path / DOCUMENT if path.is_dir() else path
     try:
         document = parse(path.read_text(encoding="utf-8"), path)

@@ -28,7 +28,9 @@ from remanence import (
     mean_squared_error,
     play,
 )
+from remanence.auditing import AuditResult
 from remanence.calibration import noise_for_epsilon
+from remanence.exceptions import UnreadableAuditError
 from remanence.report.sweep import document, rows, svg
 from remanence.sweeping import grid, parse_axes, sweep, with_settings
 from remanence.targets import digits_noisy_sum
@@ -224,3 +226,11 @@ def test_heads_whose_targets_have_no_classes_can_be_swept_without_a_ceiling():
     assert changed.bounds == ()
     with pytest.raises(InputError, match="no δ"):
         with_settings(loose, {"epsilon": 2})
+
+
+def test_a_folder_of_several_results_names_them(tmp_path):
+    for name in ("epsilon=5", "epsilon=20"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.json").write_text("{}")
+    with pytest.raises(UnreadableAuditError, match="epsilon=20, epsilon=5"):
+        AuditResult.load(tmp_path)
