@@ -193,6 +193,9 @@ def test_pictures_that_are_no_independent_draws_have_no_ceiling_below_one(copies
     result = audit_head(*arguments, prior=known, threshold=0.003, attacks=[Oblivious()], trials=5, limit=0.5)
     assert result.verdict is Verdict.UNPROVEN
     assert "Nothing is proven: your pictures of class 0" in words.found(result)
+    assert "no attack exceeds" not in str(result)
+    vacuous = replace(ceiling, assumptions=ceiling.assumptions[:-1])
+    assert words.proven(vacuous) == "Nothing is proven: the ceiling is 1000."
     assert not any("would make it PROTECTED" in remedy for remedy in remedies(result))
 
 

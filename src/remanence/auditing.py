@@ -171,8 +171,8 @@ class AuditResult:
             f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
             f"your limit is {limit * 1000:.0f}.",
         ]
-        if self.bounds:
-            ceiling = min(bound.success for bound in self.bounds)
+        ceiling = min((bound.success for bound in self.bounds), default=1.0)
+        if ceiling < 1:
             lines.append(f"  Proven: no attack exceeds {math.ceil(ceiling * 1000)} in 1000.")
         return "\n".join(lines)
 

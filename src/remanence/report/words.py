@@ -65,6 +65,8 @@ def proven(ceiling: Bound) -> str:
     missing = [each.removeprefix(NOT_MET) for each in ceiling.assumptions if each.startswith(NOT_MET)]
     if missing:
         return f"Nothing is proven: {missing[0]}."
+    if ceiling.success >= 1:
+        return "Nothing is proven: the ceiling is 1000."
     average = " on average over records" if ceiling.on_average else ""
     return f"Proven: no attack exceeds {thousandths(ceiling.success, up=True)}{average}."
 
