@@ -29,7 +29,7 @@ from remanence import (
 )
 from remanence.adversary import Knowledge
 from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
-from remanence.attacks.reconstructor import HeldOut
+from remanence.attacks.reconstructor_network import HeldOut
 from remanence.attacks.shadows import ShadowFarm, batches, split
 from remanence.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
 from remanence.exceptions import IncompatibleGameError

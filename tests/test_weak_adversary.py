@@ -22,7 +22,7 @@ from remanence import (
 )
 from remanence.attacks.class_sizes import infer_class_sizes
 from remanence.attacks.readers import HiddenReader
-from remanence.attacks.reconstructor import ReconstructorNetwork
+from remanence.attacks.reconstructor_network import ReconstructorNetwork
 from remanence.caveats import TARGETS_KNOWN
 from remanence.errors import Reduction
 from remanence.records import concatenate
