@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from remanence import Records, SharedGradient
-from remanence.gradients.matching import Matching, match_gradients
-from remanence.gradients.metrics import quality
+from remanence.attacks.gradients.matching import Matching, match_gradients
+from remanence.attacks.gradients.metrics import quality
 
 
 class Config(dict):

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 from remanence.bounds import profile
-from remanence.bounds.bracket import dpsgd_bracket
-from remanence.bounds.contour import estimate_success
-from remanence.bounds.schedule import Segment
-from remanence.calibration import calibrate, noise_for_epsilon
-from remanence.frontier import evenly, frontier
+from remanence.bounds.calibration import calibrate, noise_for_epsilon
+from remanence.bounds.engine.bracket import dpsgd_bracket
+from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.frontier import evenly, frontier
 
 SEED = 20260515
 SETTINGS = 200

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.progress import track
+from remanence.scale.progress import track
 
 # Expansion, channels, blocks, stride of the first block: Sandler et al. 2018, Table 2.
 BLOCKS = (

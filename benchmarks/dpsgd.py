@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from remanence import DPSGD, FinitePrior, PriorAware, play
-from remanence.reproductions.datasets import handwriting
-from remanence.reproductions.hayes_games import mechanism_of, shortlist_game
-from remanence.reproductions.reproduction import Settings
 from remanence.targets import digits_dpsgd
+from remanence_papers.datasets import handwriting
+from remanence_papers.hayes_games import mechanism_of, shortlist_game
+from remanence_papers.reproduction import Settings
 
 
 def at_the_papers_scale(folder: Path, trials: int, device: str) -> None:

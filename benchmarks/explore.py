@@ -7,7 +7,7 @@ import time
 
 from starlette.testclient import TestClient
 
-from remanence.explore.server import application
+from remanence.report.explore.server import application
 
 NOISES, RATES, STEPS, CANDIDATES = (
     (0.6, 0.8, 1.1, 2.0, 5.0),

@@ -29,12 +29,12 @@ from remanence import (
     Uninformed,
     gradient_exposure,
 )
-from remanence.gradients.dense import dense_head
-from remanence.gradients.exact import reconstruct
-from remanence.gradients.hybrid import hybrid_attack
-from remanence.gradients.low_rank import reconstruct_low_rank
-from remanence.gradients.metrics import Quality, quality
-from remanence.reproductions.pan_convolutional import NETWORKS
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct
+from remanence.attacks.gradients.metrics import Quality, quality
+from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence_papers.gradients.hybrid import hybrid_attack
+from remanence_papers.pan_convolutional import NETWORKS
 
 Pictures = tuple[Tensor, Tensor]  # (samples, channels, h, w) in [−1, 1], and labels
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from remanence.reproductions.letters import store_letters, train_letters
-from remanence.reproductions.maciazek import BACKBONE
+from remanence_papers.letters import store_letters, train_letters
+from remanence_papers.maciazek import BACKBONE
 
 
 def main() -> None:

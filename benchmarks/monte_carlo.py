@@ -14,7 +14,8 @@ import numpy as np
 
 from remanence import bounds
 from remanence.bounds import Segment
-from remanence.bounds.monte_carlo import (
+from remanence.scoring.rates import clopper_pearson
+from remanence_papers.monte_carlo import (
     Estimate,
     Interval,
     as_printed,
@@ -25,7 +26,6 @@ from remanence.bounds.monte_carlo import (
     from_target,
     sample_losses,
 )
-from remanence.statistics import clopper_pearson
 
 CONFIDENCE = 0.999  # the paper's
 RUNS = [
@@ -39,7 +39,7 @@ INTRODUCTION = f"""\
 `OMP_NUM_THREADS=1 .venv/bin/python benchmarks/monte_carlo.py` prints this page (one thread, 2-core machine; the
 times vary, everything else is fixed by seeds). The exact value is `bounds.dpsgd`, which needs milliseconds.
 
-*As printed*, *corrected*, *complement* and *from target* are the estimators of `remanence.bounds.monte_carlo`;
+*As printed*, *corrected*, *complement* and *from target* are the estimators of `remanence_papers.monte_carlo`;
 [errata](../errata.md) says what is wrong with the first. *Mean* and *spread* are the mean and the standard deviation
 over the repetitions. *Seconds* are the median for one repetition with its sampling; the estimators that sample
 without the target share their samples. All intervals claim {CONFIDENCE:.1%}; *covered* counts the repetitions whose

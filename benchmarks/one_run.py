@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from recording import network
 from remanence import Policy, Records
-from remanence.canaries import Canaries, crafted, mislabelled, real
+from remanence.bounds.one_run import GaussianCurve, Outcome
+from remanence.games.recorded_runs.audit_run import audit_run
+from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled, real
 from remanence.integrations.opacus import record
-from remanence.one_run import GaussianCurve, Outcome
-from remanence.one_run_audit import audit_run
 
 LEVEL, RUNS, SHARE = 0.05, 2000, 0.3
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence.canaries import crafted
+from remanence.games.recorded_runs.canaries import crafted
 from remanence.integrations.opacus import record
 
 

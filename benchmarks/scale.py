@@ -24,11 +24,11 @@ from pathlib import Path
 import torch
 
 from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAware, Records, mismatch, play
-from remanence.attacks.shadows import ShadowFarm, split
-from remanence.journal import Journal, Plan, Tensors
+from remanence.attacks.reconstructor.shadows import ShadowFarm, split
 from remanence.rounds import join, stream
+from remanence.scale.journal import Journal, Plan, Tensors
+from remanence.scale.run import Executor, InProcess, Run
 from remanence.targets import digits_dpsgd, digits_mlp
-from remanence.work import Executor, InProcess, Run
 
 _NOTHING = 400  # units without any work in them
 
@@ -67,7 +67,7 @@ def workers_seconds() -> list[float]:
 
 def processes(_: str) -> None:
     """Units per second of a compute-bound audit, with one worker process and with two."""
-    from remanence.processes import Processes
+    from remanence.scale.processes import Processes
 
     game, units, at_once = digits_dpsgd(), 16, 16
     walls, spent = {}, {}
@@ -92,7 +92,7 @@ def processes(_: str) -> None:
 
 def overhead(_: str) -> None:
     """What a unit costs beyond its work."""
-    from remanence.processes import Processes
+    from remanence.scale.processes import Processes
 
     idle(Processes(2))
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
-from remanence.priors import EmpiricalPrior, FinitePrior, Uninformed
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
 

@@ -17,9 +17,9 @@ from remanence import (
     infer_attributes,
     looped,
 )
-from remanence.attributes import _compare, _regressed
-from remanence.mechanisms.disclosed import Disclosed
-from remanence.records import concatenate
+from remanence.data.records import concatenate
+from remanence.games.attributes import _compare, _regressed
+from remanence.mechanisms.known_attributes import Disclosed
 
 QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
 

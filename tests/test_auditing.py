@@ -25,10 +25,10 @@ from remanence import (
     audit,
     bounds,
 )
-from remanence.caveats import CAVEATS, TOO_FEW_TRIALS
 from remanence.exceptions import IncompatibleGameError, UnreadableAuditError
 from remanence.references import REMANENCE
-from remanence.storage import ARRAYS, DOCUMENT, schema
+from remanence.results.caveats import CAVEATS, TOO_FEW_TRIALS
+from remanence.results.storage import ARRAYS, DOCUMENT, schema
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from torch import nn
 
 from conftest import pictures
 from remanence import DPSGD, SGD, AnyModule, Perceptron, Queried, Records
-from remanence.reproductions import balle_cifar, registry
-from remanence.reproductions.balle_cifar import Patches, convolutional_network
-from remanence.reproductions.balle_games import Split, Study, asked, first
-from remanence.reproductions.balle_private import _noise
-from remanence.reproductions.balle_randomness import _neighbours_agree, _repeated
-from remanence.reproductions.balle_training import _never_moved
-from remanence.reproductions.reproduction import Settings
+from remanence_papers import balle_cifar, registry
+from remanence_papers.balle_cifar import Patches, convolutional_network
+from remanence_papers.balle_games import Split, Study, asked, first
+from remanence_papers.balle_private import _noise
+from remanence_papers.balle_randomness import _neighbours_agree, _repeated
+from remanence_papers.balle_training import _never_moved
+from remanence_papers.reproduction import Settings
 
 
 def study(**changes):

@@ -7,9 +7,9 @@ import pytest
 
 from remanence import InputError, calibrate, noise_for_epsilon
 from remanence.bounds import Segment, delta_upper, dpsgd, epsilon_upper
-from remanence.bounds.bracket import dpsgd_bracket
-from remanence.calibration import MOST_STEPS
-from remanence.frontier import evenly, frontier, write
+from remanence.bounds.calibration import MOST_STEPS
+from remanence.bounds.engine.bracket import dpsgd_bracket
+from remanence.bounds.frontier import evenly, frontier, write
 
 # Smallest noise with γ(κ) ≤ target, recomputed before this project by another program.
 ANCHORS = [

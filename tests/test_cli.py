@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from remanence.attacks.catalogue import CATALOGUE
-from remanence.cli import app, main
-from remanence.storage import DOCUMENT
+from remanence.cli.main import app, main
+from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
 
 HEADER = "import torch\nimport numpy as np\nfrom remanence import *\nfrom sklearn.linear_model import *\n"
@@ -224,7 +224,7 @@ def test_wrong_usage_exits_with_2(run, arguments):
 def test_commands_that_need_no_tensors_do_not_load_torch(arguments):
     code = (
         "import sys; sys.argv = ['remanence', *sys.argv[1:]]\n"
-        "from remanence.cli import main\n"
+        "from remanence.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'sklearn', 'scipy'} & sys.modules.keys(), 'loaded too much'\n"
     )

@@ -163,7 +163,7 @@ def test_a_fraction_of_a_step_is_wrong_usage(run):
 def test_a_bound_loads_no_torch():
     code = (
         "import sys; sys.argv = ['remanence', 'bound', *sys.argv[1:]]\n"
-        "from remanence.cli import main\n"
+        "from remanence.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'sklearn', 'scipy.stats', 'scipy.optimize'} & sys.modules.keys(), 'loaded too much'\n"
     )

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from remanence.cli import main
+from remanence.cli.main import main
+from remanence.cli.settings_file import read_settings
 from remanence.report.html import GLOSSARY
-from remanence.settings_file import read_settings
 from test_project import ROOT
 
 pytest_plugins = ["pytester"]
@@ -85,10 +85,10 @@ def test_the_glossary_is_the_reports():
 def test_the_schema_of_the_settings_names_the_options_of_the_command():
     from typer.main import get_command
 
-    from remanence.cli import app
+    from remanence.cli.main import app
 
     options = {option.name for option in get_command(app).commands["audit"].params}
-    schema = json.loads((ROOT / "src/remanence/audit-toml.schema.json").read_text())
+    schema = json.loads((ROOT / "src/remanence/cli/audit-toml.schema.json").read_text())
     assert schema["properties"].keys() == options - {"as_json", "resume"}
 
 

@@ -29,7 +29,7 @@ from remanence import (
     mismatch,
     play,
 )
-from remanence.mechanisms.networks import ACTIVATIONS
+from remanence.mechanisms.networks.perceptron import ACTIVATIONS
 from remanence.rounds import stream
 from remanence.testing import check_mechanism
 

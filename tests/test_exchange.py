@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from remanence.exchange import Projections
+from remanence.games.recorded_runs.exchange_test import Projections
 
 RUNS, LEVEL = 150, 0.05
 MARGIN = 4 * math.sqrt(LEVEL * (1 - LEVEL) / RUNS)
@@ -88,7 +88,7 @@ def test_the_chain_samples_the_posterior_that_can_be_counted():
     """Six canaries in or out, three of them in: 20 secrets, whose probabilities are summed by hand."""
     from itertools import combinations
 
-    from remanence.exchange import Chain
+    from remanence.games.recorded_runs.exchange_test import Chain
 
     projections, _, chosen = run(6, numbers=8, steps=3, noise=0.6, rate=1.0, seed=5)
     inside = int((chosen == 0).sum())

@@ -31,7 +31,7 @@ from remanence import (
     mismatch,
     play,
 )
-from remanence.caveats import NO_BETTER_THAN_CONTROL, NO_BETTER_THAN_GUESSING, SATURATED_CONTROL
+from remanence.results.caveats import NO_BETTER_THAN_CONTROL, NO_BETTER_THAN_GUESSING, SATURATED_CONTROL
 
 
 def total(records: Records, seed: int) -> dict[str, torch.Tensor]:
@@ -290,7 +290,7 @@ class TestLooped:
         assert torch.equal(alone["sum"], parallel["sum"])
 
     def test_a_function_from_a_script_travels_to_the_processes(self, tmp_path):
-        from remanence.loading import load_game
+        from remanence.cli.loading import load_game
 
         (tmp_path / "mine.py").write_text(
             "import torch\n"
@@ -371,7 +371,7 @@ class TestLooped:
         ],
     )
     def test_on_the_command_line_it_is_no_mistake_of_ours(self, body, tmp_path, monkeypatch, capsys):
-        from remanence.cli import main
+        from remanence.cli.main import main
 
         (tmp_path / "mine.py").write_text(
             "import torch\n"

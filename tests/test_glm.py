@@ -5,7 +5,7 @@ from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegr
 
 from conftest import synthetic
 from remanence import GLM, Gaussian, InputError, Logistic, Multinomial, Records, Tweedie
-from remanence.mechanisms.families import Family
+from remanence.mechanisms.glm.families import Family
 from remanence.rounds import stream
 from remanence.testing import check_mechanism
 

@@ -22,7 +22,7 @@ from remanence import (
     mean_squared_error,
     play,
 )
-from remanence.attacks.transcripts import log_likelihood, remainder
+from remanence.attacks.transcripts.likelihood import log_likelihood, remainder
 from remanence.rounds import stream
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from audit_results import result
 from remanence import InputError, Verdict
-from remanence.cli import main
-from remanence.settings_file import read_settings
+from remanence.cli.main import main
+from remanence.cli.settings_file import read_settings
 
 pytest_plugins = ["pytester"]
 
@@ -95,7 +95,7 @@ def test_mlflow_gets_the_numbers_and_no_reconstruction(monkeypatch):
     found.log_to("mlflow")
     assert given["remanence.success"] == found.strongest.main.rate
     assert given["remanence.bound"] == found.bounds[0].success
-    assert given["remanence.verdict"] == "PROTECTED"
+    assert given["remanence.results.verdict"] == "PROTECTED"
     assert given["audit.json"] == found.sealed()[0]
     assert len(given) == 10
 

@@ -26,17 +26,17 @@ from remanence import (
     mean_squared_error,
     play,
 )
+from remanence.adversary.guess_coverage import good_guess, most_met
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import OBLIVIOUS
 from remanence.attacks.oblivious import Oblivious
-from remanence.attacks.reconstructor import Reconstructor
+from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.auditing import AuditResult
-from remanence.errors import on_columns
-from remanence.guessing import good_guess, most_met
-from remanence.releases import Weights
+from remanence.data.releases import Weights
 from remanence.report import words
 from remanence.report.remedies import remedies
-from remanence.verdict import decide
+from remanence.results.verdict import decide
+from remanence.scoring.errors import on_columns
 
 PRIVATE = TransferHead(3, 15, 0.05, noise_multiplier=30.0, max_grad_norm=1.0)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from remanence.data.records import Records
 from remanence.exceptions import InputError
-from remanence.mechanisms.heads import TransferHead, embed
-from remanence.records import Records
+from remanence.mechanisms.heads.transfer_head import TransferHead, embed
 
 
 def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from remanence import InputError, Records
-from remanence.attacks.decoders import convolutional, separation_loss, softmin_loss
-from remanence.attacks.learning import Learner
+from remanence.attacks.reconstructor.decoders import convolutional, separation_loss, softmin_loss
+from remanence.attacks.reconstructor.learning import Learner
 
 
 def test_the_loss_looks_at_the_closest_candidate():

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from remanence import InputError
 from remanence.bounds import Segment, dpsgd
-from remanence.one_run import GaussianCurve, LinesCurve, Outcome, dpsgd_curve, gaussian_epsilon
+from remanence.bounds.one_run import GaussianCurve, LinesCurve, Outcome, dpsgd_curve, gaussian_epsilon
 
 LEVEL = 0.05
 RUNS = 1000

@@ -16,15 +16,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence import InputError, Records, RemanenceError, caveats
+from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, dpsgd
-from remanence.canaries import Canaries, crafted, mislabelled, real
-from remanence.cli import main
+from remanence.cli.main import main
+from remanence.games.recorded_runs.audit_run import audit_run
+from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled, real
+from remanence.games.recorded_runs.consistency import _chance_correlation, accounted_schedule, read_run
 from remanence.integrations.opacus import _rate, record
-from remanence.one_run_audit import audit_run
-from remanence.recorded_run import _chance_correlation, accounted_schedule, read_run
-from remanence.verdict import Policy, Verdict
+from remanence.results import caveats
+from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
 POLICY = Policy(0.9)

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from remanence import InputError, Records
-from remanence.perceptual import lpips
+from remanence.scoring.perceptual import lpips
 
 
 def alexnet():

@@ -16,8 +16,8 @@ from remanence import (
     Uninformed,
     looped,
 )
-from remanence.errors import euclidean_error, mean_squared_error, mismatch
-from remanence.guessing import most_met
+from remanence.adversary.guess_coverage import most_met
+from remanence.scoring.errors import euclidean_error, mean_squared_error, mismatch
 
 
 def points(*values):

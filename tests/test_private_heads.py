@@ -4,7 +4,7 @@ import pytest
 
 from conftest import pictures
 from remanence import InputError, Records, TransferHead, private_recipe
-from remanence.calibration import noise_for_epsilon
+from remanence.bounds.calibration import noise_for_epsilon
 
 POOL, TEST = pictures(300), pictures(150, seed=3)
 RECIPE = TransferHead(3, 20, 0.05)

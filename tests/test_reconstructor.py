@@ -27,13 +27,13 @@ from remanence import (
     on_columns,
     play,
 )
-from remanence.adversary import Knowledge
-from remanence.attacks.readers import FlatReader, HeadReader, estimate_embeddings
-from remanence.attacks.reconstructor_network import HeldOut
-from remanence.attacks.shadows import ShadowFarm, batches, split
-from remanence.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.reconstructor.network import HeldOut
+from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, estimate_embeddings
+from remanence.attacks.reconstructor.shadows import ShadowFarm, batches, split
+from remanence.data.records import concatenate
 from remanence.exceptions import IncompatibleGameError
-from remanence.records import concatenate
+from remanence.results.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
 
 QUICK = Reconstructor(steps=250, batch=64, width=48)
 

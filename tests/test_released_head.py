@@ -17,9 +17,9 @@ from remanence import (
     exposed_pictures,
 )
 from remanence.auditing import AuditResult
-from remanence.caveats import RELEASED_HEAD_UNLIKE_RECIPE
-from remanence.released_head import PictureExposure, _pictures, read_head, require_one_guess
-from remanence.statistics import SuccessRate
+from remanence.games.heads.released_head import PictureExposure, _pictures, read_head, require_one_guess
+from remanence.results.caveats import RELEASED_HEAD_UNLIKE_RECIPE
+from remanence.scoring.rates import SuccessRate
 
 RECIPE = TransferHead(classes=3, epochs=15, learning_rate=0.05)
 QUICK = Reconstructor(steps=250, batch=64, width=48)

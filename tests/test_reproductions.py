@@ -9,13 +9,13 @@ import torch
 from scipy.stats import norm
 
 from remanence import DPSGD, AnyModule, FinitePrior, Game, Records, SuccessRate
-from remanence.cli import main
+from remanence.cli.main import main
 from remanence.references import HAYES_2023
-from remanence.reproductions import hayes_full_batch, hayes_optimisation, registry, views
-from remanence.reproductions.datasets import handwriting
-from remanence.reproductions.hayes_full_batch import optimum
-from remanence.reproductions.hayes_games import EXACT
-from remanence.reproductions.reproduction import (
+from remanence_papers import hayes_full_batch, hayes_optimisation, registry, views
+from remanence_papers.datasets import handwriting
+from remanence_papers.hayes_full_batch import optimum
+from remanence_papers.hayes_games import EXACT
+from remanence_papers.reproduction import (
     Outcome,
     Panel,
     Reproduction,

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import norm
 
 from remanence import InputError, Roc, SuccessRate
-from remanence.roc import Gaussians
+from remanence.scoring.roc import Gaussians
 
 
 def test_perfect_separation_and_none():

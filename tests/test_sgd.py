@@ -60,7 +60,7 @@ def test_gradients_as_differences_from_the_first_model_are_the_gradients(activat
 
 
 def test_a_pass_in_slices_is_the_same_pass(monkeypatch):
-    from remanence.mechanisms import sgd
+    from remanence.mechanisms.networks import sgd
 
     mechanism = SGD(Perceptron((9, 4, 3)), 3, 0.1, initial_seed=0)
     records = data()
@@ -199,7 +199,7 @@ def test_initial_weights_have_the_spread_they_are_named_after(initialisation):
 
 
 def test_products_are_rounded_inside_and_as_before_outside():
-    from remanence.mechanisms.networks import _rounded_products
+    from remanence.mechanisms.networks.perceptron import _rounded_products
 
     def precision():
         return torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32

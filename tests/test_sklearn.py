@@ -11,8 +11,8 @@ from sklearn.svm import LinearSVC
 
 from conftest import synthetic
 from remanence import ClosedForm, InputError, ScalerMean, play
-from remanence.caveats import INACTIVE_FEATURES, NO_TRACE, OPTIMISER_NOT_CONVERGED
 from remanence.integrations.sklearn import leave_one_out
+from remanence.results.caveats import INACTIVE_FEATURES, NO_TRACE, OPTIMISER_NOT_CONVERGED
 
 TIGHT = {"tol": 1e-13, "max_iter": 200_000}
 

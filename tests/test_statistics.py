@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from remanence.statistics import SuccessRate, clopper_pearson
+from remanence.scoring.rates import SuccessRate, clopper_pearson
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 1), (1, 1), (0, 30), (7, 20), (199, 200), (50, 1000)])

@@ -13,10 +13,10 @@ from remanence import (
     audit_head,
     squared_and_absolute_error,
 )
+from remanence.adversary.priors import Baseline
 from remanence.auditing import AuditResult
-from remanence.evidence import Evidence
-from remanence.priors import Baseline
-from remanence.verdict import decide
+from remanence.results.evidence import Evidence
+from remanence.results.verdict import decide
 
 NOTHING, SOME, EVERYTHING = SuccessRate(0, 1000), SuccessRate(200, 1000), SuccessRate(1000, 1000)
 

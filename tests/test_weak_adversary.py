@@ -20,23 +20,23 @@ from remanence import (
     public_errors,
     squared_and_absolute_error,
 )
-from remanence.attacks.class_sizes import infer_class_sizes
-from remanence.attacks.readers import HiddenReader
-from remanence.attacks.reconstructor_network import ReconstructorNetwork
-from remanence.caveats import TARGETS_KNOWN
-from remanence.errors import Reduction
-from remanence.records import concatenate
-from remanence.reproductions.letters import letters_network, load_letters, store_letters
-from remanence.reproductions.maciazek import Setup
-from remanence.reproductions.maciazek_faces import one_person_sets
-from remanence.reproductions.maciazek_factors import (
+from remanence.attacks.reconstructor.class_sizes import infer_class_sizes
+from remanence.attacks.reconstructor.network import ReconstructorNetwork
+from remanence.attacks.reconstructor.readers import HiddenReader
+from remanence.data.records import concatenate
+from remanence.results.caveats import TARGETS_KNOWN
+from remanence.scoring.errors import Reduction
+from remanence_papers.letters import letters_network, load_letters, store_letters
+from remanence_papers.maciazek import Setup
+from remanence_papers.maciazek_faces import one_person_sets
+from remanence_papers.maciazek_factors import (
     HOW_HEADS_ARE_TRAINED,
     WHAT_THE_ADVERSARY_HAS,
     Factor,
     run,
 )
-from remanence.reproductions.maciazek_private import as_the_code_ran, as_the_text_says, private
-from remanence.reproductions.reproduction import Settings
+from remanence_papers.maciazek_private import as_the_code_ran, as_the_text_says, private
+from remanence_papers.reproduction import Settings
 
 
 def heads(head, trials=400, per_class=1, seed=0):
@@ -197,7 +197,7 @@ def small_setup():
 
 
 def test_presets_run_and_a_wrong_belief_costs_the_adversary(monkeypatch):
-    import remanence.reproductions.maciazek_factors as factors
+    import remanence_papers.maciazek_factors as factors
 
     monkeypatch.setattr(factors, "_learning", lambda settings: (100, 64, 0.1))
     rows = {}

@@ -10,8 +10,8 @@ from pages import Panel, Pictures, Section, Series, digits, figure_of, page, sav
 from sampling import DELTA, RATES, TICKS
 
 from remanence import bounds
-from remanence.calibration import noise_for_epsilon
-from remanence.frontier import evenly
+from remanence.bounds.calibration import noise_for_epsilon
+from remanence.bounds.frontier import evenly
 
 
 @dataclass(frozen=True)

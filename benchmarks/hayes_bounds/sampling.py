@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 
 from remanence import bounds
 from remanence.bounds import Segment
-from remanence.calibration import noise_for_epsilon
-from remanence.frontier import evenly, frontier
+from remanence.bounds.calibration import noise_for_epsilon
+from remanence.bounds.frontier import evenly, frontier
 
 DELTA = 1e-5
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.99)  # the columns of Figures 5 and 14

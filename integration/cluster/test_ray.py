@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.journal import Journal
+from remanence.scale.journal import Journal
 
 AUDIT = ["audit", "digits-dpsgd", "--unit-trials", "3", "--trials", "1200"]  # 400 units
 

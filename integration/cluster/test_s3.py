@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.journal import Journal
+from remanence.scale.journal import Journal
 
 AUDIT = ["audit", "digits-dpsgd", "--unit-trials", "3", "--trials", "180"]  # 60 units
 ADDRESS = "127.0.0.1:9876"

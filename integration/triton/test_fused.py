@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from remanence import TransferHead
-from remanence.mechanisms.dual import span_coefficients, train_dual
-from remanence.mechanisms.fused import fused_coefficients, train_fused
-from remanence.mechanisms.networks import initial_layer
+from remanence.mechanisms.heads.gpu import fused_coefficients, train_fused
+from remanence.mechanisms.heads.span import span_coefficients, train_dual
+from remanence.mechanisms.networks.perceptron import initial_layer
 
 
 @pytest.mark.parametrize(

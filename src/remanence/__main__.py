@@ -1,5 +1,5 @@
 """`python -m remanence` is the command line."""
 
-from remanence.cli import main
+from remanence.cli.main import main
 
 main()

@@ -16,19 +16,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from remanence import storage
 from remanence.attacks.attack import Attack
 from remanence.attacks.catalogue import CATALOGUE, load_attack
 from remanence.bounds.bound import Bound
-from remanence.caveats import check_trials
-from remanence.evidence import Evidence
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.game import check_numbers, play
 from remanence.references import Reference
+from remanence.results import storage
+from remanence.results.caveats import check_trials
+from remanence.results.evidence import Evidence
+from remanence.results.verdict import Policy, Verdict, decide
 from remanence.rounds import AnyGame, InUnits
-from remanence.statistics import CONFIDENCE
-from remanence.verdict import Policy, Verdict, decide
-from remanence.work import current
+from remanence.scale.run import current
+from remanence.scoring.rates import CONFIDENCE
 
 SCHEMA_VERSION = 1
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")

@@ -22,10 +22,16 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.adversary import Knowledge
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
 from remanence.attacks.attack import Attack
 from remanence.bounds.bound import Bound
-from remanence.caveats import (
+from remanence.data.records import Records
+from remanence.data.releases import Release
+from remanence.exceptions import InputError
+from remanence.mechanisms.known_attributes import Disclosed
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.results.caveats import (
     ATTRIBUTES_GIVEN,
     NO_TRACE,
     OPTIMISER_NOT_CONVERGED,
@@ -34,18 +40,12 @@ from remanence.caveats import (
     Caveat,
     check_rates,
 )
-from remanence.errors import Criterion, Reduction
-from remanence.evidence import Evidence
-from remanence.exceptions import InputError
-from remanence.journal import Plan
-from remanence.mechanisms.disclosed import Disclosed
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import Baseline, EmpiricalPrior, Prior, StratifiedPrior, Uninformed
-from remanence.records import Records
-from remanence.releases import Release
+from remanence.results.evidence import Evidence
 from remanence.rounds import AnyGame, Gallery, Prepared, Rounds, UnitOutcome, join, stream
-from remanence.statistics import CONFIDENCE, SuccessRate
-from remanence.work import Do, Tensors, current
+from remanence.scale.journal import Plan
+from remanence.scale.run import Do, Tensors, current
+from remanence.scoring.errors import Criterion, Reduction
+from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 _SHOWN = 30  # reconstructions in a gallery
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record

@@ -9,17 +9,17 @@ from typing import Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from remanence.adversary import Knowledge
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Baseline
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.bounds.bound import Bound
-from remanence.caveats import Caveat
-from remanence.errors import Comparison, Criterion
-from remanence.journal import Plan
+from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.priors import Baseline
-from remanence.releases import Release
-from remanence.seeds import unit_seed
-from remanence.work import Do, Tensors
+from remanence.results.caveats import Caveat
+from remanence.scale.journal import Plan
+from remanence.scale.run import Do, Tensors
+from remanence.scale.seeds import unit_seed
+from remanence.scoring.errors import Comparison, Criterion
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 
 from remanence import bounds
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior
 from remanence.attacks.attack import Attack
 from remanence.auditing import AuditResult, announce, audit, compatible_attacks
-from remanence.calibration import noise_for_epsilon
+from remanence.bounds.calibration import noise_for_epsilon
 from remanence.exceptions import InputError
 from remanence.game import Game
-from remanence.head_ceiling import head_ceiling
-from remanence.leave_one_out import LeaveOneOut
-from remanence.mechanisms.heads import TransferHead
+from remanence.games.heads.ceiling import head_ceiling
+from remanence.games.leave_one_out import LeaveOneOut
+from remanence.games.membership import Membership
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.mechanisms.sgd import SGD
-from remanence.membership import Membership
-from remanence.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior
-from remanence.progress import track
+from remanence.mechanisms.networks.sgd import SGD
+from remanence.results.verdict import Policy
 from remanence.rounds import AnyGame, stream
-from remanence.verdict import Policy
+from remanence.scale.progress import track
 
 _MODELS = 100  # whose accuracy is averaged
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from remanence.data.records import Records
     from remanence.game import Game
-    from remanence.leave_one_out import LeaveOneOut
-    from remanence.records import Records
+    from remanence.games.leave_one_out import LeaveOneOut
     from remanence.rounds import AnyGame
 
 
 def breast_cancer_logistic() -> LeaveOneOut:
     """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
-    from remanence.errors import Criterion, relative_error
-    from remanence.leave_one_out import LeaveOneOut
-    from remanence.mechanisms.families import Logistic
-    from remanence.mechanisms.glm import GLM
+    from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.glm.families import Logistic
+    from remanence.mechanisms.glm.model import GLM
+    from remanence.scoring.errors import Criterion, relative_error
 
     criterion = Criterion(relative_error(), label_scale=1.0)
     return LeaveOneOut(GLM(Logistic(), penalty=100.0), _standardised("breast_cancer"), criterion)
@@ -38,10 +38,10 @@ def breast_cancer_sloppy() -> LeaveOneOut:
 
 def digits_logistic() -> LeaveOneOut:
     """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
-    from remanence.errors import Criterion, relative_error
-    from remanence.leave_one_out import LeaveOneOut
-    from remanence.mechanisms.families import Multinomial
-    from remanence.mechanisms.glm import GLM
+    from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.glm.families import Multinomial
+    from remanence.mechanisms.glm.model import GLM
+    from remanence.scoring.errors import Criterion, relative_error
 
     criterion = Criterion(relative_error(), label_scale=1.0)
     return LeaveOneOut(GLM(Multinomial(10), penalty=1.0), _raw("digits", scale=16.0), criterion)
@@ -74,11 +74,11 @@ def wine_pipeline() -> LeaveOneOut:
 
 def diabetes_shortlist() -> Game:
     """Ridge with noise on the weights; the target is one of 20 patients, and guessing finds 1 in 20."""
-    from remanence.errors import Criterion, relative_error
+    from remanence.adversary.priors import FinitePrior
     from remanence.game import Game
-    from remanence.mechanisms.families import Gaussian
-    from remanence.mechanisms.glm import GLM
-    from remanence.priors import FinitePrior
+    from remanence.mechanisms.glm.families import Gaussian
+    from remanence.mechanisms.glm.model import GLM
+    from remanence.scoring.errors import Criterion, relative_error
 
     data = _standardised("diabetes")
     mechanism = GLM(Gaussian(), penalty=10.0, noise=0.1)
@@ -89,10 +89,10 @@ def diabetes_shortlist() -> Game:
 def digits_noisy_sum() -> Game:
     """The sum of 1,797 pictures of norm 1 with Gaussian noise: a shortlist of 100 against a proven ceiling."""
     from remanence import bounds
-    from remanence.errors import Criterion, mismatch
+    from remanence.adversary.priors import FinitePrior
     from remanence.game import Game
     from remanence.mechanisms.noisy_sum import NoisySum
-    from remanence.priors import FinitePrior
+    from remanence.scoring.errors import Criterion, mismatch
 
     data = _raw("digits", scale=16.0)
     mechanism = NoisySum(noise_multiplier=2.0)
@@ -114,12 +114,12 @@ def digits_dpsgd_poisson() -> Game:
 
 def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate: float) -> Game:
     from remanence import bounds
-    from remanence.errors import Criterion, mismatch
+    from remanence.adversary.priors import FinitePrior
+    from remanence.data.records import Records
     from remanence.game import Game
-    from remanence.mechanisms.dpsgd import DPSGD
-    from remanence.mechanisms.networks import Perceptron
-    from remanence.priors import FinitePrior
-    from remanence.records import Records
+    from remanence.mechanisms.networks.dpsgd import DPSGD
+    from remanence.mechanisms.networks.perceptron import Perceptron
+    from remanence.scoring.errors import Criterion, mismatch
 
     digits = _raw("digits", scale=8.0)
     data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
@@ -142,11 +142,11 @@ def digits_gradient() -> Game:
     import torch
     from torch import nn
 
-    from remanence.errors import Criterion, Reduction, relative_error
+    from remanence.adversary.priors import EmpiricalPrior, Uninformed
+    from remanence.data.records import Records
     from remanence.game import Game
     from remanence.mechanisms.shared_gradient import SharedGradient
-    from remanence.priors import EmpiricalPrior, Uninformed
-    from remanence.records import Records
+    from remanence.scoring.errors import Criterion, Reduction, relative_error
 
     digits = _raw("digits", scale=8.0)
     data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
@@ -161,10 +161,10 @@ def digits_gradient() -> Game:
 
 def digits_heads() -> Game:
     """Heads for the digits 5 to 9 on a backbone that learned 0 to 4; one picture per class, a weak adversary."""
-    from remanence.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+    from remanence.adversary.priors import StratifiedPrior
     from remanence.game import Game
-    from remanence.mechanisms.heads import TransferHead
-    from remanence.priors import StratifiedPrior
+    from remanence.mechanisms.heads.transfer_head import TransferHead
+    from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
 
     public, private = digits_transfer()
     threshold = float(nearest_neighbour_errors(private, public).mean())
@@ -178,8 +178,8 @@ def digits_transfer() -> tuple[Records, Records]:
 
     The first part is public: what the adversary holds. The second is what heads are trained on.
     """
-    from remanence.mechanisms.heads import embed
-    from remanence.records import Records
+    from remanence.data.records import Records
+    from remanence.mechanisms.heads.transfer_head import embed
 
     backbone, pictures, labels, order = digits_backbone()
     new = labels >= 5
@@ -189,8 +189,8 @@ def digits_transfer() -> tuple[Records, Records]:
 
 def digits_elsewhere() -> Records:
     """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
-    from remanence.mechanisms.heads import embed
-    from remanence.records import Records
+    from remanence.data.records import Records
+    from remanence.mechanisms.heads.transfer_head import embed
 
     backbone, pictures, labels, _ = digits_backbone()
     return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)
@@ -223,11 +223,11 @@ def digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
 
 def digits_mlp() -> Game:
     """A small network on 400 pictures; the adversary knows all but one, the recipe and the initial weights."""
-    from remanence.errors import Criterion, mean_squared_error, nearest_neighbour_errors
+    from remanence.adversary.priors import EmpiricalPrior
     from remanence.game import Game
-    from remanence.mechanisms.networks import Perceptron
-    from remanence.mechanisms.sgd import SGD
-    from remanence.priors import EmpiricalPrior
+    from remanence.mechanisms.networks.perceptron import Perceptron
+    from remanence.mechanisms.networks.sgd import SGD
+    from remanence.scoring.errors import Criterion, mean_squared_error, nearest_neighbour_errors
 
     known, public, private = digits_split()
     threshold = float(nearest_neighbour_errors(private, public).mean())
@@ -240,7 +240,7 @@ def digits_split() -> tuple[Records, Records, Records]:
     """Pictures with pixels in [0, 1]: known training records, the adversary's own, and the targets."""
     import torch
 
-    from remanence.records import Records
+    from remanence.data.records import Records
 
     digits = _raw("digits", scale=16.0)
     order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
@@ -271,15 +271,15 @@ def _raw(name: str, scale: float = 1.0) -> Records:
     import torch
     from sklearn import datasets
 
-    from remanence.records import Records
+    from remanence.data.records import Records
 
     features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
     return Records(torch.from_numpy(features / scale), torch.from_numpy(labels))
 
 
 def _standardised(name: str) -> Records:
-    from remanence.mechanisms.glm import standard_units
-    from remanence.records import Records
+    from remanence.data.records import Records
+    from remanence.mechanisms.glm.model import standard_units
 
     data = _raw(name)
     mean, deviation = standard_units(data)

@@ -12,11 +12,11 @@ import dataclasses
 import torch
 
 from remanence.attacks.attack import Attack, ExposesAll
+from remanence.data.records import Records, concatenate
+from remanence.data.releases import Release
 from remanence.game import Game
-from remanence.leave_one_out import LeaveOneOut
+from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.records import Records, concatenate
-from remanence.releases import Release
 from remanence.rounds import stream
 
 _TRIALS = 6

@@ -19,7 +19,7 @@ from remanence import (
     Uninformed,
     play,
 )
-from remanence.caveats import OPTIMISER_NOT_CONVERGED
+from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from test_glm import FAMILIES, labelled
 
 

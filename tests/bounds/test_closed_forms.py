@@ -6,14 +6,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from remanence.bounds.closed_forms import (
+from remanence.bounds.engine.closed_forms import (
     gaussian_log_delta,
     gaussian_success,
     log_complement,
     shift_of,
     single_step_success,
 )
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.schedule import Segment
 
 mpmath.mp.dps = 60
 

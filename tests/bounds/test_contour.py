@@ -5,9 +5,9 @@ import math
 import pytest
 from bounds_by_hand import gaussian_log_success, two_steps
 
-from remanence.bounds.closed_forms import gaussian_success
-from remanence.bounds.contour import estimate_log_delta, estimate_success
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.closed_forms import gaussian_success
+from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
+from remanence.bounds.engine.schedule import Segment
 
 LOG_TEN = math.log(10)
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from bounds_by_hand import rounded_test
 
-from remanence.bounds.bracket import dpsgd_bracket, dpsgd_brackets
-from remanence.bounds.closed_forms import gaussian_success
-from remanence.bounds.contour import estimate_success
-from remanence.bounds.cumulant import moments
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.engine.closed_forms import gaussian_success
+from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.cumulant import moments
+from remanence.bounds.engine.schedule import Segment
 from remanence.exceptions import InputError
 
 LOG_TEN = math.log(10)

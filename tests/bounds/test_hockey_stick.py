@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from remanence.bounds.bracket import delta_upper, epsilon_upper
-from remanence.bounds.closed_forms import gaussian_log_delta
-from remanence.bounds.contour import estimate_log_delta
-from remanence.bounds.hockey_stick import chernoff_log_delta, log_delta_upper
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
+from remanence.bounds.engine.closed_forms import gaussian_log_delta
+from remanence.bounds.engine.contour import estimate_log_delta
+from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_upper
+from remanence.bounds.engine.schedule import Segment
 from remanence.exceptions import InputError
 
 

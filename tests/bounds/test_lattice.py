@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from bounds_by_hand import rounded_test, two_steps
 
-from remanence.bounds.closed_forms import gaussian_success, single_step_success
-from remanence.bounds.contour import estimate_success
-from remanence.bounds.lattice import lattice_bracket, lattice_brackets
-from remanence.bounds.quantise import quantise
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.closed_forms import gaussian_success, single_step_success
+from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.lattice import lattice_bracket, lattice_brackets
+from remanence.bounds.engine.quantise import quantise
+from remanence.bounds.engine.schedule import Segment
 
 # Independent values and the bracket both carry rounding; nothing here is better than this.
 ROUNDING = 1e-9

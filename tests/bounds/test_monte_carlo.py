@@ -10,8 +10,10 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom, kstest, norm
 
 from remanence import bounds
-from remanence.bounds import Segment, monte_carlo
-from remanence.bounds.monte_carlo import (
+from remanence.bounds import Segment
+from remanence.exceptions import InputError
+from remanence_papers import monte_carlo
+from remanence_papers.monte_carlo import (
     as_printed,
     bennett_as_printed,
     complement,
@@ -20,7 +22,6 @@ from remanence.bounds.monte_carlo import (
     from_target,
     sample_losses,
 )
-from remanence.exceptions import InputError
 
 SUBSAMPLED = Segment(1.0, sample_rate=0.1, steps=100)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from remanence.bounds.schedule import Segment, normalise, total_steps
+from remanence.bounds.engine.schedule import Segment, normalise, total_steps
 from remanence.exceptions import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from audit_results import poisoned, result
 from remanence import Verdict
-from remanence.explore.twin import twin_page
+from remanence.report.explore.static_page import twin_page
 
 pytestmark = pytest.mark.browser
 

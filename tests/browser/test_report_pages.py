@@ -9,9 +9,9 @@ import torch
 from audit_results import poisoned, result
 from remanence import Verdict
 from remanence.attacks.catalogue import CATALOGUE
-from remanence.caveats import CAVEATS
 from remanence.report.html import index, report
 from remanence.report.writing import write_index, write_report
+from remanence.results.caveats import CAVEATS
 
 pytestmark = pytest.mark.browser
 

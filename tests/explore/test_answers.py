@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from remanence import InputError
-from remanence.cli import main
-from remanence.explore.answers import (
+from remanence.cli.main import main
+from remanence.report.explore.answers import (
     RANGES,
     Question,
     answer,
@@ -22,7 +22,7 @@ from remanence.explore.answers import (
     rate_curve,
     solve,
 )
-from remanence.explore.twin import twin_page
+from remanence.report.explore.static_page import twin_page
 
 SETTINGS = {"delta": "1e-05", "sample_rate": "0.02", "steps": "200", "candidates": "50"}
 QUESTIONS = [

@@ -7,10 +7,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from remanence import InputError, Policy, audit
-from remanence.cli import main
-from remanence.explore import server
-from remanence.explore.server import LARGEST_BODY, application
-from remanence.explore.twin import write_twin
+from remanence.cli.main import main
+from remanence.report.explore import server
+from remanence.report.explore.server import LARGEST_BODY, application
+from remanence.report.explore.static_page import write_twin
 from remanence.targets import diabetes_shortlist
 
 QUESTION = {
@@ -178,7 +178,9 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys)
 
 
 def test_a_twin_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr("remanence.explore.twin.twin_page", lambda axes: pytest.fail("it was computed"))
+    monkeypatch.setattr(
+        "remanence.report.explore.static_page.twin_page", lambda axes: pytest.fail("it was computed")
+    )
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_twin(tmp_path / "file" / "page.html")

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.gradients.artifacts import (
+from remanence_papers.gradients.artifacts import (
     ArtifactSpace,
     artifact_space,
     equation_9,

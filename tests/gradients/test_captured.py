@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import AuditResult, ExclusiveNeurons, InputError, Records, SharedGradient, Verdict, play
-from remanence.captured import Captured
-from remanence.cli import main
-from remanence.releases import Gradient
+from remanence.cli.main import main
+from remanence.data.releases import Gradient
+from remanence.games.gradients.captured import Captured
 
 FACTORY = """
 import torch

@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.gradients.dense import dense_head
-from remanence.gradients.exact import Recovered, reconstruct
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import Recovered, reconstruct
 
 SIZES = [(True, 1), (False, 1), (True, 3), (False, 2)]
 

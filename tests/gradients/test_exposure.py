@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from conftest import relu_network, synthetic
 from remanence import InputError, gradient_exposure
-from remanence.gradients.dense import dense_head, head_inputs
-from remanence.gradients.exposure import activation_rates, expected_exclusive
+from remanence.attacks.gradients.dense_layers import dense_head, head_inputs
+from remanence.attacks.gradients.exposure import activation_rates, expected_exclusive
 
 
 def signs_network(rows) -> nn.Sequential:

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.gradients.dense import dense_head
-from remanence.gradients.hybrid import PictureGenerator, extractor_of, hybrid_attack, invert_features
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence_papers.gradients.hybrid import PictureGenerator, extractor_of, hybrid_attack, invert_features
 
 
 def network_and_batch():

@@ -6,9 +6,9 @@ from test_exact import leak, met
 
 from conftest import relu_network
 from remanence import gradient_exposure
-from remanence.gradients.dense import dense_head
-from remanence.gradients.exact import reconstruct
-from remanence.gradients.low_rank import reconstruct_low_rank
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct
+from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
 
 
 def batch(count, features, classes, seed):

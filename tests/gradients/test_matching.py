@@ -5,7 +5,7 @@ import torch
 
 from conftest import gradient_game, relu_network
 from remanence import DLG, IDLG, InvertingGradients, Records, SharedGradient, play
-from remanence.gradients.matching import Matching, _lbfgs, infer_labels, match_gradients
+from remanence.attacks.gradients.matching import Matching, _lbfgs, infer_labels, match_gradients
 
 
 def one_sample_release(**settings):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from remanence.gradients.dense import dense_head
-from remanence.reproductions import pan_attacks, pan_convolutional, pan_exclusivity
-from remanence.reproductions.reproduction import Settings
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence_papers import pan_attacks, pan_convolutional, pan_exclusivity
+from remanence_papers.reproduction import Settings
 
 
 def by(rows, key):

@@ -6,11 +6,11 @@ from test_exact import batch, leak, met
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.gradients.dense import dense_head
-from remanence.gradients.exact import reconstruct
-from remanence.gradients.insecure import make_insecure
-from remanence.gradients.paper import paper_attack
-from remanence.gradients.patterns import solve_patterns
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct
+from remanence_papers.gradients.insecure import make_insecure
+from remanence_papers.gradients.patterns import solve_patterns
+from remanence_papers.gradients.printed import paper_attack
 
 
 def insecure(dtype=torch.float64, count=6, seed=0, bias=True):

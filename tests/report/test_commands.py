@@ -6,7 +6,7 @@ import pytest
 
 from audit_results import result
 from remanence import Verdict
-from remanence.cli import main
+from remanence.cli.main import main
 from remanence.report.formats import FORMATS
 
 

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    from remanence.cli import main
+    from remanence.cli.main import main
 
     monkeypatch.chdir(tmp_path)
 

@@ -26,10 +26,10 @@ from remanence import (
     Records,
     looped,
 )
-from remanence.fingerprints import code_beside, fingerprint
-from remanence.journal import Journal
+from remanence.scale.fingerprints import code_beside, fingerprint
+from remanence.scale.journal import Journal
+from remanence.scale.run import Run
 from remanence.targets import TARGETS
-from remanence.work import Run
 
 GAMES = {
     "shortlist": shortlist_game,

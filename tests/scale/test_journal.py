@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from conftest import shortlist_game
-from remanence import Oblivious, Policy, RetrainAndCompare, audit, files, play
+from remanence import Oblivious, Policy, RetrainAndCompare, audit, play
 from remanence.exceptions import InputError
-from remanence.journal import DamagedUnitError, Journal, Plan
-from remanence.run_status import read_status
-from remanence.work import Run
+from remanence.scale import files
+from remanence.scale.journal import DamagedUnitError, Journal, Plan
+from remanence.scale.run import Run
+from remanence.scale.status import read_status
 
 TENSORS = {"error": torch.arange(5.0), "succeeded": torch.tensor([True, False])}
 
@@ -88,7 +89,7 @@ def test_a_run_folder_that_workers_do_not_share_is_a_sentence(tmp_path, monkeypa
     monkeypatch.undo()
     spoilt = Journal.write
     monkeypatch.setattr(Journal, "write", lambda self, key, _: spoilt(self, key, TENSORS))
-    monkeypatch.setattr("remanence.journal.load", lambda packed: {})
+    monkeypatch.setattr("remanence.scale.journal.load", lambda packed: {})
     with pytest.raises(InputError, match="checksum"):
         rate(Journal(tmp_path))
 

@@ -5,13 +5,13 @@ import torch
 
 from conftest import heads_game, network_game
 from remanence import Reconstructor, play
-from remanence.attacks.learning import Learner
-from remanence.attacks.shadows import ShadowFarm, split
-from remanence.journal import Journal
-from remanence.processes import Processes
+from remanence.attacks.reconstructor.learning import Learner
+from remanence.attacks.reconstructor.shadows import ShadowFarm, split
 from remanence.rounds import stream
-from remanence.run_status import read_status
-from remanence.work import Run
+from remanence.scale.journal import Journal
+from remanence.scale.processes import Processes
+from remanence.scale.run import Run
+from remanence.scale.status import read_status
 
 ATTACK = Reconstructor(steps=40, batch=16, shadows=60, width=16)
 

@@ -16,9 +16,9 @@ from conftest import heads_game, network_game
 TOGETHER = """
 import torch
 from torch import distributed, nn
-from remanence.attacks.learning import Learner
-from remanence.attacks.shadows import ShadowFarm, split
-from remanence.ranks import joined, rank, ranks
+from remanence.attacks.reconstructor.learning import Learner
+from remanence.attacks.reconstructor.shadows import ShadowFarm, split
+from remanence.scale.ranks import joined, rank, ranks
 from factory import heads_game
 
 with joined("cpu"):
@@ -83,7 +83,7 @@ def test_ranks_draw_their_own_shadows_and_hold_the_same_network(folder):
 AGAIN = """
 import torch
 from remanence import Reconstructor
-from remanence.ranks import joined, rank
+from remanence.scale.ranks import joined, rank
 from factory import heads_game
 
 with joined("cpu"):

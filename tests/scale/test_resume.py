@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.journal import Journal, plans
+from remanence.scale.journal import Journal, plans
 
 SLOW_GAME = """
 import os, time, torch
@@ -37,16 +37,17 @@ def game():
 SERVER = """
 import os, sys
 sys.argv = ["remanence"]
-import remanence.cli, remanence.auditing, remanence.loading, remanence.report.writing, remanence.processes
+import remanence.cli.main, remanence.auditing, remanence.cli.loading
+import remanence.report.writing, remanence.scale.processes
 import torch; torch.set_num_threads(1)
-from remanence.fingerprints import code_version
+from remanence.scale.fingerprints import code_version
 code_version()  # once: somebody may be editing the package while this runs
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
         sys.argv = ["remanence", *line.split()]
         sys.stdout = open(os.devnull, "w")
-        remanence.cli.main()
+        remanence.cli.main.main()
     print(child, flush=True)
     _, status = os.waitpid(child, 0)
     print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status), flush=True)
@@ -182,7 +183,7 @@ def test_another_run_is_never_continued(command_line):
 
 
 def test_status_tells_how_to_go_on_after_a_kill(command_line, capsys, monkeypatch):
-    from remanence.cli import main
+    from remanence.cli.main import main
 
     command_line.begin()
     monkeypatch.setattr(sys, "argv", ["remanence", "status", str(command_line.folder / "run")])

@@ -29,7 +29,7 @@ from remanence import (
     play,
 )
 from remanence.auditing import AuditResult
-from remanence.calibration import noise_for_epsilon
+from remanence.bounds.calibration import noise_for_epsilon
 from remanence.exceptions import UnreadableAuditError
 from remanence.report.sweep import document, rows, svg
 from remanence.sweeping import grid, parse_axes, sweep, with_settings
@@ -120,7 +120,7 @@ def test_a_setting_is_named_once_and_every_combination_is_visited():
 
 
 def command(monkeypatch, capsys, *arguments):
-    from remanence.cli import main
+    from remanence.cli.main import main
 
     monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
     with pytest.raises(SystemExit) as ended:

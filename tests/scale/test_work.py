@@ -25,12 +25,12 @@ from remanence import (
     RetrainAndCompare,
     audit,
     play,
-    processes,
 )
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
-from remanence.journal import Journal, Plan
-from remanence.processes import Processes
-from remanence.work import InProcess, Run, Task, current, one_thread
+from remanence.scale import processes
+from remanence.scale.journal import Journal, Plan
+from remanence.scale.processes import Processes
+from remanence.scale.run import InProcess, Run, Task, current, one_thread
 
 
 @dataclass(frozen=True)

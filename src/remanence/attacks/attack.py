@@ -10,11 +10,11 @@ from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from remanence.adversary import Knowledge
+from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.catalogue import AttackInfo
+from remanence.data.records import Records
+from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.records import Records
-from remanence.releases import Release
 
 ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
 

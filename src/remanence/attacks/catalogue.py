@@ -43,7 +43,7 @@ CLOSED_FORM = AttackInfo(
     "a GLM at its optimum; all other training records",
     "weights",
     BALLE_2022.at("Theorem 1"),
-    "remanence.attacks.closed_form:ClosedForm",
+    "remanence.attacks.glm.closed_form:ClosedForm",
 )
 SCALER_MEAN = AttackInfo(
     "scaler-mean",
@@ -51,7 +51,7 @@ SCALER_MEAN = AttackInfo(
     "a GLM behind a StandardScaler; all other training records",
     "weights",
     REMANENCE,
-    "remanence.attacks.scaler_mean:ScalerMean",
+    "remanence.attacks.glm.scaler_mean:ScalerMean",
 )
 RETRAIN = AttackInfo(
     "retrain-and-compare",
@@ -67,7 +67,7 @@ PRIOR_AWARE = AttackInfo(
     "DP-SGD's transcript; a shortlist of candidates; all other training records",
     "transcript",
     HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
-    "remanence.attacks.prior_aware:PriorAware",
+    "remanence.attacks.transcripts.prior_aware:PriorAware",
 )
 GRADIENT_BASED = AttackInfo(
     "gradient-based",
@@ -75,7 +75,7 @@ GRADIENT_BASED = AttackInfo(
     "DP-SGD's transcript; all other training records; no shortlist",
     "transcript",
     HAYES_2023.at("Equation 1 and Appendix D"),
-    "remanence.attacks.gradient_based:GradientBased",
+    "remanence.attacks.transcripts.optimised:GradientBased",
 )
 EXCLUSIVE_NEURONS = AttackInfo(
     "exclusive-neurons",
@@ -83,7 +83,7 @@ EXCLUSIVE_NEURONS = AttackInfo(
     "the gradient of one step on a fully connected ReLU network",
     "one gradient",
     PAN_2022.at("§5, with corrections"),
-    "remanence.attacks.exclusive_neurons:ExclusiveNeurons",
+    "remanence.attacks.gradients.exclusive_neurons:ExclusiveNeurons",
 )
 LOW_RANK = AttackInfo(
     "low-rank",
@@ -91,7 +91,7 @@ LOW_RANK = AttackInfo(
     "the gradient of one step on a fully connected ReLU network",
     "one gradient",
     DIMITROV_2024.at("by ℓ₁ minimisation"),
-    "remanence.attacks.low_rank:LowRank",
+    "remanence.attacks.gradients.low_rank:LowRank",
 )
 RECONSTRUCTOR = AttackInfo(
     "reconstructor",
@@ -99,7 +99,7 @@ RECONSTRUCTOR = AttackInfo(
     "samples from the population; the training recipe; nothing else, or all other training records",
     "weights, answers or one gradient",
     MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),
-    "remanence.attacks.reconstructor:Reconstructor",
+    "remanence.attacks.reconstructor.attack:Reconstructor",
 )
 DLG = AttackInfo(
     "dlg",
@@ -107,7 +107,7 @@ DLG = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     ZHU_2019,
-    "remanence.attacks.gradient_matching:DLG",
+    "remanence.attacks.gradients.gradient_matching:DLG",
     on_request=True,
 )
 IDLG = AttackInfo(
@@ -116,7 +116,7 @@ IDLG = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     ZHAO_2020,
-    "remanence.attacks.gradient_matching:IDLG",
+    "remanence.attacks.gradients.gradient_matching:IDLG",
     on_request=True,
 )
 INVERTING = AttackInfo(
@@ -125,7 +125,7 @@ INVERTING = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     GEIPING_2020,
-    "remanence.attacks.gradient_matching:InvertingGradients",
+    "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
 OBLIVIOUS = AttackInfo(

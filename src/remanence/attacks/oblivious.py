@@ -8,12 +8,12 @@ from typing import ClassVar, final
 
 import torch
 
-from remanence.adversary import Knowledge
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.data.releases import Release
 from remanence.exceptions import IncompatibleGameError
-from remanence.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
-from remanence.releases import Release
 
 
 @final

@@ -9,14 +9,14 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from remanence.adversary import Knowledge
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import RETRAIN, AttackInfo
+from remanence.data.records import Records
+from remanence.data.releases import Release, Transcript
 from remanence.exceptions import IncompatibleGameError, InputError
-from remanence.priors import FinitePrior
-from remanence.progress import track
-from remanence.records import Records
-from remanence.releases import Release, Transcript
+from remanence.scale.progress import track
 
 
 @final

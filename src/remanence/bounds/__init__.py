@@ -6,13 +6,13 @@
 """
 
 from remanence.bounds.bound import Bound
-from remanence.bounds.bracket import delta_upper, epsilon_upper
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
+from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
+from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
 from remanence.bounds.of_mechanism import of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
-from remanence.bounds.schedule import Segment
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace, true_positives
 
 __all__ = [

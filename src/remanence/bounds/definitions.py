@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
-from remanence.bounds.closed_forms import log_complement
+from remanence.bounds.engine.closed_forms import log_complement
 from remanence.exceptions import InputError
 from remanence.references import BALLE_2022, HAYES_2023
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from remanence.bounds.bound import Bound, Values, require
-from remanence.bounds.schedule import Segment
+from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS, dpsgd
 from remanence.references import HAYES_2023
 

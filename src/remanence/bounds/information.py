@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remanence.bounds.bound import Baselines, Bound, Ends, require
-from remanence.bounds.closed_forms import shift_of
-from remanence.bounds.cumulant import moments
-from remanence.bounds.schedule import Segment, normalise
+from remanence.bounds.engine.closed_forms import shift_of
+from remanence.bounds.engine.cumulant import moments
+from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.references import GUO_2022A, GUO_2022B, Reference
 
 

@@ -13,8 +13,8 @@ from remanence.bounds.settings import dpsgd, gaussian
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
+    from remanence.data.releases import Release
     from remanence.mechanisms.mechanism import Mechanism
-    from remanence.releases import Release
 
 _ROUNDING = 1 + 1e-12
 
@@ -26,8 +26,8 @@ def of(mechanism: Mechanism[Release], baseline: Values = None, *, log_baseline: 
     >>> round(of(NoisySum(noise_multiplier=2.0), 1 / 100).success, 4)
     0.0339
     """
-    from remanence.mechanisms.dpsgd import DPSGD
-    from remanence.mechanisms.heads import TransferHead
+    from remanence.mechanisms.heads.transfer_head import TransferHead
+    from remanence.mechanisms.networks.dpsgd import DPSGD
     from remanence.mechanisms.noisy_sum import NoisySum
 
     if isinstance(mechanism, NoisySum):

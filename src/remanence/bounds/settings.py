@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
-from remanence.bounds.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
-from remanence.bounds.closed_forms import log_complement
-from remanence.bounds.cumulant import chernoff_success
-from remanence.bounds.schedule import Segment, normalise
+from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.engine.closed_forms import log_complement
+from remanence.bounds.engine.cumulant import chernoff_success
+from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.exceptions import InputError
 from remanence.references import HAYES_2023, REMANENCE
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from remanence.files import write_files
-from remanence.gradients.dense import dense_head
-from remanence.gradients.exact import reconstruct
-from remanence.gradients.files import gradient_of_update
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct
+from remanence.games.gradients.files import gradient_of_update
+from remanence.scale.files import write_files
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message  # pyright: ignore[reportMissingImports]

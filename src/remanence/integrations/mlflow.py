@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remanence.auditing import AuditResult
 from remanence.exceptions import InputError
-from remanence.storage import DOCUMENT
+from remanence.results.storage import DOCUMENT
 
 
 def log(result: AuditResult) -> None:
@@ -28,5 +28,5 @@ def log(result: AuditResult) -> None:
     if result.bounds:
         metrics["remanence.bound"] = min(bound.success for bound in result.bounds)
     mlflow.log_metrics(metrics)
-    mlflow.set_tags({"remanence.verdict": str(result.verdict), "remanence.attack": best.attack})
+    mlflow.set_tags({"remanence.results.verdict": str(result.verdict), "remanence.attack": best.attack})
     mlflow.log_dict(result.sealed()[0], DOCUMENT)

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from remanence.canaries import Canaries
-from remanence.decoding import Decoder
 from remanence.exceptions import InputError
+from remanence.games.recorded_runs.canaries import Canaries
+from remanence.games.recorded_runs.projections import Decoder
+from remanence.games.recorded_runs.recording import STEP, RecordingWriter
 from remanence.integrations.opacus_steps import Steps, sampler_of
-from remanence.recording import STEP, RecordingWriter
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

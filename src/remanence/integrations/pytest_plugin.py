@@ -32,7 +32,7 @@ def audit_release(
     ) -> AuditResult:
         from remanence.auditing import audit
         from remanence.report.writing import write_report
-        from remanence.verdict import Policy
+        from remanence.results.verdict import Policy
 
         result = audit(game, attacks, policy=Policy(max_success), trials=trials, seed=seed)  # pyright: ignore
         result.save(tmp_path)

@@ -13,14 +13,14 @@ from sklearn import preprocessing
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from remanence.caveats import INACTIVE_FEATURES
-from remanence.errors import Criterion, relative_error
+from remanence.data.records import Records
+from remanence.data.releases import Weights
 from remanence.exceptions import InputError
-from remanence.leave_one_out import LeaveOneOut
-from remanence.mechanisms.families import Gaussian, Logistic, Multinomial, Tweedie
-from remanence.mechanisms.glm import GLM, standard_units
-from remanence.records import Records
-from remanence.releases import Weights
+from remanence.games.leave_one_out import LeaveOneOut
+from remanence.mechanisms.glm.families import Gaussian, Logistic, Multinomial, Tweedie
+from remanence.mechanisms.glm.model import GLM, standard_units
+from remanence.results.caveats import INACTIVE_FEATURES
+from remanence.scoring.errors import Criterion, relative_error
 
 _LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
 _SCALERS = (

@@ -1,1 +1,4 @@
-"""M: from data to a release."""
+"""M: from data to a release. Training of GLMs, networks and heads, and wrappers for anybody's function.
+
+Imports data and scoring.
+"""

@@ -11,11 +11,11 @@ import torch
 from joblib import Parallel, delayed
 from torch import Tensor
 
+from remanence.data.records import Records, concatenate
+from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError, RemanenceError
 from remanence.mechanisms.mechanism import Mechanism, Setting
-from remanence.progress import track
-from remanence.records import Records, concatenate
-from remanence.releases import Release, Weights
+from remanence.scale.progress import track
 
 Train = Callable[[Records, int], Mapping[str, Tensor]]
 Ask = Callable[[Mapping[str, Tensor], Records], Tensor]

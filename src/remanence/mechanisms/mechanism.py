@@ -8,9 +8,9 @@ from typing import ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from remanence.data.records import Records
+from remanence.data.releases import Release
 from remanence.exceptions import InputError
-from remanence.records import Records
-from remanence.releases import Release
 
 ReleaseT = TypeVar("ReleaseT", bound=Release)
 ReleaseT_co = TypeVar("ReleaseT_co", bound=Release, covariant=True)

@@ -8,9 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.data.records import Records
+from remanence.data.releases import Release, Weights
 from remanence.mechanisms.mechanism import Mechanism, Setting
-from remanence.records import Records
-from remanence.releases import Release, Weights
 
 
 @final

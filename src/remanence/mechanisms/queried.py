@@ -8,14 +8,14 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.data.records import Records
+from remanence.data.releases import Logits, Release
 from remanence.exceptions import InputError
-from remanence.mechanisms.dpsgd import DPSGD
-from remanence.mechanisms.heads import TransferHead
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.looped import Looped
 from remanence.mechanisms.mechanism import Mechanism, Setting
-from remanence.mechanisms.sgd import SGD
-from remanence.records import Records
-from remanence.releases import Logits, Release
+from remanence.mechanisms.networks.dpsgd import DPSGD
+from remanence.mechanisms.networks.sgd import SGD
 
 ANSWERS = "logits", "probabilities", "top", "label"
 _MOST_DECIMALS = 15  # a double has no more
@@ -146,5 +146,5 @@ class Queried(Mechanism[Logits]):
                 "The head cannot read the probes.",
                 needs=f"embeddings of {trained.shape[-1]} numbers, as it is trained on",
                 got="none" if asked is None else f"embeddings of {asked.shape[-1]} numbers",
-                hint="remanence.mechanisms.heads.embed(probes, backbone), with the same backbone",
+                hint="remanence.mechanisms.heads.transfer_head.embed(probes, backbone), with the same backbone",
             )

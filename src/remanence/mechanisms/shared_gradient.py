@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from remanence.data.records import Records
+from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism, Setting
-from remanence.records import Records
-from remanence.releases import Gradient
 
 _BYTES = 2**28
 

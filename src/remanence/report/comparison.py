@@ -9,8 +9,8 @@ from remanence.auditing import AuditResult
 from remanence.report import words
 from remanence.report.markdown import plain, table
 from remanence.report.tables import thousandths
-from remanence.statistics import SuccessRate
-from remanence.verdict import Verdict
+from remanence.results.verdict import Verdict
+from remanence.scoring.rates import SuccessRate
 
 _ORDER = [Verdict.PROTECTED, Verdict.UNPROVEN, Verdict.EXPOSED, Verdict.CONTRADICTED]
 

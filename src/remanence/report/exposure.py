@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from remanence.auditing import AuditResult
-from remanence.statistics import SuccessRate
+from remanence.scoring.rates import SuccessRate
 
 _SHOWN = 10
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
-from remanence.caveats import OPTIMISER_NOT_CONVERGED
-from remanence.evidence import Evidence
-from remanence.released_head import exposed_pictures
+from remanence.games.heads.released_head import exposed_pictures
 from remanence.report import exposure, figures, words
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
+from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
+from remanence.results.evidence import Evidence
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

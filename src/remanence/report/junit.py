@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from remanence.auditing import AuditResult
 from remanence.report import words
 from remanence.report.tables import thousandths
-from remanence.verdict import Verdict
+from remanence.results.verdict import Verdict
 
 _CONTROL = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"

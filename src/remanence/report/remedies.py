@@ -5,11 +5,11 @@ from __future__ import annotations
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, epsilon_upper
 from remanence.bounds.bound import Bound
-from remanence.calibration import calibrate
+from remanence.bounds.calibration import calibrate
 from remanence.exceptions import InputError
 from remanence.report import words
 from remanence.report.tables import thousandths, upwards
-from remanence.verdict import Verdict
+from remanence.results.verdict import Verdict
 
 DELTA = 1e-5
 _NOISE_BOUNDS = ("DP-SGD", "Gaussian mechanism")  # whose proof holds for any other noise as well

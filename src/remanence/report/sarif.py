@@ -10,8 +10,8 @@ from jinja2.filters import do_urlencode
 
 from remanence.auditing import AuditResult
 from remanence.report import words
-from remanence.storage import DOCUMENT
-from remanence.verdict import Verdict
+from remanence.results.storage import DOCUMENT
+from remanence.results.verdict import Verdict
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _KINDS = {

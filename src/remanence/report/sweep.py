@@ -11,8 +11,8 @@ from remanence.report import words
 from remanence.report.figures import curves
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
 from remanence.report.tables import thousandths
-from remanence.roc import TruePositiveRate
-from remanence.statistics import SuccessRate
+from remanence.scoring.rates import SuccessRate
+from remanence.scoring.roc import TruePositiveRate
 from remanence.sweeping import Point
 
 if TYPE_CHECKING:

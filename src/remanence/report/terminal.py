@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from remanence.auditing import AuditResult
-from remanence.caveats import OPTIMISER_NOT_CONVERGED, Caveat
-from remanence.evidence import Evidence
 from remanence.report import words
 from remanence.report.tables import thousandths
-from remanence.verdict import Verdict
+from remanence.results.caveats import OPTIMISER_NOT_CONVERGED, Caveat
+from remanence.results.evidence import Evidence
+from remanence.results.verdict import Verdict
 
 _COLOURS = {
     Verdict.PROTECTED: "green",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 
+from remanence.adversary.priors import Baseline
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
-from remanence.caveats import Caveat
-from remanence.evidence import Evidence
-from remanence.priors import Baseline
+from remanence.games.heads.released_head import PictureExposure
 from remanence.references import bibliography
-from remanence.released_head import PictureExposure
 from remanence.report.tables import thousandths
-from remanence.statistics import SuccessRate
+from remanence.results.caveats import Caveat
+from remanence.results.evidence import Evidence
+from remanence.scoring.rates import SuccessRate
 
 NOT_COVERED = (
     "membership or attribute inference",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from remanence.auditing import AuditResult
-from remanence.files import write_files
 from remanence.report.gallery import gallery_page
 from remanence.report.html import index, report
+from remanence.scale.files import write_files
 
 REPORT, GALLERY, INDEX = "report.html", "gallery.html", "index.html"
 

@@ -1,0 +1,134 @@
+"""Balle et al. 2022: the error over the number of shadows (Figure 5), and what answers alone give away (§VI-C)."""
+
+from __future__ import annotations
+
+import time
+
+from torch import Tensor
+
+from remanence.mechanisms.queried import Queried
+from remanence.scale.progress import track
+from remanence.scoring.perceptual import lpips
+from remanence_papers.balle_games import (
+    ORACLE,
+    Study,
+    asked,
+    first,
+    gallery,
+    handwriting_split,
+    level,
+    means,
+    recipe,
+    spread,
+)
+from remanence_papers.reproduction import Cell, Curve, Outcome, Panel, Settings
+
+PAPER_BLACK_BOX = 0.011
+PAPER_CROSSING = 8000
+LPIPS = "lpips.safetensors"  # see `remanence.scoring.perceptual`
+_SHOWN = 10
+
+
+def figure_5(settings: Settings) -> Outcome:
+    """Mean error and mean KL over the number of shadows, and the two against each other."""
+    study = _study(settings)
+    training = study.data.training(initial_seed=settings.seed)
+    counts = (250, 1000, 3000) if settings.small else (1000, 4000, 8000, 16000, 59000)
+    started = time.perf_counter()
+    shadows = study.shadows(training, max(counts))
+    seconds = time.perf_counter() - started
+    targets = study.data.targets[:, None]
+    rows: list[dict[str, Cell]] = []
+    shown: dict[str, Tensor] = {"target": targets.features[:_SHOWN, 0]}
+    judges = {"KL": study.divergence}
+    weights = None if settings.data is None else settings.data / LPIPS
+    if weights is not None and weights.exists():
+        judges["LPIPS"] = lpips(weights)
+    pairs, errors = {}, study.oracle
+    for count in track(counts, total=len(counts), what="numbers of shadows"):
+        found = study.attack(training, first(shadows, count))
+        pairs = {name: error(targets, found.guesses).flatten().cpu() for name, error in judges.items()}
+        row: dict[str, Cell] = {"shadows": count, **study.cells(found)}
+        for name, values in pairs.items():
+            row |= {f"mean {name}": float(values.mean()), f"± {name}": spread(values)}
+        rows.append(row | {"seconds of learning": round(found.seconds, 1)})
+        errors = found.errors
+        shown[f"{count:,}"] = found.guesses.features[:_SHOWN, 0]
+    oracle = float(study.oracle.mean())
+    error = Panel(
+        "Error over the number of shadows",
+        "shadows",
+        "mean squared error",
+        [
+            means("weights", rows, "shadows", "mean error", "± (two errors)"),
+            level("nearest neighbour", oracle, counts),
+            level("first percentile", study.first_percentile, counts),
+        ],
+        log_up=True,
+    )
+    divergence = Panel(
+        "KL over the number of shadows",
+        "shadows",
+        "mean KL",
+        [means("weights", rows, "shadows", "mean KL", "± KL")],
+        log_up=True,
+    )
+    together = [
+        Panel(
+            f"Error against {name}, {counts[-1]:,} shadows",
+            name,
+            "mean squared error",
+            [Curve("targets", *(each.clamp(min=1e-6).tolist() for each in (values, errors)))],
+            dots=True,
+            log_up=True,
+        )
+        for name, values in pairs.items()
+    ]
+    return Outcome(
+        study.data.name,
+        rows,
+        [error, divergence, *together, gallery("Reconstructions", shown)],
+        study.described(**recipe(training), **{"seconds for all shadows": round(seconds, 1)}),
+        [
+            ORACLE,
+            "The first percentile, the mean error of the picture that is closer than all but 1 % of the "
+            f"adversary's, is {study.first_percentile:.4f}. The paper: below its oracle from {PAPER_CROSSING:,} "
+            "shadows.",
+            "*KL*: between the answers of a 100-unit perceptron, trained on the known records, to target and "
+            "reconstruction."
+            + ("" if "LPIPS" in judges else f" LPIPS (Figure 5a) needs {LPIPS} in the data folder."),
+        ],
+    )
+
+
+def black_box(settings: Settings) -> Outcome:
+    """The same models seen through their weights, their logits, their probabilities, or what an API returns."""
+    study = _study(settings)
+    training = study.data.training(initial_seed=settings.seed)
+    shadows = study.shadows(training, 3000 if settings.small else 59_000)
+    probes = study.data.public[: 100 if settings.small else 200]
+    views = {
+        "weights": None,
+        "logits": Queried(training, probes),
+        "probabilities": Queried(training, probes, "probabilities"),
+        "top 3, two decimals": Queried(training, probes, "top"),
+    }
+    rows: list[dict[str, Cell]] = []
+    shown: dict[str, Tensor] = {"target": study.data.targets.features[:_SHOWN]}
+    for label, view in track(views.items(), total=len(views), what="views of a model"):
+        found = study.attack(view or training, shadows if view is None else asked(view, shadows))
+        paper = PAPER_BLACK_BOX if label == "logits" and not settings.small else None
+        rows.append({"what is seen": label, **study.cells(found), "paper": paper})
+        shown[label] = found.guesses.features[:_SHOWN, 0]
+    return Outcome(
+        study.data.name,
+        rows,
+        [gallery("Reconstructions", shown)],
+        study.described(**recipe(training), shadows=len(shadows), probes=len(probes)),
+        [ORACLE, "The probes are pictures of the adversary's. The paper tries logits alone."],
+    )
+
+
+def _study(settings: Settings) -> Study:
+    small = settings.small
+    return Study(settings, handwriting_split(settings), 1000 if small else 6000, 128 if small else 256)

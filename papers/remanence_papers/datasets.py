@@ -1,0 +1,51 @@
+"""The data of reproductions: scikit-learn's digits stand in at the small scale, files of the user's else."""
+
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import torch
+
+from remanence.data.records import Records
+from remanence.exceptions import InputError
+from remanence_papers.reproduction import Settings
+
+DIGITS = "scikit-learn's digits (8x8 pixels), a stand-in for MNIST"
+MNIST = "MNIST (28x28 pixels)"
+
+
+def handwriting(settings: Settings) -> tuple[Records, str]:
+    """Flat pictures with pixels in [−1, 1] and what they are: MNIST's training set, or the stand-in."""
+    if settings.small:
+        from sklearn.datasets import load_digits
+
+        features, labels = load_digits(return_X_y=True)
+        pixels, name = features / 8 - 1, DIGITS
+    else:
+        arrays = load_arrays(settings, "mnist.npz", "xtr", "ytr")
+        pixels, labels, name = arrays["xtr"].reshape(len(arrays["xtr"]), -1) / 127.5 - 1, arrays["ytr"], MNIST
+    return Records(torch.from_numpy(pixels).float(), torch.from_numpy(labels).long()), name
+
+
+def load_arrays(settings: Settings, file: str, *names: str) -> dict[str, np.ndarray]:
+    """Arrays out of an npz file in the user's data folder; nothing in it is ever unpickled."""
+    assert settings.data is not None, "Settings refuses the paper's scale without data"
+    path = settings.data / file if settings.data.is_dir() else settings.data
+    try:
+        with np.load(path) as stored:
+            return {name: stored[name] for name in names}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(
+            "The data cannot be read.",
+            needs=f"{file} with the arrays {', '.join(names)}",
+            got=f"{path}: {str(error).splitlines()[0]}",
+            hint=f"--data FOLDER, where FOLDER holds {file}",
+        ) from None
+
+
+def pictures(features: torch.Tensor) -> list[list[list[float]]]:
+    """Flat pictures in [−1, 1] as squares in [0, 1], for a panel."""
+    side = round(features.shape[-1] ** 0.5)
+    squares = ((features + 1) / 2).clamp(0, 1).unflatten(-1, (side, side))
+    return [[[round(pixel, 3) for pixel in line] for line in square] for square in squares.cpu().tolist()]

@@ -1,0 +1,358 @@
+"""Every reproduction by name, without loading any."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import Any
+
+from remanence.exceptions import InputError
+from remanence.references import BALLE_2022, HAYES_2023, MACIAZEK_2025, PAN_2022
+from remanence_papers.reproduction import Reproduction, Settings
+
+_HOME = "remanence_papers"
+
+REPRODUCTIONS = {
+    entry.name: entry
+    for entry in (
+        Reproduction(
+            "maciazek-figure-4",
+            "Heads trained by DP-SGD: what still comes back, and what it costs",
+            MACIAZEK_2025.at("Figures 4, 5 and 16; §4"),
+            f"{_HOME}.maciazek_private:figure_4",
+            minutes=3,
+        ),
+        Reproduction(
+            "maciazek-defences",
+            "DP-SGD beside noise, rounding, wide initial weights and fewer epochs: attack and accuracy",
+            MACIAZEK_2025.at("§4, extended"),
+            f"{_HOME}.maciazek_private:defences",
+            minutes=4,
+        ),
+        Reproduction(
+            "balle-figure-5",
+            "An informed adversary's network: error and KL over the number of shadows",
+            BALLE_2022.at("Figure 5"),
+            f"{_HOME}.balle_shadows:figure_5",
+            minutes=2,
+        ),
+        Reproduction(
+            "balle-black-box",
+            "The same from answers alone: logits, probabilities, rounded top 3",
+            BALLE_2022.at("§VI-C"),
+            f"{_HOME}.balle_shadows:black_box",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-table-2",
+            "What training changes: activation, learning rate, kind of initial weights",
+            BALLE_2022.at("Table II and §VI-B"),
+            f"{_HOME}.balle_training:table_2",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-initialisation",
+            "Initial weights that nobody knows, with one shadow per target or many",
+            BALLE_2022.at("§VI-B and Table II"),
+            f"{_HOME}.balle_randomness:initialisation",
+            minutes=2,
+        ),
+        Reproduction(
+            "balle-figure-6",
+            "Mini-batches in a known or an unknown order",
+            BALLE_2022.at("Figure 6"),
+            f"{_HOME}.balle_randomness:figure_6",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-figure-7",
+            "The released models' weights, coloured by the label they hide",
+            BALLE_2022.at("Figure 7"),
+            f"{_HOME}.balle_randomness:figure_7",
+            minutes=1,
+        ),
+        Reproduction(
+            "balle-figure-8",
+            "DP gradient descent: error, accuracy, and bounds over ε, with a gallery",
+            BALLE_2022.at("Figures 8 and 9"),
+            f"{_HOME}.balle_private:figure_8",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-attributes",
+            "Hidden columns of patients: inferred from a model, imputed without it, guessed",
+            BALLE_2022.at("§II-C"),
+            f"{_HOME}.balle_attributes:attributes",
+            minutes=1,
+        ),
+        Reproduction(
+            "balle-cifar",
+            "A small convolutional network on coloured pictures: weights and answers",
+            BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
+            f"{_HOME}.balle_cifar:cifar",
+            minutes=3,
+        ),
+        Reproduction(
+            "balle-cifar-prior",
+            "The same with an adversary whose pictures are of another kind",
+            BALLE_2022.at("§VI-B, out-of-distribution data"),
+            f"{_HOME}.balle_cifar:prior",
+            minutes=3,
+        ),
+        Reproduction(
+            "maciazek-table-1",
+            "A weak adversary reads training pictures out of transfer-learned heads, one picture per class",
+            MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 3c and 6 to 9"),
+            f"{_HOME}.maciazek_tables:table_1",
+            minutes=2,
+        ),
+        Reproduction(
+            "maciazek-table-1-four",
+            "The same with four pictures per class",
+            MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 3c, 6 to 9 and 15"),
+            f"{_HOME}.maciazek_tables:table_1_four",
+            minutes=4,
+        ),
+        Reproduction(
+            "maciazek-cifar",
+            "The same on CIFAR-10 behind a MobileNetV2, one and four pictures per class",
+            MACIAZEK_2025.at("Tables 1 and 4, CIFAR; Figure 14"),
+            f"{_HOME}.maciazek_tables:cifar",
+            minutes=2,
+        ),
+        Reproduction(
+            "maciazek-faces",
+            "Heads that know one person among others: unbalanced sets, four hidden units",
+            MACIAZEK_2025.at("Tables 1 and 5, CelebA; Figures 11 and 12"),
+            f"{_HOME}.maciazek_faces:faces",
+            minutes=1,
+        ),
+        Reproduction(
+            "maciazek-tests",
+            "Other tests of whether a picture was trained on: MSE + MAE, features, relative errors, membership first",
+            MACIAZEK_2025.at("Appendix F"),
+            f"{_HOME}.maciazek_tests:statistics",
+            minutes=2,
+        ),
+        Reproduction(
+            "maciazek-factors",
+            "What the weak adversary has and believes: shadows, sizes, classes, priors and wrong recipes",
+            MACIAZEK_2025.at("§3.2, points 1 to 3 and 8; Figure 3a"),
+            f"{_HOME}.maciazek_factors:adversary",
+            minutes=3,
+        ),
+        Reproduction(
+            "maciazek-factors-training",
+            "How the weak adversary's heads are trained: task, optimiser, initial weights and epochs",
+            MACIAZEK_2025.at("§3.2, points 4 to 7; Tables 3 and 6; Figure 3b"),
+            f"{_HOME}.maciazek_factors:training",
+            minutes=3,
+        ),
+        Reproduction(
+            "hayes-shortlist-of-ten",
+            "The likelihood attack on a shortlist of ten, its optimum and the bound",
+            HAYES_2023.at("§4, full batch"),
+            f"{_HOME}.hayes_full_batch:shortlist_of_ten",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-1",
+            "Reconstruction by optimisation: its error over ε",
+            HAYES_2023.at("Figure 1a"),
+            f"{_HOME}.hayes_optimisation:figure_1",
+            minutes=8,
+        ),
+        Reproduction(
+            "hayes-figure-2",
+            "The last layer of a pretrained network: two attacks and two bounds, with accuracies",
+            HAYES_2023.at("Figure 2"),
+            f"{_HOME}.hayes_features:figure_2",
+            minutes=3,
+        ),
+        Reproduction(
+            "hayes-figure-3",
+            "Prior-aware attack and bound over the size of the shortlist",
+            HAYES_2023.at("Figure 3"),
+            f"{_HOME}.hayes_full_batch:figure_3",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-4",
+            "Sampled batches: the likelihood, Algorithm 3 and Algorithm 2",
+            HAYES_2023.at("Figure 4"),
+            f"{_HOME}.hayes_minibatch:figure_4",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-5",
+            "One ε and all sampling rates: bound and attack",
+            HAYES_2023.at("Figure 5"),
+            f"{_HOME}.hayes_minibatch:figure_5",
+            minutes=1,
+        ),
+        Reproduction(
+            "hayes-figure-6",
+            "Reconstructions by optimisation, a gallery",
+            HAYES_2023.at("Figure 6a"),
+            f"{_HOME}.hayes_optimisation:figure_6",
+            minutes=6,
+        ),
+        Reproduction(
+            "hayes-figure-7",
+            "Prior-aware attack over the width of the network",
+            HAYES_2023.at("Figure 7"),
+            f"{_HOME}.hayes_full_batch:figure_7",
+            minutes=3,
+        ),
+        Reproduction(
+            "hayes-figure-8",
+            "Optimisation matched to a shortlist, beside the prior-aware attack",
+            HAYES_2023.at("Figure 8"),
+            f"{_HOME}.hayes_optimisation:figure_8",
+            minutes=6,
+        ),
+        Reproduction(
+            "hayes-figure-9",
+            "A shortlist of pictures and one of noise",
+            HAYES_2023.at("Figure 9"),
+            f"{_HOME}.hayes_full_batch:figure_9",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-10",
+            "What taking the known gradients off is worth",
+            HAYES_2023.at("Figure 10"),
+            f"{_HOME}.hayes_full_batch:figure_10",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-12",
+            "At least a share of the pixels right, without a shortlist",
+            HAYES_2023.at("Figure 12a"),
+            f"{_HOME}.hayes_optimisation:figure_12",
+            minutes=8,
+        ),
+        Reproduction(
+            "hayes-figure-13",
+            "The clipping norm, and the bound for records that are not clipped",
+            HAYES_2023.at("Figure 13"),
+            f"{_HOME}.hayes_full_batch:figure_13",
+            minutes=2,
+        ),
+        Reproduction(
+            "hayes-figure-14",
+            "Sampling rates at several ε and sizes of the shortlist",
+            HAYES_2023.at("Figure 14"),
+            f"{_HOME}.hayes_minibatch:figure_14",
+            minutes=3,
+        ),
+        Reproduction(
+            "pan-table-1",
+            "Threat models of the gradient attacks",
+            PAN_2022.at("Table 1"),
+            f"{_HOME}.pan_attacks:table_1",
+            minutes=0,
+        ),
+        Reproduction(
+            "pan-table-2",
+            "One gradient, insecure batches of 8: DLG, Inverting, the printed algorithm and ours",
+            PAN_2022.at("Table 2, fully connected"),
+            f"{_HOME}.pan_attacks:table_2",
+            minutes=2,
+        ),
+        Reproduction(
+            "pan-table-2-convolutional",
+            "Behind convolutions: features exactly, pictures by an untrained generator",
+            PAN_2022.at("Table 2 and Figure 8, convolutional"),
+            f"{_HOME}.pan_convolutional:table_2",
+            minutes=2,
+        ),
+        Reproduction(
+            "pan-figure-5",
+            "Other batches with the same gradient: how different, and a gallery",
+            PAN_2022.at("Figure 5"),
+            f"{_HOME}.pan_exclusivity:figure_5",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-6",
+            "Batches and what each attack makes of their gradients, a gallery",
+            PAN_2022.at("Figure 6"),
+            f"{_HOME}.pan_attacks:figure_6",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-7",
+            "The exact attack over batch size, epoch, width and depth",
+            PAN_2022.at("Figure 7 and C.5"),
+            f"{_HOME}.pan_attacks:figure_7",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-9",
+            "Groups A to E, pruning and signs: attacks and accuracies",
+            PAN_2022.at("Figure 9 and C.4"),
+            f"{_HOME}.pan_exclusivity:figure_9",
+            minutes=4,
+        ),
+        Reproduction(
+            "pan-figure-10",
+            "Insecure batches and exposed samples over width, depth, epoch and label mix",
+            PAN_2022.at("Figure 10"),
+            f"{_HOME}.pan_exclusivity:figure_10",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-11",
+            "With and without exclusive neurons: three attacks",
+            PAN_2022.at("Figure 11 and C.2"),
+            f"{_HOME}.pan_attacks:figure_11",
+            minutes=1,
+        ),
+        Reproduction(
+            "pan-figure-c3",
+            "What leaving the first ReLU out costs in accuracy",
+            PAN_2022.at("Figure C.3"),
+            f"{_HOME}.pan_exclusivity:figure_c3",
+            minutes=1,
+        ),
+    )
+}
+
+
+def find(name: str) -> Reproduction:
+    """The reproduction of this name."""
+    if name not in REPRODUCTIONS:
+        raise InputError(
+            f"There is no reproduction named {name!r}.",
+            needs=", ".join(REPRODUCTIONS),
+            got=name,
+            hint="`remanence reproduce` describes each",
+        )
+    return REPRODUCTIONS[name]
+
+
+def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
+    """Run one again and return the document that is stored: what was found, how, on what and how long it took."""
+    module, _, function = entry.home.partition(":")
+    compute = getattr(import_module(module), function)
+    started = time.perf_counter()
+    outcome = compute(settings)
+    seconds = time.perf_counter() - started
+    import torch
+
+    on_gpu = settings.device.startswith("cuda")
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "reference": entry.reference.short,
+        "scale": settings.scale,
+        "seed": settings.seed,
+        "trials": settings.trials,
+        **outcome.to_json(),
+        "environment": {
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+            "seconds": round(seconds, 1),
+        },
+    }

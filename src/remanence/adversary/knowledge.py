@@ -1,0 +1,35 @@
+"""What the adversary knows. Never the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remanence.adversary.priors import Prior
+from remanence.data.records import Records
+from remanence.data.releases import Release
+from remanence.mechanisms.mechanism import Mechanism
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Everything an attack may use before it sees the release."""
+
+    mechanism: Mechanism[Release]
+    prior: Prior
+    known_data: Records | None  # all training records but the target; None for a weak adversary
+
+    @property
+    def adversary(self) -> str:
+        """The adversary's name in the literature."""
+        return "weak" if self.known_data is None else "informed"
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        known = "no training record"
+        if self.known_data is not None:
+            known = f"the {len(self.known_data)} other training records"
+        return [
+            f"the training algorithm ({self.mechanism.name})",
+            known,
+            f"the prior ({self.prior.describe()})",
+        ]

@@ -1,0 +1,1 @@
+"""The missing record of a generalised linear model, in closed form."""

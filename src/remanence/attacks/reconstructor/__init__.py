@@ -1,0 +1,1 @@
+"""A network that learns to invert training from shadow models."""

@@ -1,0 +1,1 @@
+"""Records from the privatised gradients of a whole DP-SGD run."""

@@ -1,0 +1,284 @@
+"""The inverse of the bounds: how much noise, how many steps, or what sampling rate keeps γ below a limit.
+
+What is returned is always on the safe side, and certified again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from scipy.special import ndtri
+
+from remanence.bounds.bound import Bound, read_baselines, require
+from remanence.bounds.engine.bracket import delta_upper, dpsgd_bracket
+from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
+from remanence.bounds.engine.hockey_stick import log_delta_upper
+from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.settings import dpsgd
+from remanence.exceptions import InputError
+
+MOST_STEPS = 10**8
+_LEAST_RATE = 1e-9
+_NOISE_RANGE = (1e-3, 1e6)
+_PRECISION = 1e-6  # of the search; the certificate then decides
+_WIDTH = 5e-5  # of a certificate, roughly
+_ATTEMPTS = 30
+_NUDGE = 1e-3  # over which a slope is measured
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Settings of DP-SGD that keep every attack at or below a limit, with the certificate."""
+
+    solved_for: Literal["noise_multiplier", "steps", "sample_rate"]
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    bound: Bound
+
+    @property
+    def segment(self) -> Segment:
+        """The run that these settings describe."""
+        return Segment(self.noise_multiplier, self.sample_rate, self.steps)
+
+
+def calibrate(
+    max_success: float,
+    baseline: float | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    log_baseline: float | None = None,
+) -> Calibration:
+    """Solve for the one setting that is left out, so that γ(κ) ≤ max_success.
+
+    The smallest noise, the largest number of steps (up to 10^8) or the largest sampling rate.
+
+    >>> found = calibrate(0.3, 0.1, sample_rate=0.02, steps=1000)
+    >>> round(found.noise_multiplier, 3), found.bound.success <= 0.3
+    (1.055, True)
+    """
+    given = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise InputError(
+            "Exactly one setting can be solved for.",
+            needs="two of noise_multiplier, sample_rate and steps",
+            got=f"{3 - len(missing)} of them",
+            hint="leave out the one that you want to know; a full batch has a sampling rate of 1",
+        )
+    baselines = read_baselines(baseline, log_baseline)
+    log_kappa = baselines.logs[0]
+    require(max_success, "max_success", "a share above 0 and below 1", 0 < max_success < 1, "0.05")
+    if math.log(max_success) <= log_kappa:
+        raise InputError(
+            "No setting can meet this limit.",
+            needs="a limit above the baseline: a guess without the release already succeeds that often",
+            got=f"a limit of {max_success:g} and a baseline of {math.exp(log_kappa):g}",
+            hint="a longer shortlist, or a higher limit",
+        )
+    log_limit = math.log(max_success)
+    width = min(1e-4, max(0.05 * (log_limit - log_kappa), 1e-9))  # a certificate must resolve the gap
+
+    def excess(segment: Segment) -> float:
+        """Above 0 where the estimate breaks the limit."""
+        found = estimate_success(normalise(segment), log_kappa)
+        if found.converged:
+            return found.log_success - log_limit
+        return dpsgd_bracket(segment, log_kappa, rtol=10 * width).log_upper - log_limit
+
+    def certified(segment: Segment) -> float:
+        """The same for the certified ceiling."""
+        return dpsgd_bracket(segment, log_kappa, rtol=width).log_upper - log_limit
+
+    if noise_multiplier is None:
+        assert sample_rate is not None and steps is not None  # noqa: PT018
+        shape = Segment(1.0, sample_rate, steps)
+        distance = float(ndtri(max_success) - ndtri(math.exp(log_kappa))) if log_kappa > -700 else 1.0
+        guess = 1 / math.sqrt(math.log1p((distance / (sample_rate * math.sqrt(steps))) ** 2))
+        segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, certified, guess)
+    elif steps is None:
+        assert sample_rate is not None
+        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)
+    else:
+        segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
+    bound = dpsgd(log_baseline=log_kappa, schedule=[segment], rtol=width)
+    return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
+
+
+def noise_for_epsilon(
+    epsilon: float,
+    *,
+    delta: float,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    guess: float | None = None,
+    certify: bool = True,
+) -> float:
+    """The smallest noise multiplier for which DP-SGD is certainly (ε, δ)-differentially private.
+
+    A good `guess`, such as the answer for similar settings, saves time and changes nothing else.
+    Without `certify` the answer is the estimate for removing a record, the larger of the two in all cases
+    seen: within about 1e-6 on either side, or 5e-5 above where the estimate does not converge.
+
+    >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
+    0.9874
+    """
+    require(epsilon, "epsilon", "a positive, finite number", 0 < epsilon < math.inf, "epsilon=8")
+    require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "delta=1e-5")
+    shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
+
+    def excess(segment: Segment) -> float:
+        segments = normalise(segment)
+        estimate, converged = estimate_log_delta(segments, epsilon)
+        return (
+            estimate if converged else log_delta_upper(segments, epsilon, removing=True, rtol=5e-4)
+        ) - log_delta
+
+    def certified(segment: Segment) -> float:
+        return math.log(delta_upper(segment, epsilon)) - log_delta
+
+    start = guess or max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
+    if guess is None and sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
+        tail = -float(ndtri(delta))
+        start = math.sqrt(steps) / (math.sqrt(max(tail, 0.0) ** 2 + 2 * epsilon) - max(tail, 0.0))
+    end, step = (certified if certify else None), (0.02 if guess else 0.2)
+    return _least_noise(
+        lambda noise: replace(shape, noise_multiplier=noise), excess, end, start, step
+    ).noise_multiplier
+
+
+def _least_noise(
+    at: Callable[[float], Segment],
+    excess: Callable[[Segment], float],
+    certified: Callable[[Segment], float] | None,
+    guess: float,
+    step: float = 0.2,
+) -> Segment:
+    """Search in log σ, then step up until the certificate holds."""
+
+    def run(log: float) -> Segment:
+        return at(math.exp(log))
+
+    @cache
+    def value(log: float) -> float:
+        return excess(run(log))
+
+    smallest, largest = (math.log(end) for end in _NOISE_RANGE)
+    low = high = min(max(math.log(guess), smallest), largest)
+    while value(low) <= 0 and low > smallest:
+        low, high, step = max(low - step, smallest), low, 2 * step
+    while value(high) > 0 and high < largest:
+        low, high, step = high, min(high + step, largest), 2 * step
+    if value(high) > 0:
+        raise InputError(
+            "No noise in reach meets the limit.",
+            needs=f"a limit that a noise multiplier of at most {_NOISE_RANGE[1]:g} can meet",
+            got="a limit too close to what a guess achieves",
+            hint="a higher limit, fewer steps or a lower sampling rate",
+        )
+    if value(low) <= 0:
+        return run(low)  # the smallest noise that is looked at is enough
+    root = _root(value, low, high)
+    return run(root if certified is None else _until_certain(run, value, certified, root, _NUDGE))
+
+
+def _root(value: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that falls or rises crosses zero, by false position."""
+    at_low, at_high = value(low), value(high)
+    middle, stayed = high, 0
+    while high - low > _PRECISION:
+        middle = low + (high - low) * at_low / (at_low - at_high)
+        here = value(middle)
+        if abs(here) < _PRECISION / 10:
+            break
+        if (here > 0) == (at_low > 0):
+            low, at_low = middle, here
+            at_high /= 2 if stayed == 1 else 1  # Illinois: an end that stays twice loses weight
+            stayed = 1
+        else:
+            high, at_high = middle, here
+            at_low /= 2 if stayed == -1 else 1
+            stayed = -1
+    return middle
+
+
+def _until_certain(
+    at: Callable[[float], Segment],
+    value: Callable[[float], float],
+    certified: Callable[[Segment], float],
+    root: float,
+    nudge: float,
+) -> float:
+    """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
+    slope = abs(value(root + nudge) - value(root)) / abs(nudge)
+    over = _WIDTH  # what a certificate is usually above the estimate
+    for attempt in range(_ATTEMPTS):
+        step = 1.2 * over / slope if slope else 0.0
+        root += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
+        over = certified(at(root))
+        if over <= 0:
+            return root
+    raise InputError(
+        "The answer cannot be certified.",
+        needs="a limit that is not so close to what a guess achieves",
+        got="certificates that stay above the limit",
+        hint="a higher limit",
+    )
+
+
+def _most_steps(
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
+) -> Segment:
+    if certified(shape) > 0:
+        raise InputError(
+            "Not even one step meets the limit.",
+            needs="more noise, a lower sampling rate or a higher limit",
+            got=f"noise multiplier {shape.noise_multiplier:g} at sampling rate {shape.sample_rate:g}",
+            hint="leave out the noise instead of the steps, and solve for it",
+        )
+    low, high = 1, 2  # the limit holds at `low`
+    while high < MOST_STEPS and excess(replace(shape, steps=high)) <= 0:
+        low, high = high, min(2 * high, MOST_STEPS)
+    if high == MOST_STEPS and certified(replace(shape, steps=MOST_STEPS)) <= 0:
+        return replace(shape, steps=MOST_STEPS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if excess(replace(shape, steps=middle)) <= 0 else (low, middle)
+    back = 1
+    while certified(replace(shape, steps=low)) > 0:  # one step meets the limit, so this ends
+        low, back = max(1, low - back), 2 * back
+    return replace(shape, steps=low)
+
+
+def _largest_rate(
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
+) -> Segment:
+    if certified(shape) <= 0:
+        return shape
+    low = 0.5
+    while low > _LEAST_RATE and excess(replace(shape, sample_rate=low)) > 0:
+        low /= 4
+    if low <= _LEAST_RATE:
+        raise InputError(
+            "No sampling rate in reach meets the limit.",
+            needs=f"a limit that a sampling rate of at least {_LEAST_RATE:g} can meet",
+            got=f"noise multiplier {shape.noise_multiplier:g} over {shape.steps} steps",
+            hint="more noise, fewer steps or a higher limit",
+        )
+
+    def at(log: float) -> Segment:
+        return replace(shape, sample_rate=min(1.0, math.exp(log)))
+
+    def value(log: float) -> float:
+        return excess(at(log))
+
+    root = math.log(min(1.0, 4 * low))
+    if value(root) > 0:
+        root = _root(value, math.log(low), root)
+    return at(_until_certain(at, value, certified, root, -_NUDGE))

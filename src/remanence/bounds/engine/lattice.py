@@ -1,0 +1,344 @@
+"""The certified bracket of γ: a dominating pair from above, an explicit test from below.
+
+Above: γ ≤ κ·e^s + δ(s) at every s, with δ the hockey-stick profile of the dominating pair; at the
+best lattice point this is exactly what the pair allows. Below: the power of the randomised test of
+level κ that rejects when the summed rounded loss is large. Both are off by O(spacing²), so
+the lattice is refined until they meet. Truncation, folding and rounding widen the bracket.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri_exp
+
+from remanence.bounds.engine.closed_forms import log_complement
+from remanence.bounds.engine.cumulant import (
+    Moments,
+    chernoff_success,
+    chernoff_window,
+    moments,
+    order_for_baseline,
+)
+from remanence.bounds.engine.law import Law, compose
+from remanence.bounds.engine.quantise import loss_reach, quantise
+from remanence.bounds.engine.schedule import Schedule, total_steps
+
+_PAIR = ("spread", "null", "alternative")
+_MOST_POINTS = 2**21
+_MOST_WORK = 3 * 2**21
+_PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
+_SNAP = 0.7  # standard deviations within which a tilt is moved onto one of the two laws themselves
+_COMPLEMENT_LENIENCE = 100.0
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A bracket of log γ and one of log(1−γ)."""
+
+    log_lower: float
+    log_upper: float
+    log_complement_lower: float
+    log_complement_upper: float
+
+    def meets(self, other: Ends) -> Ends:
+        """What both brackets allow."""
+        return Ends(
+            max(self.log_lower, other.log_lower),
+            min(self.log_upper, other.log_upper),
+            max(self.log_complement_lower, other.log_complement_lower),
+            min(self.log_complement_upper, other.log_complement_upper),
+        )
+
+    def excess(self, rtol: float) -> float:
+        """The width as a multiple of what is asked for; 1 − γ is asked for to two digits fewer."""
+        width = self.log_upper - self.log_lower
+        complement = self.log_complement_upper - self.log_complement_lower
+        return max(width, complement / _COMPLEMENT_LENIENCE) / rtol
+
+
+def trivial_ends(schedule: Schedule, log_baseline: float) -> Ends:
+    """What holds without any lattice: κ ≤ γ ≤ the Chernoff bound."""
+    upper = max(chernoff_success(schedule, log_baseline), log_baseline)
+    return Ends(log_baseline, upper, float(log_complement(upper)), float(log_complement(log_baseline)))
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Composed laws by name, and what the dominating pair put at infinite losses."""
+
+    by_name: dict[str, Law]
+    points: int
+    limited: bool
+    log_escaped: float
+    log_vanished: float
+
+
+@dataclass(frozen=True)
+class LatticePair:
+    """A run on a lattice, tilted for thresholds near one loss, and good for every baseline near there."""
+
+    upper: Law
+    null: Law
+    alternative: Law
+    order: float
+    log_escaped: float
+
+    def bracket(self, log_baseline: float) -> tuple[Ends, float]:
+        """The bracket, and how much of its width is slack for numerical errors instead of spacing."""
+        log_upper, comp_lower, slack = self._dominated(log_baseline)
+        log_lower, comp_upper, test_slack = self._tested(log_baseline)
+        return Ends(log_lower, log_upper, comp_lower, comp_upper), max(slack, test_slack)
+
+    def _dominated(self, log_baseline: float) -> tuple[float, float, float]:
+        law, order = self.upper, self.order
+        log_absent = float(log_complement(log_baseline))
+        if order >= 0:
+            index = law.crossing(log_baseline, from_above=True)
+        else:
+            index = law.crossing(log_absent, from_above=False)
+        index = min(max(index, 0), len(law.probabilities) - 1)
+        threshold = law.loss_at(index)
+        log_upper, comp_lower, slack = 0.0, -math.inf, math.inf
+        if order >= 1:
+            profile = law.above(index, 1 - order, hinge=True)
+            scale = law.log_scale(index, 1.0)
+            terms = [threshold + log_baseline, scale + _log(profile.high), self.log_escaped]
+            log_upper = min(float(np.logaddexp.reduce(terms)) + _pad(law, index, log_baseline), 0.0)
+            comp_lower = float(log_complement(log_upper))
+            slack = math.exp(min(scale + _log(profile.high - profile.low) - log_upper, 0.0))
+        if order <= 1:
+            missed = law.below(index, 1 - order)
+            scale = law.log_scale(index, 1.0)
+            if order >= 0:
+                reached = law.above(index, -order)
+                gap = reached.low - _share_of(log_baseline, law, index, 1.0)
+            else:
+                reached = law.below(index, -order)
+                gap = _share_of(log_absent, law, index, -1.0) - reached.high
+            complement = missed.low + gap  # both in units of e^scale, because μ = e^s·ν at the threshold
+            if complement > 0:
+                found = min(scale + math.log(complement), 0.0) - _pad(law, index, log_baseline)
+                comp_lower = max(comp_lower, found)
+                log_upper = min(log_upper, float(log_complement(found)))
+                spread = missed.high - missed.low + reached.high - reached.low
+                slack = min(slack, spread * math.exp(min(scale - log_upper, 700.0)))
+        return log_upper, comp_lower, slack
+
+    def _tested(self, log_baseline: float) -> tuple[float, float, float]:
+        null, alternative, order = self.null, self.alternative, self.order
+        log_absent = float(log_complement(log_baseline))
+        if order >= 0:
+            atom = null.crossing(log_baseline, from_above=True)
+        else:
+            atom = null.crossing(log_absent, from_above=False)
+        step = 1
+        while True:
+            if not 0 <= atom < len(null.probabilities) - 1:
+                return log_baseline, float(log_complement(log_baseline)), math.inf
+            scale = null.log_scale(atom)
+            if order >= 0:
+                spent = null.above(atom + 1, -order).high * math.exp(-order * null.spacing)
+                left = _share_of(log_baseline, null, atom, -1.0) - spent
+            else:
+                kept = null.below(atom + 1, -order).low * math.exp(-order * null.spacing)
+                left = kept - _share_of(log_absent, null, atom, 1.0)
+            if left >= 0:
+                break
+            atom, step = atom + step, 2 * step
+        share = min(left / null.at(atom).high, 1.0)
+        log_lower, comp_upper, slack = log_baseline, float(log_complement(log_baseline)), math.inf
+        scale = alternative.log_scale(atom)
+        point = alternative.at(atom)
+        if order >= 1:
+            rejected = alternative.above(atom + 1, 1 - order)
+            up = math.exp((1 - order) * null.spacing)
+            power = rejected.low * up + share * point.low
+            if power > 0:
+                log_lower = scale + math.log(power) - _pad(alternative, atom, log_baseline)
+                comp_upper = float(log_complement(min(log_lower, 0.0)))
+                slack = (rejected.high - rejected.low) * up / power
+        if order <= 1:
+            missed = alternative.below(atom, 1 - order)
+            complement = missed.high + (1 - share) * point.high
+            found = min(scale + math.log(complement) + _pad(alternative, atom, log_baseline), 0.0)
+            comp_upper = min(comp_upper, found)
+            log_lower = max(log_lower, float(log_complement(found)))
+            slack = min(slack, (missed.high - missed.low) * math.exp(min(scale - log_lower, 700.0)))
+        return log_lower, comp_upper, slack
+
+
+def _pad(law: Law, index: int, log_baseline: float) -> float:
+    """What rounding can do to a sum of the exponents that untilt a probability."""
+    exponents = abs(law.log_total) + (1 + abs(law.tilt)) * abs(law.loss_at(index)) + abs(log_baseline)
+    return 8 * float(np.finfo(np.float64).eps) * (1 + exponents)
+
+
+def _share_of(log_value: float, law: Law, index: int, side: float) -> float:
+    """A probability in units of the law's scale at one point, rounded up (side 1) or down (−1)."""
+    pad = side * _pad(law, index, log_value)
+    return math.exp(min(log_value - law.log_scale(index) + pad, 700.0))
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def build_laws(
+    schedule: Schedule,
+    names: Sequence[str],
+    *,
+    order: float,
+    at: Moments,
+    spacing: float,
+    log_mass: float,
+    log_floor: float = 0.0,
+) -> Laws:
+    """The named laws of the run, tilted to `order`, on a lattice no finer than the work limit allows.
+
+    e^`log_floor` is about the smallest probability wanted from them.
+    """
+    low, high, below, above = chernoff_window(schedule, order, at, log_mass=log_mass)
+    margin = 0.05 * (high - low)  # the quantised loss is a little more spread out than the true one
+    low, high = low - margin, high + margin
+    log_step_mass = _log_step_mass(schedule, order, at, log_mass=log_mass, log_floor=log_floor)
+    reach = sum(loss_reach(segment, order=order, log_mass=log_step_mass) for segment in schedule)
+    finest = max(high - low, reach) / _MOST_POINTS
+    limited = spacing < finest
+    spacing = max(spacing, finest)
+    low, high = low - 4 * spacing, high + 4 * spacing
+    quantised = [
+        quantise(segment, spacing=spacing, order=order, log_mass=log_step_mass) for segment in schedule
+    ]
+    laws = {}
+    for name in names:
+        steps = [
+            (getattr(step, name), float(step.start), segment.steps, step.rounding)
+            for step, segment in zip(quantised, schedule, strict=True)
+        ]
+        tilt = order - 1 if name == "alternative" else order
+        laws[name] = compose(
+            steps, spacing=spacing, tilt=tilt, low=low, mean=at.mean, high=high, offsets=(below, above)
+        )
+    counts = np.log([segment.steps for segment in schedule])
+    return Laws(
+        laws,
+        points=sum(len(step.null.probabilities) for step in quantised)
+        + max(len(law.probabilities) for law in laws.values()),
+        limited=limited,
+        log_escaped=float(np.logaddexp.reduce(counts + [step.log_escaped for step in quantised])),
+        log_vanished=float(np.logaddexp.reduce(counts + [step.log_vanished for step in quantised])),
+    )
+
+
+def _log_step_mass(
+    schedule: Schedule, order: float, at: Moments, *, log_mass: float, log_floor: float
+) -> float:
+    """How little of one step may be cut off: a small share of the smallest probability of interest."""
+    smallest = min(at.cumulant - order * at.mean, at.cumulant - (order - 1) * at.mean, 0.0)
+    # Between the two laws, tilting itself costs e^K; outside, the tail probability is the yardstick.
+    yardstick = min(at.cumulant, 0.0) if 0 <= order <= 1 else smallest
+    return log_mass - math.log(total_steps(schedule)) + max(min(yardstick, log_floor), -1e6) - 3
+
+
+def _snapped(schedule: Schedule, order: float, at: Moments, log_baseline: float) -> tuple[float, Moments]:
+    """The order, or 0 or 1 if one of them is near: there both tails of a law can be had at once."""
+    for law in (0.0, 1.0) if log_baseline > -3 else (1.0,):
+        if order != law and abs(order - law) * at.deviation < _SNAP:
+            return law, moments(schedule, law)
+    return order, at
+
+
+def starting_order(schedule: Schedule, log_baseline: float) -> tuple[float, Moments]:
+    """Where to tilt to first."""
+    if log_baseline > -math.log(2) and log_complement(log_baseline) > _PLAIN:
+        # Not worth a tilt, and a near-atom at Σ T·log(1−q) would ask for an enormous one.
+        return 0.0, moments(schedule, 0.0)
+    order, at = order_for_baseline(schedule, log_baseline)
+    spread = order * at.deviation
+    if order > 1:
+        # Three deviations short of the saddle point costs two digits and spares the long upper
+        # tail that a skewed S grows under larger tilts.
+        order = max(order * (1 - 3 / spread), 1.0) if spread > 3 else 1.0
+        at = moments(schedule, order)
+    return _snapped(schedule, order, at, log_baseline)
+
+
+def starting_spacing(schedule: Schedule, at: Moments, *, spread: float, rtol: float) -> float:
+    """About the widest lattice that meets the tolerance, for a loss that is nearly Gaussian.
+
+    `spread` is how many deviations the threshold is away from the untilted mean.
+    Wider where that would take very many points: S may nearly be an atom, which needs far fewer.
+    """
+    relative = 5.0 * math.sqrt(rtol) / (1 + spread)
+    reach = max(loss_reach(segment, order=1.0, log_mass=math.log(rtol) - 20) for segment in schedule)
+    return max(relative * at.deviation / math.sqrt(total_steps(schedule)), reach / 2**16)
+
+
+def lattice_bracket(
+    schedule: Schedule, log_baseline: float, *, rtol: float = 1e-4
+) -> tuple[Ends, LatticePair, bool]:
+    """The certified bracket, the lattice that gave it, and whether it is as narrow as asked for.
+
+    >>> from remanence.bounds.engine.schedule import Segment
+    >>> ends, _, _ = lattice_bracket((Segment(0.987386, sample_rate=0.02, steps=1000),), math.log(0.1))
+    >>> round(math.exp(ends.log_lower), 4), round(math.exp(ends.log_upper), 4)
+    (0.3274, 0.3274)
+    """
+    best = trivial_ends(schedule, log_baseline)
+    order, at = starting_order(schedule, log_baseline)
+    plain = order in (0.0, 1.0)
+    log_mass = math.log(rtol) - 10 + (max(log_baseline, _PLAIN) if plain else -6)
+    spread = abs(float(ndtri_exp(log_baseline))) if plain else abs(order) * at.deviation + 3 * (order > 1)
+    # Of a run that tells little, even a coarse lattice leaves little to tell.
+    gain = min(max(best.log_upper - log_baseline, 1e-3), 1.0)
+    spacing = starting_spacing(schedule, at, spread=spread, rtol=rtol) / math.sqrt(gain)
+    log_floor = 2 * best.log_upper - 3  # the Chernoff bound is never off by nearly as much
+    work, remedies = 0, 0
+    while True:
+        laws = build_laws(
+            schedule, _PAIR, order=order, at=at, spacing=spacing, log_mass=log_mass, log_floor=log_floor
+        )
+        upper, null, alternative = (laws.by_name[name] for name in _PAIR)
+        pair = LatticePair(upper, null, alternative, order, laws.log_escaped)
+        ends, slack = pair.bracket(log_baseline)
+        best = best.meets(ends)
+        work += laws.points
+        if best.excess(rtol) <= 1 or work > _MOST_WORK:
+            break
+        if slack > 0.3 * rtol:
+            remedies += 1
+            if remedies > 2:
+                break
+            if remedies == 1 and order > 0:
+                order, at = order_for_baseline(schedule, log_baseline)
+                order, at = _snapped(schedule, order, at, log_baseline)
+            else:
+                log_mass -= min(max(math.log(slack / rtol), 2.0), 30.0) + 4
+        elif laws.limited:
+            break
+        else:
+            spacing *= min(max(math.sqrt(0.75 / ends.excess(rtol)), 1 / 16), 0.85)
+    return best, pair, best.excess(rtol) <= 1
+
+
+def lattice_brackets(
+    schedule: Schedule, log_baselines: Sequence[float], *, rtol: float = 1e-4
+) -> list[tuple[Ends, bool]]:
+    """The certified brackets of many baselines, sharing lattices between those that need the same tilt."""
+    results: dict[int, tuple[Ends, bool]] = {}
+    waiting = sorted(range(len(log_baselines)), key=lambda index: log_baselines[index])
+    while waiting:
+        middle = waiting[len(waiting) // 2]
+        ends, pair, narrow = lattice_bracket(schedule, log_baselines[middle], rtol=rtol)
+        results[middle] = ends, narrow
+        waiting.remove(middle)
+        for index in list(waiting):
+            ends = pair.bracket(log_baselines[index])[0]
+            if ends.excess(rtol) <= 1:
+                results[index] = ends.meets(trivial_ends(schedule, log_baselines[index])), True
+                waiting.remove(index)
+    return [results[index] for index in range(len(log_baselines))]

@@ -1,0 +1,236 @@
+"""The law of the whole run's loss on a lattice, with every numerical error bounded.
+
+A law is kept tilted by e^{cS}: the tilt moves the probabilities that matter for one threshold to
+where floating point resolves them, whether they are 0.1 or 10^-2000. Outside a window the tilted
+law has almost no mass, and a Chernoff bound from the lattice variable's own cumulant says how
+little; that mass folds back into the window, so it is charged as an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from remanence.bounds.engine.quantise import Masses
+
+Array = npt.NDArray[np.floating[Any]]
+
+_UNIT = float(np.finfo(np.float64).eps) / 2
+_LOG_DROPPED = -60.0  # Fourier coefficients smaller than this exponential are set to 0
+_TINY = 1e-300
+_LARGEST_EXPONENT = 600.0
+_NEGLIGIBLE_WEIGHT = 50.0  # and so are terms with weights below e^-50
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A non-negative number known to lie between two others, both in units of some e^scale."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """P(S = first + i·spacing) = exp(log_total − tilt·(i·spacing)) · probabilities[i], within the errors."""
+
+    probabilities: Array
+    first: float
+    spacing: float
+    tilt: float
+    log_total: float
+    point_error: float  # of any one probability
+    centre: int  # the point at the tilted mean
+    outside: float  # mass outside the window, which may have folded onto any point inside
+    rounding: float  # relative error of every untilted probability
+
+    def loss_at(self, position: float) -> float:
+        """The loss S at a lattice point, or in between."""
+        return self.first + self.spacing * position
+
+    def log_scale(self, position: float, extra_tilt: float = 0.0) -> float:
+        """The exponent that turns a tilted probability there into an untilted one, times e^{extra·S}."""
+        return self.log_total - (self.tilt - extra_tilt) * self.loss_at(position)
+
+    def above(self, position: float, slope: float, *, hinge: bool = False) -> Interval:
+        """Σ over i ≥ position of probabilities[i]·e^{slope·(S_i − S)}, for slope ≤ 0.
+
+        With `hinge` each term is also multiplied by 1 − e^{−(S_i − S)}.
+        """
+        stop = len(self.probabilities)
+        if slope < 0:
+            stop = min(stop, math.ceil(position + 1 + _NEGLIGIBLE_WEIGHT / (-slope * self.spacing)))
+        return self._weighed(math.ceil(position), stop, position, slope, hinge=hinge)
+
+    def below(self, position: float, slope: float, *, hinge: bool = False) -> Interval:
+        """Σ over i < position of probabilities[i]·e^{slope·(S_i − S)}, for slope ≥ 0.
+
+        With `hinge` each term is also multiplied by 1 − e^{S_i − S}.
+        """
+        start = 0
+        if slope > 0:
+            start = max(start, math.floor(position - 1 - _NEGLIGIBLE_WEIGHT / (slope * self.spacing)))
+        return self._weighed(start, math.ceil(position), position, slope, hinge=hinge)
+
+    def at(self, index: int) -> Interval:
+        """The tilted probability of one point."""
+        return self._weighed(index, index + 1, index, 0.0)
+
+    def _weighed(
+        self, start: int, stop: int, origin: float, slope: float, *, hinge: bool = False
+    ) -> Interval:
+        start, stop = max(start, 0), min(stop, len(self.probabilities))
+        if stop <= start:
+            return Interval(0.0, self.outside + math.exp(-_NEGLIGIBLE_WEIGHT))
+        terms = self.probabilities[start:stop]
+        count, covered = stop - start, float(stop - start)
+        if slope or hinge:
+            distances = self.spacing * (np.arange(start, stop) - origin)
+            weights = np.exp(slope * distances) if slope else np.ones(count)
+            if hinge:
+                weights *= -np.expm1(-np.abs(distances))
+            covered = float(weights.sum())
+            value = float(terms @ weights)
+        else:
+            value = float(terms.sum())
+        relative = min(self.rounding, 1.0) + (count + 8) * _UNIT + 4 * _UNIT * abs(self.log_total)
+        slack = self.outside + self.point_error * covered + math.exp(-_NEGLIGIBLE_WEIGHT)
+        return Interval(
+            max(value - slack, 0.0) * math.exp(-relative), (max(value, 0.0) + slack) * math.exp(relative)
+        )
+
+    def crossing(self, log_level: float, *, from_above: bool) -> int:
+        """The point at which the mass above it (or below it), point included, first reaches e^log_level."""
+        count = len(self.probabilities)
+        reach = count if not self.tilt else int(_LARGEST_EXPONENT / abs(self.tilt * self.spacing))
+        reference, heading = self.centre, 0
+        while True:
+            # Weights overflow or vanish beyond `reach`; a level not found by then is further out.
+            low, high = max(reference - reach, 0), min(reference + reach + 1, count)
+            weights = np.exp(-self.tilt * self.spacing * (np.arange(low, high) - reference))
+            weighted = self.probabilities[low:high] * weights
+            target = math.exp(min(log_level - self.log_scale(reference), 700.0))
+            if from_above:
+                found = high - 1 - int(np.searchsorted(np.cumsum(weighted[::-1]), target))
+            else:
+                found = low + int(np.searchsorted(np.cumsum(weighted), target))
+            direction = 1 if found >= high - 1 and high < count else -1 if found <= low and low > 0 else 0
+            if direction == 0 or direction == -heading:
+                return found
+            heading = direction
+            reference = min(max(reference + direction * reach, 0), count - 1)
+
+
+def fast_length(least: int) -> int:
+    """The smallest even 2^a·3^b·5^c of at least this many points.
+
+    >>> fast_length(1025)
+    1080
+    """
+    best = 1 << (max(least, 16) - 1).bit_length()
+    for odd in (3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135):
+        size = odd * 2
+        while size < least:
+            size *= 2
+        best = min(best, size)
+    return best
+
+
+def compose(
+    laws: Sequence[tuple[Masses, float, int, float]],
+    *,
+    spacing: float,
+    tilt: float,
+    low: float,
+    mean: float,
+    high: float,
+    offsets: tuple[float, float],
+) -> Law:
+    """The law of a sum of independent lattice losses, on the window from `low` to `high`.
+
+    Each law comes with the loss of its point 0, its number of steps and its relative error;
+    `offsets` are the Chernoff offsets t for the mass below and above the window.
+    """
+    origin = math.fsum(steps * start for _, start, steps, _ in laws)
+    first = math.floor((low - origin) / spacing)
+    size = fast_length(math.ceil((high - low) / spacing) + 2)
+    error = (4 * math.log2(size) + 16) * _UNIT
+
+    logarithms = np.zeros(size // 2 + 1)
+    inverse = np.zeros(size // 2 + 1)
+    transforms = []
+    for masses, _, steps, _ in laws:
+        transform = np.fft.rfft(_folded(masses.probabilities, size), n=size)
+        transforms.append((transform, steps))
+        modulus = np.abs(transform) + error
+        logarithms += steps * np.log(modulus)
+        inverse += steps / modulus
+    kept = np.flatnonzero(logarithms > _LOG_DROPPED)
+    exponents = np.zeros(len(kept), dtype=np.complex128)
+    for transform, steps in transforms:
+        values = transform[kept]
+        exponents += steps * np.log(np.where(values == 0, _TINY, values))
+    product = np.zeros(size // 2 + 1, dtype=np.complex128)
+    product[kept] = np.exp(exponents)
+    probabilities = np.roll(np.fft.irfft(product, n=size), -(first % size))
+
+    bounds = np.exp(logarithms[kept])
+    total_error = 2 * error * float((bounds * (inverse[kept] + 1)).sum()) / size
+    point_error = 2 * total_error + math.exp(_LOG_DROPPED + 1)
+    edges = (origin + spacing * first, origin + spacing * (first + size))
+    outside = _chernoff(laws, spacing, edges, offsets)
+    return Law(
+        probabilities,
+        first=edges[0],
+        spacing=spacing,
+        tilt=tilt,
+        log_total=math.fsum(steps * masses.log_total for masses, _, steps, _ in laws),
+        point_error=point_error,
+        centre=min(max(round((mean - edges[0]) / spacing), 0), size - 1),
+        outside=outside,
+        rounding=math.fsum(steps * relative for _, _, steps, relative in laws),
+    )
+
+
+def _folded(probabilities: Array, size: int) -> Array:
+    if len(probabilities) <= size:
+        return probabilities
+    padded = np.zeros(-(-len(probabilities) // size) * size)
+    padded[: len(probabilities)] = probabilities
+    return padded.reshape(-1, size).sum(axis=0)
+
+
+def _chernoff(
+    laws: Sequence[tuple[Masses, float, int, float]],
+    spacing: float,
+    edges: tuple[float, float],
+    offsets: tuple[float, float],
+) -> float:
+    """P(S < edges[0]) + P(S ≥ edges[1]) ≤ Σ exp(K(±t) ∓ t·edge), K from the lattice law itself."""
+    outside = 0.0
+    for sign, edge, offset in ((-1.0, edges[0], offsets[0]), (1.0, edges[1], offsets[1])):
+        exponent = -sign * offset * edge
+        for masses, start, steps, relative in laws:
+            moment = _log_moment(masses.probabilities, sign * offset * spacing)
+            exponent += steps * (moment + sign * offset * start + 2 * relative)
+        outside += math.exp(min(exponent, 0.0))
+    return outside
+
+
+def _log_moment(probabilities: Array, rate: float) -> float:
+    """Log Σ p_i·e^{rate·i}."""
+    shifts = rate * np.arange(len(probabilities))
+    peak = max(float(shifts[-1]), 0.0)
+    moment = float(probabilities @ np.exp(shifts - peak))
+    if moment < 1e-250:
+        # So steep that the end of the lattice drowns the points that carry the mass.
+        carrying = probabilities > 0
+        logarithms = np.log(probabilities[carrying]) + shifts[carrying]
+        peak = float(logarithms.max())
+        moment = float(np.exp(logarithms - peak).sum())
+    return peak + math.log(moment)

@@ -1,0 +1,159 @@
+"""γ along a line of settings: over the sampling rate at fixed ε, over ε, or over the length of the shortlist."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from remanence.bounds.bound import require
+from remanence.bounds.calibration import noise_for_epsilon
+from remanence.bounds.settings import dpsgd
+from remanence.exceptions import InputError
+from remanence.scale.progress import track
+
+Axis = Literal["sample_rate", "epsilon", "candidates"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting, and the certified bracket of γ at its noise."""
+
+    sample_rate: float
+    epsilon: float
+    delta: float
+    steps: int
+    candidates: float
+    noise_multiplier: float
+    success_lower: float
+    success_upper: float
+
+
+def frontier(
+    over: Axis,
+    values: Sequence[float],
+    *,
+    epsilon: float = 4.0,
+    delta: float = 1e-5,
+    steps: int = 100,
+    sample_rate: float = 1.0,
+    candidates: float = 10.0,
+) -> list[Point]:
+    """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
+
+    The ceiling is certified for the noise that is printed; that noise meets (ε, δ) to about 5e-5.
+
+    >>> low, high = frontier("sample_rate", [0.01, 0.99])  # Hayes et al. 2023, Figure 5
+    >>> round(low.success_upper, 3), round(high.success_upper, 3)
+    (0.187, 0.361)
+    """
+    settings = {"sample_rate": sample_rate, "epsilon": epsilon, "candidates": candidates}
+    points, noises = [], {}
+    for value in track(values, total=len(values), what="frontier"):
+        at = {**settings, over: float(value)}
+        require(at["candidates"], "shortlist", "more than 1 candidate", at["candidates"] > 1, "10")
+        run = (at["epsilon"], at["sample_rate"])
+        if run not in noises:
+            noises[run] = noise_for_epsilon(
+                run[0], delta=delta, sample_rate=run[1], steps=steps, guess=_next(noises), certify=False
+            )
+        bound = dpsgd(
+            log_baseline=-math.log(at["candidates"]),
+            noise_multiplier=noises[run],
+            sample_rate=run[1],
+            steps=steps,
+        )
+        points.append(
+            Point(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(bound.lower),
+                  success_upper=float(bound.success), **at)
+        )  # fmt: skip
+    return points
+
+
+def _next(noises: dict[tuple[float, float], float]) -> float | None:
+    """A guess at the next noise of a line: the last one, changed as it changed last."""
+    last = list(noises.values())[-2:]
+    if len(last) < 2:
+        return last[0] if last else None
+    return last[1] * min(max(last[1] / last[0], 0.5), 2.0)
+
+
+def evenly(low: float, high: float, count: int) -> list[float]:
+    """Values at equal ratios.
+
+    >>> evenly(1, 100, 3)
+    [1.0, 10.0, 100.0]
+    """
+    require(low, "range", "a positive start", 0 < low < math.inf, "--from 0.01")
+    require(high, "range", "an end above its start", low < high < math.inf, "--to 1")
+    require(count, "range", "from 2 to 10,000 points", 2 <= count <= 10_000, "--points 25")
+    step = (math.log(high) - math.log(low)) / (count - 1)
+    inner = [math.exp(math.log(low) + step * index) for index in range(1, count - 1)]
+    return [float(low), *(round(value, 12) for value in inner), float(high)]
+
+
+def check_name(path: Path) -> None:
+    """Refuse a kind of file that cannot be written, before any time is spent."""
+    if path.suffix not in (".csv", ".json", ".svg", ".png"):
+        raise InputError(
+            "The kind of file is not known.",
+            needs="a name ending in .csv, .json, .svg or .png",
+            got=path.name,
+            hint="--out frontier.csv",
+        )
+
+
+def write(points: Sequence[Point], over: Axis, path: Path) -> None:
+    """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
+    check_name(path)
+    writers = {".csv": _csv, ".json": _json}
+    content = writers.get(path.suffix, _picture)(points, over, path.suffix)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InputError(
+            "The file cannot be written.",
+            needs="a folder that exists",
+            got=f"{path}: {error.strerror}",
+            hint="a folder that exists",
+        ) from None
+
+
+def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+    rows = [asdict(point) for point in points]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _json(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+    return (
+        json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
+    ).encode()
+
+
+def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.semilogx([getattr(point, over) for point in points], [point.success_upper for point in points], "-")
+    first = points[0]
+    fixed = {"sample_rate": f"q = {first.sample_rate:g}", "epsilon": f"ε = {first.epsilon:g}",
+             "candidates": f"{first.candidates:g} candidates"}  # fmt: skip
+    rest = ", ".join(text for name, text in fixed.items() if name != over)
+    axes.set(xlabel=over.replace("_", " "), ylabel="success that no attack can exceed", ylim=(0, 1.02))
+    axes.set_title(f"{rest}, δ = {first.delta:g}, {first.steps} steps", fontsize=10)
+    axes.grid(alpha=0.3)
+    buffer = io.BytesIO()
+    figure.savefig(
+        buffer, format=suffix.removeprefix("."), metadata={"Date": None} if suffix == ".svg" else None
+    )
+    return buffer.getvalue()

@@ -1,0 +1,4 @@
+"""The commands, one file each.
+
+Imports everything; nothing imports it.
+"""

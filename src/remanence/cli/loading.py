@@ -1,0 +1,33 @@
+"""From the name of a target to a game."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remanence.exceptions import InputError
+from remanence.rounds import AnyGame
+from remanence.scale.user_code import call_factory
+from remanence.targets import TARGETS
+
+
+def load_game(target: str) -> AnyGame:
+    """The built-in game of this name, or what `path/to/file.py:factory` returns."""
+    if target in TARGETS:
+        return TARGETS[target]()
+    path, colon, factory = target.rpartition(":")
+    if not colon:
+        raise InputError(
+            f"There is no target named {target!r}.",
+            needs=f"one of {', '.join(TARGETS)}; or path/to/file.py:factory",
+            got=target,
+            hint="`remanence targets` describes each",
+        )
+    game = call_factory(Path(path), factory, "a game")
+    if not isinstance(game, AnyGame):
+        raise InputError(
+            "The factory did not return a game.",
+            needs="a Game, a LeaveOneOut or a Membership",
+            got=type(game).__name__,
+            hint="return remanence.Game(...) or remanence.integrations.sklearn.leave_one_out(...)",
+        )
+    return game

@@ -1,0 +1,83 @@
+"""What commands share: where to compute, where results go, how a result is shown."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from remanence.auditing import AuditResult
+
+
+class Device(StrEnum):
+    """Where tensors live."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results.", show_default="remanence-runs/<target>")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
+AcceptUnproven = Annotated[
+    bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
+]
+
+
+def default_folder(target: str) -> Path:
+    """Where results go if nobody says.
+
+    >>> default_folder("models/mine.py:factory").as_posix()
+    'remanence-runs/mine-factory'
+    """
+    path, _, factory = target.rpartition(":")
+    name = f"{Path(path).stem}-{factory}" if path else target
+    return Path("remanence-runs") / "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+def exit_code(result: AuditResult, accept_unproven: bool) -> int:
+    """The verdict as a number; whoever accepts what is unproven gets 0 for it."""
+    from remanence.results.verdict import Verdict
+
+    return 0 if accept_unproven and result.verdict is Verdict.UNPROVEN else result.verdict.exit_code
+
+
+def compute_device(choice: Device) -> str:
+    """The device to use; refuses a GPU that is not there."""
+    import torch
+
+    from remanence.exceptions import InputError
+
+    available = torch.cuda.is_available()
+    if choice is Device.CUDA and not available:
+        raise InputError(
+            "There is no GPU to compute on.",
+            needs="a CUDA device and a CUDA build of torch",
+            got=f"torch {torch.__version__} without a device",
+            hint="--device cpu",
+        )
+    return "cuda" if available and choice is not Device.CPU else "cpu"
+
+
+def console() -> Console:
+    """As wide as the terminal, and wide enough for a table elsewhere."""
+    from rich.console import Console
+
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=max(terminal.width, 120))
+
+
+def show_result(result: AuditResult, path: Path) -> None:
+    """Print an audit and where it is stored."""
+    from remanence.report.terminal import audit_view
+
+    out = console()
+    out.print(audit_view(result))
+    out.print(f"Result: {path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,43 @@
+"""audit.toml: the options of an audit in a file, for people who would rather not repeat them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from remanence.exceptions import InputError
+from remanence.targets import TARGETS
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The options by their names, with paths as seen from here; refuses, with the place, what is not one."""
+    schema = json.loads((files("remanence.cli") / "audit-toml.schema.json").read_text(encoding="utf-8"))
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator(schema).validate(settings)
+    except OSError as error:
+        raise _unusable(path, error.strerror or "cannot be read", schema) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _unusable(path, f"not TOML: {error}", schema) from None
+    except jsonschema.ValidationError as error:
+        raise _unusable(path, f"at {error.json_path}: {error.message[:200]}", schema) from None
+    if settings["target"] not in TARGETS:
+        settings["target"] = str(path.parent / settings["target"])
+    for name in ("out", "journal"):
+        if name in settings and "://" not in settings[name]:
+            settings[name] = str(path.parent / settings[name])
+    return settings
+
+
+def _unusable(path: Path, reason: str, schema: dict[str, Any]) -> InputError:
+    return InputError(
+        "The settings cannot be used.",
+        needs=f"a TOML file with target and, if you like, {', '.join(list(schema['properties'])[1:])}",
+        got=f"{path}: {reason}",
+        hint='target = "model.py:factory" and max_success = 0.1',
+    )

@@ -1,0 +1,4 @@
+"""What is trained on and what is seen: records and releases.
+
+Imports exceptions and scale.
+"""

@@ -1,0 +1,1 @@
+"""Gradients and updates that exist."""

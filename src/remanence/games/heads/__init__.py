@@ -1,0 +1,1 @@
+"""Transfer-learned heads: before they are published, and the very head that is."""

@@ -1,0 +1,78 @@
+"""What no attack on a private head can exceed, from its recipe and from what a guess achieves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from remanence.adversary.priors import StratifiedPrior
+from remanence.bounds.bound import NOT_MET, Bound
+from remanence.bounds.of_mechanism import of_classes
+from remanence.data.records import concatenate
+from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.scoring.errors import Criterion, all_errors
+from remanence.scoring.rates import CONFIDENCE
+
+_AT_ONCE = 2**24  # numbers
+_SOME = 200  # of your pictures of a class that are looked at
+_REDRAWN = 999  # sets that yours are compared with, at least
+
+
+def head_ceiling(
+    recipe: TransferHead, own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion
+) -> Bound | None:
+    """The proven success of one guess per class against heads with DP-SGD; None without noise.
+
+    What a guess achieves is estimated from the public pictures. A proof for a class with several pictures takes
+    them for independent draws of that kind; where they are too close to each other for that, or the public ones too
+    few to tell, there is none: the bound is 1 and says so.
+    """
+    if not recipe.noise_multiplier:
+        return None
+    classes = own.present
+    guesses = public.class_baselines(criterion, [label for label, _ in classes])
+    bound = of_classes(recipe, [guess.value for guess in guesses], [count for _, count in classes])
+    confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
+    dependent = _dependent(own, public, criterion)
+    if dependent is None:
+        return replace(bound, assumptions=(*bound.assumptions, confidence))
+    return replace(bound, log_success=0.0, assumptions=(*bound.assumptions, f"{NOT_MET}{dependent}"))
+
+
+def _dependent(own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion) -> str | None:
+    """Whether the pictures of a class can be taken for independent draws of the public kind; if not, in a sentence.
+
+    A permutation test: if they are, any as many of yours and the public ones together would lie as far from each other.
+    """
+    originals = public.records[: len(public.records) // public.copies]
+    several = [label for label, count in own.present if count > 1]
+    for label in several:
+        mine, others = own.records[own.records.labels == label], originals[originals.labels == label]
+        mine, others = mine[:_SOME], others[: 5 * _SOME]
+        count, level = len(mine), (1 - CONFIDENCE) / len(several)
+        if math.comb(count + len(others), count) * level < 2:
+            return (
+                f"{len(others)} public pictures of class {label:g} cannot tell whether yours are independent"
+            )
+        together = concatenate([mine, others])
+        errors = all_errors(criterion.error, together, together)
+        errors.fill_diagonal_(torch.inf)
+        spread = _spread(errors, torch.arange(count, device=errors.device)[None])
+        redrawn, rows = max(_REDRAWN, math.ceil(2 / level)), max(1, _AT_ONCE // (count**2 + len(together)))
+        generator, closer = torch.Generator().manual_seed(0), 0
+        for start in range(0, redrawn, rows):
+            keys = torch.rand(min(rows, redrawn - start), len(together), generator=generator)
+            closer += int((_spread(errors, keys.topk(count).indices.to(errors.device)) <= spread).sum())
+        if (closer + 1) / (redrawn + 1) <= level:
+            return f"your pictures of class {label:g} are closer to each other than as many public ones are"
+    return None
+
+
+def _spread(errors: Tensor, chosen: Tensor) -> Tensor:
+    """The mean logarithm of the distance to the nearest other of some records, `(sets,)`."""
+    within = errors[chosen[:, :, None], chosen[:, None, :]]  # (sets, chosen, chosen)
+    tiny = errors[errors.isfinite()].mean() * 1e-12  # equal records are as close as can be
+    return within.amin(2).clamp(min=tiny).log().mean(1)

@@ -1,0 +1,1 @@
+"""Generalised linear models, trained to their optimum."""

@@ -1,0 +1,1 @@
+"""Transfer-learned heads, trained in the span of their records."""

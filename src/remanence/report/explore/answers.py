@@ -1,0 +1,219 @@
+"""What the page asks and what it is answered: plain numbers and the command line's own sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remanence import bounds
+from remanence.bounds.bound import Bound
+from remanence.bounds.calibration import calibrate, noise_for_epsilon
+from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.frontier import evenly, frontier
+from remanence.exceptions import InputError
+from remanence.report.frequencies import sentence, times
+from remanence.report.tables import upwards
+
+Json = dict[str, Any]
+
+# What the page accepts: wide enough for any training, narrow enough for an answer in seconds.
+RANGES: dict[str, tuple[float, float]] = {
+    "noise_multiplier": (0.1, 1000.0),
+    "sample_rate": (1e-4, 1.0),
+    "steps": (1, 10**6),
+    "candidates": (2, 10**9),
+    "epsilon": (0.01, 100.0),
+    "delta": (1e-12, 0.1),
+    "max_success": (1e-9, 0.999),
+}
+_WHOLE = ("steps", "candidates")
+_NOISES = evenly(0.2, 20.0, 33)
+_RATES = evenly(0.01, 1.0, 9)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The settings that the page shows; the noise, or ε, for which it is solved."""
+
+    noise_multiplier: float | None
+    epsilon: float | None
+    delta: float
+    sample_rate: float
+    steps: int
+    candidates: int
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Question:
+        """From the address; refuses, with a sentence, what no training can have."""
+        values = {name: number(given, name) for name in ("delta", "sample_rate", "steps", "candidates")}
+        known = [name for name in ("noise_multiplier", "epsilon") if name in given]
+        if len(known) != 1:
+            raise InputError(
+                "The page needs the noise or the privacy budget.",
+                needs="either noise_multiplier or epsilon",
+                got=" and ".join(known) or "neither",
+                hint="noise_multiplier=1.1",
+            )
+        return cls(
+            noise_multiplier=number(given, "noise_multiplier") if "noise_multiplier" in given else None,
+            epsilon=number(given, "epsilon") if "epsilon" in given else None,
+            delta=values["delta"],
+            sample_rate=values["sample_rate"],
+            steps=int(values["steps"]),
+            candidates=int(values["candidates"]),
+        )
+
+    @property
+    def log_baseline(self) -> float:
+        """log κ of a guess among the candidates."""
+        return -math.log(self.candidates)
+
+    @property
+    def run(self) -> Segment:
+        """The training that is asked about."""
+        noise = self.noise_multiplier
+        if noise is None:
+            assert self.epsilon is not None
+            settings = {"delta": self.delta, "sample_rate": self.sample_rate, "steps": self.steps}
+            noise = noise_for_epsilon(self.epsilon, **settings)
+        return Segment(noise, self.sample_rate, self.steps)
+
+    @property
+    def command(self) -> str:
+        """The same question on the command line."""
+        if self.epsilon is None:
+            first = f"--noise-multiplier {self.noise_multiplier!r}"
+        else:
+            first = f"--epsilon {self.epsilon!r} --delta {self.delta!r}"
+        rest = f"--sample-rate {self.sample_rate!r} --steps {self.steps} --candidates {self.candidates}"
+        return f"remanence bound {first} {rest}"
+
+    @property
+    def python(self) -> str:
+        """The same question in Python."""
+        noise, names = f"{self.noise_multiplier!r}", "bounds"
+        training = f"sample_rate={self.sample_rate!r}, steps={self.steps}"
+        if self.epsilon is not None:
+            noise = f"noise_for_epsilon({self.epsilon!r}, delta={self.delta!r}, {training})"
+            names = "bounds, noise_for_epsilon"
+        call = f"bounds.dpsgd(1 / {self.candidates}, noise_multiplier={noise}, {training})"
+        return f"from remanence import {names}; print({call}.success)"
+
+
+def number(given: Mapping[str, str], name: str) -> float:
+    """One number of the address, within its range."""
+    low, high = RANGES[name]
+    text = given.get(name, "")
+    try:
+        value = float(text) if len(text) <= 40 else math.nan
+    except ValueError:
+        value = math.nan
+    whole = name not in _WHOLE or value.is_integer()
+    if not (low <= value <= high and whole):
+        kind = "a whole number" if name in _WHOLE else "a number"
+        raise InputError(
+            f"The page cannot use this {name.replace('_', ' ')}.",
+            needs=f"{kind} from {low:g} to {high:g}",
+            got=text[:40] or "nothing",
+            hint="the command line takes wider ranges",
+        )
+    return value
+
+
+def estimate(question: Question) -> Json:
+    """An answer while the slider moves: the estimate, in milliseconds, without a certificate."""
+    noise = question.noise_multiplier
+    if noise is None:
+        assert question.epsilon is not None
+        noise = noise_for_epsilon(
+            question.epsilon,
+            delta=question.delta,
+            sample_rate=question.sample_rate,
+            steps=question.steps,
+            certify=False,
+        )
+    run = Segment(noise, question.sample_rate, question.steps)
+    log_success = _estimated(run, question.log_baseline)
+    return {"most": times(log_success, up=True), **_dots(question, log_success)}
+
+
+def answer(question: Question) -> Json:
+    """The certified ceiling with its sentence, the other methods beside it, and the same as a command."""
+    run, log_baseline = question.run, question.log_baseline
+    found = {
+        "certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run]),
+        "Rényi": bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run]),
+        "Fano": bounds.fano(
+            question.candidates,
+            mutual_information=bounds.mutual_information(run, candidates=question.candidates),
+        ),
+    }
+    best = found["certified"]
+    return {
+        "sentence": sentence(best, question.candidates, whole_run=True),
+        "guess": times(log_baseline),
+        "most": times(best.log_success, up=True),
+        **_dots(question, best.log_success),
+        "noise_multiplier": run.noise_multiplier,
+        "noise": upwards(run.noise_multiplier, 6),
+        "methods": [_method(name, bound) for name, bound in found.items()],
+        "assumptions": list(best.assumptions),
+        "command": question.command,
+        "python": question.python,
+    }
+
+
+def budget(question: Question) -> Json:
+    """The ε of these settings at δ, and what ε and δ alone would prove."""
+    run = question.run
+    epsilon = bounds.epsilon_upper(run, question.delta) if question.epsilon is None else question.epsilon
+    alone = bounds.approximate_dp(log_baseline=question.log_baseline, epsilon=epsilon, delta=question.delta)
+    return {"epsilon": epsilon, "budget": upwards(epsilon), "method": _method("ε and δ alone", alone)}
+
+
+def noise_curve(question: Question) -> Json:
+    """γ against the noise, other settings as they are; estimates, for a picture."""
+    points = []
+    for noise in _NOISES:
+        run = Segment(noise, question.sample_rate, question.steps)
+        points.append([noise, math.exp(_estimated(run, question.log_baseline))])
+    return {"points": points, "baseline": 1 / question.candidates}
+
+
+def rate_curve(question: Question, epsilon: float) -> Json:
+    """γ against the sampling rate at the same ε (Hayes et al. 2023, Figure 5): one ε, different risks."""
+    settings = {"epsilon": epsilon, "delta": question.delta, "steps": question.steps}
+    found = frontier("sample_rate", _RATES, candidates=question.candidates, **settings)
+    points = [[point.sample_rate, point.success_upper] for point in found]
+    return {"points": points, "baseline": 1 / question.candidates, "budget": upwards(epsilon)}
+
+
+def solve(question: Question, max_success: float) -> Json:
+    """The least noise that keeps every attack at or below a limit."""
+    found = calibrate(
+        max_success,
+        sample_rate=question.sample_rate,
+        steps=question.steps,
+        log_baseline=question.log_baseline,
+    )
+    return {"noise_multiplier": float(upwards(found.noise_multiplier, 6))}
+
+
+def _estimated(run: Segment, log_baseline: float) -> float:
+    found = estimate_success(normalise(run), log_baseline)
+    if found.converged:
+        return min(0.0, found.log_success)
+    return float(bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run]).log_success)
+
+
+def _dots(question: Question, log_success: float) -> Json:
+    """How many of a thousand a guess finds, and how many more the release adds at most."""
+    guess = round(1000 / question.candidates)
+    return {"dots": {"guess": guess, "extra": max(0, math.ceil(1000 * math.exp(log_success) - 1e-9) - guess)}}
+
+
+def _method(name: str, bound: Bound) -> Json:
+    return {"name": name, "most": times(bound.log_success, up=True), "reference": bound.reference.short}

@@ -1,0 +1,169 @@
+"""The server behind the page: loopback only, made for one person at one machine."""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from remanence.exceptions import InputError, RemanenceError
+from remanence.report.explore import answers
+from remanence.report.explore.answers import Question
+
+LARGEST_BODY = 4_000_000
+_KEPT_REPORTS = 8
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'self'"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_ASSETS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"),
+           "/page.js": ("page.js", "text/javascript")}  # fmt: skip
+
+
+def application(port: int) -> ASGIApp:
+    """The page, its questions, and the reports that were dropped onto it."""
+    reports: OrderedDict[str, str] = OrderedDict()
+
+    async def asset(request: Request) -> Response:
+        name, kind = _ASSETS[request.url.path]
+        content = (files("remanence.report.explore") / "page" / name).read_bytes()
+        return Response(content, media_type=kind, headers={"Content-Security-Policy": _PAGE_POLICY})
+
+    async def accept(request: Request) -> Response:
+        page = await run_in_threadpool(_render, await _body(request))
+        token = secrets.token_urlsafe(16)
+        reports[token] = page
+        while len(reports) > _KEPT_REPORTS:
+            reports.popitem(last=False)
+        return JSONResponse({"address": f"/report/{token}"})
+
+    async def show(request: Request) -> Response:
+        page = reports.get(request.path_params["token"])
+        if page is None:
+            return _refusal(404, "There is no such report any more.")
+        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+    routes = [
+        *(Route(path, asset) for path in _ASSETS),
+        *(Route(f"/api/{name}", _endpoint(function)) for name, function in _QUESTIONS.items()),
+        Route("/api/report", accept, methods=["POST"]),
+        Route("/report/{token}", show),
+    ]
+    handlers: Any = {
+        RemanenceError: lambda _, error: _refusal(
+            400, error.summary, needs=error.needs, got=error.got, hint=error.hint
+        ),
+        404: lambda _, __: _refusal(404, "There is no such page."),
+        405: lambda _, __: _refusal(405, "The page does not do that."),
+        Exception: lambda _, __: _refusal(500, "This is a mistake in remanence. Please report it."),
+    }
+    return _Guard(Starlette(routes=routes, exception_handlers=handlers), port)
+
+
+_QUESTIONS: dict[str, Callable[[Request], answers.Json]] = {
+    "estimate": lambda request: answers.estimate(Question.read(request.query_params)),
+    "bound": lambda request: answers.answer(Question.read(request.query_params)),
+    "budget": lambda request: answers.budget(Question.read(request.query_params)),
+    "noise-curve": lambda request: answers.noise_curve(Question.read(request.query_params)),
+    "rate-curve": lambda request: _rate_curve(Question.read(request.query_params)),
+    "solve": lambda request: answers.solve(
+        Question.read(request.query_params), answers.number(request.query_params, "max_success")
+    ),
+}
+
+
+def _rate_curve(question: Question) -> answers.Json:
+    return answers.rate_curve(question, answers.budget(question)["epsilon"])
+
+
+def _endpoint(function: Callable[[Request], answers.Json]) -> Callable[[Request], Any]:
+    async def respond(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(function, request))
+
+    return respond
+
+
+async def _body(request: Request) -> bytes:
+    """The body, as long as it is no longer than a result can be."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise InputError(
+                "The file is too large.",
+                needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
+                got="more than that",
+                hint="audit.json itself, not the arrays beside it",
+            )
+    return body
+
+
+def _render(body: bytes) -> str:
+    """The report of an audit.json that somebody dropped onto the page."""
+    from remanence.auditing import AuditResult  # loads torch, which the first tab can do without
+    from remanence.report.html import report
+    from remanence.results.storage import parse, unreadable
+
+    try:
+        return report(AuditResult.from_json(parse(body.decode()), {}))
+    except RemanenceError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the answer is a sentence
+        raise unreadable("the file", f"it cannot be shown ({type(error).__name__})") from None
+
+
+def _refusal(status: int, summary: str, **details: str) -> Response:
+    return JSONResponse({"error": summary, **details}, status)
+
+
+class _Guard:
+    """Refuses other hosts and origins, and adds the headers."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self.app = app
+        names = {"127.0.0.1", "localhost"}
+        self.hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        host, origin = headers.get("host", ""), headers.get("origin")
+        answer: ASGIApp = self.app
+        # Without an origin: another site's picture whose address is a question, which would cost computing time.
+        asked_by = headers.get("sec-fetch-site", "none") if scope["path"].startswith("/api/") else "none"
+        foreign = (origin is not None and origin != f"http://{host}") or asked_by in (
+            "cross-site",
+            "same-site",
+        )
+        if host not in self.hosts or foreign:
+            answer = _refusal(403, "This page answers its own address on this machine and nothing else.")
+        try:
+            await answer(scope, receive, send_guarded)
+        except Exception:  # noqa: BLE001 - answered already; the traceback is for this terminal
+            traceback.print_exc()

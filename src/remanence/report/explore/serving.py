@@ -1,0 +1,50 @@
+"""Start the page on a free port of this machine, and open it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from remanence.exceptions import InputError
+
+ADDRESS = "127.0.0.1"
+
+
+def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` is called with the address once it answers."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise InputError(
+            "The page needs a small web server.",
+            needs="the extra 'explore' (starlette and uvicorn)",
+            got="an environment without it",
+            hint="pip install 'remanence[explore]', or --export page.html, which needs none",
+        ) from None
+    from remanence.report.explore.server import application
+
+    # The port is known before the application is made, because it checks the Host header against it.
+    config = uvicorn.Config(
+        "remanence", host=ADDRESS, port=port, log_level="critical", lifespan="off", ws="none",
+        limit_concurrency=32, server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    try:
+        bound = config.bind_socket()
+    except SystemExit:
+        raise InputError(
+            "The port is taken.", needs="a free port", got=str(port), hint="leave --port out for a free one"
+        ) from None
+    port = bound.getsockname()[1]
+    config.app = application(port)
+
+    class Announced(uvicorn.Server):
+        """Says where it is once it listens, so that no browser comes too early."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            ready(f"http://{ADDRESS}:{port}/")
+
+    with contextlib.suppress(KeyboardInterrupt):  # how a person ends it
+        Announced(config).run(sockets=[bound])

@@ -1,0 +1,286 @@
+"""The work of an audit: independent units, each with its own random streams, carried out anywhere and kept.
+
+    with Run(Processes(4), Journal("runs/mine")):
+        audit(game)
+
+A unit is a chunk of trials, or a block of shadow models. It runs with one thread and draws from generators that
+depend on the seed and on its own number alone, so that its outcome does not depend on where or when it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self, final
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from remanence.exceptions import InputError
+from remanence.scale.fingerprints import code_version, device_kind, fingerprint
+from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
+from remanence.scale.progress import note, track
+from remanence.scale.ranks import ranks
+
+_BETWEEN_BEATS = 1.0  # seconds
+
+_TOGETHER = 64  # units that are joined at a time
+
+Do = Callable[[int, int], Tensors]  # from the number of a unit and its size to what it found
+Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
+Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """What an executor runs, by the number of a unit; a journal gets the outcome, otherwise it is returned."""
+
+    plan: Plan
+    do: Do
+    journal: Journal | None
+
+    def __call__(self, number: int) -> Tensors:
+        """Carry out a unit, unless it is recorded already."""
+        if self.journal is not None and self._recorded(self.journal, number):
+            return {}
+        with Run(), one_thread():
+            outcome = self.do(number, self.plan.size(number))
+        found = {
+            name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, values in outcome.items()
+        }
+        if self.journal is None:
+            return found
+        self.journal.write(self.plan.key(number), found)
+        return {}
+
+    def _recorded(self, journal: Journal, number: int) -> bool:
+        # A worker may have died after it wrote and before it said so.
+        try:
+            return journal.read(self.plan.key(number)) is not None
+        except DamagedUnitError:
+            return False
+
+
+class Executor(Protocol):
+    """Runs units. What it yields may come in any order."""
+
+    @property
+    def workers(self) -> int:
+        """How many units run at the same time."""
+        ...
+
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
+        """Yield the number of each unit when it is done; `report` what had to be run again."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class InProcess:
+    """One unit after the other, here: vectorised, on one device."""
+
+    workers: int = field(default=1, init=False)
+
+    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
+        """Yield each unit when it is done."""
+        for number in numbers:
+            yield number, task(number)
+
+
+@final
+@dataclass
+class Run:
+    """Where units are carried out, and where what they found is kept. Use it in a `with` statement.
+
+    Without a journal nothing is kept. `unit_trials` makes units smaller than memory would allow; it is part of what
+    a result depends on, as the seed is. With `galleries`, reconstructions, which are data, go into the journal too.
+    """
+
+    executor: Executor = field(default_factory=InProcess)
+    journal: Journal | None = None
+    unit_trials: int | None = None
+    galleries: bool = False
+    settings: Json = field(default_factory=dict)  # for the manifest
+    resume: bool = False  # units of a run that is finished are used too
+    reused: int = field(default=0, init=False)
+    played: int = field(default=0, init=False)
+    _tokens: list[Token[Run]] = field(default_factory=list, init=False)
+    _opened: bool = field(default=False, init=False)
+    _last_beat: float = field(default=0.0, init=False)
+    _since: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        if self.unit_trials is not None and self.unit_trials < 1:
+            raise InputError(
+                "Units cannot be made.",
+                needs="at least one trial in each",
+                got=f"{self.unit_trials}",
+                hint="--unit-trials 64",
+            )
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_CURRENT.set(self))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _CURRENT.reset(self._tokens.pop())
+        if self.journal is None or not self._opened:
+            return
+        if kind is None:
+            self.journal.finish()
+        else:
+            self.journal.forget_if_empty()
+
+    def describe(self) -> dict[str, str]:
+        """What a result says about where its units ran; only their size matters to who wants it again."""
+        told = {"executor": f"{type(self.executor).__name__}, workers: {self.executor.workers}"}
+        return told if self.unit_trials is None else {**told, "unit_trials": str(self.unit_trials)}
+
+    @property
+    def shows(self) -> bool:
+        """Whether units may hold reconstructions: in memory always, on disk on request."""
+        return self.journal is None or self.galleries
+
+    def inputs(self, device: torch.device | str, *values: object) -> str:
+        """The fingerprint of all that a work depends on; not worth computing where nothing is kept."""
+        if self.journal is None:
+            return ""
+        code = self.settings.get("code")  # of the user's own, where a command knows it
+        return fingerprint(code_version(), torch.__version__, device_kind(device), code, *values)
+
+    def checkpoint(self, belongs_to: str) -> Path | None:
+        """A file of the run folder in which one thing that is learnt may keep its state between kills."""
+        if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
+            return None
+        return self.journal.checkpoint(fingerprint(code_version(), self.settings.get("code"), belongs_to))
+
+    def announce(self, plans: list[Plan]) -> None:
+        """Say what there is to do, for `remanence status`."""
+        if self.journal is None:
+            return
+        if not self._opened:  # only now: input that is refused leaves no trace
+            workers = self.executor.workers  # and neither does a cluster that is not there
+            self.journal.begin(self.settings, resume=self.resume)
+            self.journal.beat(workers, 0, 0.0)
+            self._opened = True
+        self.journal.announce(plans)
+
+    def perform(self, plan: Plan, prepare: Callable[[], Do], join: Join) -> Tensors:
+        """What all units of a plan found, joined in order. Nothing is prepared where all of them are recorded."""
+        self.announce([plan])
+        found = _Found(join)
+        missing = []
+        there = set() if self.journal is None else self.journal.finished()
+        for number in range(len(plan)):
+            tensors = self._recorded(plan, number) if plan.key(number) in there else None
+            if tensors is None:
+                missing.append(number)
+            else:
+                found.add(number, tensors)
+                self.reused += 1
+        if missing or ranks() > 1:  # ranks that learn together wait for each other
+            with one_thread():
+                task = Task(plan, prepare(), self.journal)
+                with contextlib.closing(self.executor.run(task, missing, self._report)) as units:
+                    bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
+                    for number, tensors in bar:
+                        found.add(number, tensors if self.journal is None else self._written(plan, number))
+                        self.played += 1
+                        self._beat()
+        return found.joined()
+
+    def _recorded(self, plan: Plan, number: int) -> Tensors | None:
+        assert self.journal is not None
+        try:
+            return self.journal.read(plan.key(number))
+        except DamagedUnitError as error:
+            self.journal.set_aside(plan.key(number))
+            self._report(f"{plan.name}: a damaged unit was set aside and is run again ({error})")
+            return None
+
+    def _written(self, plan: Plan, number: int) -> Tensors:
+        assert self.journal is not None
+        try:
+            tensors = self.journal.read(plan.key(number))
+        except DamagedUnitError as error:
+            raise self._unusable(str(error)) from None
+        if tensors is None:
+            raise self._unusable("nothing, where a worker says that it wrote a unit")
+        return tensors
+
+    def _unusable(self, got: str) -> InputError:
+        return InputError(
+            "What workers write does not arrive in the run folder.",
+            needs="a run folder that all workers share, such as NFS or s3://, on a disk that works",
+            got=f"{self.journal}: {got}",
+            hint="--journal with another place",
+        )
+
+    def _doing(self, plan: Plan, found: _Found) -> str:
+        left = len(plan) - found.count
+        return f"{plan.name} ({min(self.executor.workers, left)} running)"
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self.journal is not None and now - self._last_beat > _BETWEEN_BEATS:
+            self._last_beat = now
+            self.journal.beat(self.executor.workers, self.played, now - self._since)
+
+    def _report(self, line: str) -> None:
+        note(line)
+        if self.journal is not None:
+            self.journal.log(line)
+
+
+class _Found:
+    """Units as they arrive: joined as soon as those before them are there, so that thousands stay small."""
+
+    def __init__(self, join: Join) -> None:
+        self._join, self._parts, self._early, self._next = join, [], {}, 0
+        self.count = 0
+
+    def add(self, number: int, tensors: Tensors) -> None:
+        self.count += 1
+        self._early[number] = tensors
+        while self._next in self._early:
+            self._parts.append(self._early.pop(self._next))
+            self._next += 1
+        if len(self._parts) >= _TOGETHER:
+            self._parts = [self._join(self._parts)]
+
+    def joined(self) -> Tensors:
+        assert not self._early
+        return self._join(self._parts)
+
+
+_CURRENT: ContextVar[Run] = ContextVar("run")
+
+
+def current() -> Run:
+    """The run of the innermost `with` statement; in this process and in memory where there is none."""
+    return _CURRENT.get(None) or Run()
+
+
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with a single thread: how many there are changes the order of sums, and so their last bits."""
+    if _ALONE.get():  # looking for every library's threads takes milliseconds
+        yield
+        return
+    before, token = torch.get_num_threads(), _ALONE.set(True)
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+        _ALONE.reset(token)
