@@ -30,11 +30,11 @@ from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.network import HeldOut, ReconstructorNetwork
 from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, HiddenReader, Reader
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches, split
+from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.mechanisms.networks.sgd import number, whole
 from remanence.scale.fingerprints import code_version, fingerprint
 from remanence.scale.run import current
 from remanence.scoring.errors import public_errors
@@ -83,14 +83,14 @@ class Reconstructor(Attack[Release]):
         weight, rate = self.separation, self.learning_rate
         checks = {
             "mode": (self.mode in ("strong", "paper"), "'strong' or 'paper'"),
-            "steps": (whole(self.steps, 1), "a whole number of at least 1"),
-            "batch": (whole(self.batch, 2), "at least 2 shadows"),
-            "width": (whole(self.width, 0), "a whole number, 0 for one by the size of the record"),
-            "shadows": (self.shadows is None or whole(self.shadows, 2), "at least 2, or None"),
-            "learning_rate": (rate is None or number(rate, above=0), "a finite number above 0, or None"),
-            "ensemble": (whole(self.ensemble, 1), "at least 1 network"),
-            "guesses": (whole(self.guesses, 1), "at least 1"),
-            "separation": (weight is None or (number(weight) and weight >= 0), "at least 0, or None"),
+            "steps": (is_whole(self.steps, 1), "a whole number of at least 1"),
+            "batch": (is_whole(self.batch, 2), "at least 2 shadows"),
+            "width": (is_whole(self.width, 0), "a whole number, 0 for one by the size of the record"),
+            "shadows": (self.shadows is None or is_whole(self.shadows, 2), "at least 2, or None"),
+            "learning_rate": (rate is None or is_number(rate, above=0), "a finite number above 0, or None"),
+            "ensemble": (is_whole(self.ensemble, 1), "at least 1 network"),
+            "guesses": (is_whole(self.guesses, 1), "at least 1"),
+            "separation": (weight is None or (is_number(weight) and weight >= 0), "at least 0, or None"),
         }
         for name, (allowed, needs) in checks.items():
             if not allowed:

@@ -12,6 +12,7 @@ from remanence.attacks.attack import Attack
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.attacks.reconstructor.class_sizes import infer_class_sizes
 from remanence.auditing import AuditResult, audit
+from remanence.checks import is_whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.game import Game
@@ -24,7 +25,6 @@ from remanence.games.heads.released_head import (
     require_one_guess,
 )
 from remanence.mechanisms.heads.transfer_head import TransferHead, embed
-from remanence.mechanisms.networks.sgd import whole
 from remanence.results.verdict import Policy
 from remanence.rounds import stream
 from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
@@ -207,7 +207,7 @@ def head_game(
     A `prior` that `augment(..., copies)` made has that many `copies` of the same pictures.
     """
     _check_kinds(backbone_or_features, recipe, prior, error)
-    if per_class is not None and not whole(per_class, 1):
+    if per_class is not None and not is_whole(per_class, 1):
         raise InputError(
             "per_class cannot be used.", needs="a whole number of at least 1", got=repr(per_class), hint="1"
         )

@@ -9,10 +9,10 @@ import torch
 
 from remanence.adversary.priors import StratifiedPrior
 from remanence.bounds.calibration import noise_for_epsilon
+from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.mechanisms.networks.sgd import number, whole
 from remanence.scale.progress import track
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the learning rate
@@ -140,19 +140,19 @@ def _check_numbers(
     """Refuse these before hundreds of heads are trained for nothing."""
     counts = per_class if isinstance(per_class, tuple) else (per_class,)
     checks = {
-        "epsilon": (epsilon, number(epsilon, above=0), "a finite number above 0"),
+        "epsilon": (epsilon, is_number(epsilon, above=0), "a finite number above 0"),
         "delta": (
             delta,
-            delta is None or (number(delta, above=0) and delta < 1),
+            delta is None or (is_number(delta, above=0) and delta < 1),
             "a number above 0 and below 1, or None",
         ),
         "per_class": (
             per_class,
-            all(whole(count, 0) for count in counts),
+            all(is_whole(count, 0) for count in counts),
             "a whole number, or a tuple with one for each class",
         ),
-        "heads": (heads, whole(heads, 0), "a whole number"),
-        "seed": (seed, whole(seed, 0), "a whole number"),
+        "heads": (heads, is_whole(heads, 0), "a whole number"),
+        "seed": (seed, is_whole(seed, 0), "a whole number"),
     }
     for name, (value, allowed, needs) in checks.items():
         if not allowed:

@@ -9,6 +9,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from remanence.checks import is_number, is_whole
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError
@@ -16,7 +17,7 @@ from remanence.mechanisms.heads.span import train_dual
 from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import INITIALISATIONS, Perceptron
-from remanence.mechanisms.networks.sgd import SGD, number, require_recipe, whole
+from remanence.mechanisms.networks.sgd import SGD, require_recipe
 from remanence.scale.progress import track
 
 _CPU_BYTES = 2**26
@@ -83,7 +84,7 @@ class TransferHead(Mechanism[Weights]):
                 hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
             )
         noise = self.release_noise
-        if not (number(noise) and noise >= 0) or not (self.bits is None or whole(self.bits, 1)):
+        if not (is_number(noise) and noise >= 0) or not (self.bits is None or is_whole(self.bits, 1)):
             raise InputError(
                 "This head cannot be published.",
                 needs="a deviation of at least 0, and at least one bit per number",
@@ -100,11 +101,11 @@ class TransferHead(Mechanism[Weights]):
             self.sample_rate,
         )
         checks = {
-            "classes": (self.classes, whole(self.classes, 2), "a whole number of at least 2"),
-            "hidden": (self.hidden, self.hidden is None or whole(self.hidden, 1), "at least 1, or None"),
+            "classes": (self.classes, is_whole(self.classes, 2), "a whole number of at least 2"),
+            "hidden": (self.hidden, self.hidden is None or is_whole(self.hidden, 1), "at least 1, or None"),
             "initialisation": (
                 start,
-                start in INITIALISATIONS if isinstance(start, str) else number(start) and start >= 0,
+                start in INITIALISATIONS if isinstance(start, str) else is_number(start) and start >= 0,
                 f"a deviation, or {', '.join(INITIALISATIONS)}",
             ),
             "class_weights": (
@@ -120,11 +121,11 @@ class TransferHead(Mechanism[Weights]):
             ),
             "noise_multiplier": (
                 self.noise_multiplier,
-                noise is None or (number(noise) and noise >= 0),
+                noise is None or (is_number(noise) and noise >= 0),
                 "at least 0, or None for training without DP-SGD",
             ),
-            "max_grad_norm": (self.max_grad_norm, number(self.max_grad_norm, above=0), "above 0"),
-            "sample_rate": (rate, number(rate, above=0) and rate <= 1, "above 0 and at most 1"),
+            "max_grad_norm": (self.max_grad_norm, is_number(self.max_grad_norm, above=0), "above 0"),
+            "sample_rate": (rate, is_number(rate, above=0) and rate <= 1, "above 0 and at most 1"),
         }
         for name, (value, allowed, needs) in checks.items():
             if not allowed:

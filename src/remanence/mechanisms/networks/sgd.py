@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
+from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError
@@ -238,24 +237,22 @@ def require_recipe(recipe: Any) -> None:
     """Refuse settings that no training can have."""
     size, decay = recipe.batch_size, recipe.weight_decay
     checks = {
-        "epochs": (whole(recipe.epochs, 1), "a whole number of at least 1", "30"),
-        "learning_rate": (number(recipe.learning_rate, above=0), "a finite number above 0", "0.01"),
-        "momentum": (number(recipe.momentum) and 0 <= recipe.momentum < 1, "at least 0 and below 1", "0.9"),
-        "batch_size": (size is None or whole(size, 1), "a whole number of at least 1, or None for all", "32"),
+        "epochs": (is_whole(recipe.epochs, 1), "a whole number of at least 1", "30"),
+        "learning_rate": (is_number(recipe.learning_rate, above=0), "a finite number above 0", "0.01"),
+        "momentum": (
+            is_number(recipe.momentum) and 0 <= recipe.momentum < 1,
+            "at least 0 and below 1",
+            "0.9",
+        ),
+        "batch_size": (
+            size is None or is_whole(size, 1),
+            "a whole number of at least 1, or None for all",
+            "32",
+        ),
         "optimizer": (recipe.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS), "sgd"),
-        "weight_decay": (number(decay) and decay >= 0, "at least 0, and finite", "1e-4"),
+        "weight_decay": (is_number(decay) and decay >= 0, "at least 0, and finite", "1e-4"),
     }
     for name, (allowed, needs, hint) in checks.items():
         if not allowed:
             got = repr(getattr(recipe, name))
             raise InputError(f"The {name} cannot be used.", needs=needs, got=got, hint=hint)
-
-
-def number(value: object, above: float = -math.inf) -> bool:
-    """Whether it is a finite number above so much."""
-    return isinstance(value, Real) and math.isfinite(value) and float(value) > above
-
-
-def whole(value: object, least: int) -> bool:
-    """Whether it is a whole number of at least so much."""
-    return isinstance(value, Integral) and int(value) >= least
