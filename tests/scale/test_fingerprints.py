@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import dpsgd_game, gradient_game, heads_game, network_game, shortlist_game, synthetic
+import remanence
+from conftest import SOURCES, dpsgd_game, gradient_game, heads_game, network_game, shortlist_game, synthetic
 from remanence import (
     GLM,
     Criterion,
@@ -54,18 +55,20 @@ def test_another_process_with_another_order_of_hashes_agrees():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_fingerprints import GAMES, fingerprint\n"
-        "print(*(fingerprint(game()) for game in GAMES.values()))"
+        "import remanence\n"
+        "print(remanence.__file__, *(fingerprint(game()) for game in GAMES.values()))"
     )
     here = Path(__file__).parent
     found = {
         subprocess.run(  # noqa: S603
             [sys.executable, "-c", code, str(here)],
             capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path])},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(here.parent), SOURCES])},
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
-    assert found == {" ".join(fingerprint(game()) for game in GAMES.values()) + "\n"}
+    here = [remanence.__file__, *(fingerprint(game()) for game in GAMES.values())]
+    assert found == {" ".join(here) + "\n"}
 
 
 def plus(number):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import SOURCES
 from remanence.scale.journal import Journal, plans
 
 SLOW_GAME = """
@@ -69,11 +70,7 @@ class CommandLine:
                 stderr=told,
                 text=True,
                 cwd=folder,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                    "TRAINED": str(folder / "trained"),
-                },
+                env={"TRAINED": str(folder / "trained"), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES},
             )
 
     def run(self, command: str, *, kill_with: int | None = None, delay: float = 0.0) -> int:
