@@ -186,13 +186,17 @@ def test_a_log_score_times_a_probability_prefers_the_unlikely_candidate():
     trials, noise = 4000, 1.0
     targets = (rng.random(trials) < prior[1]).astype(int)
     observed = np.eye(2)[targets] + noise * rng.standard_normal((trials, 2))
-    scores = -((observed[:, None] - np.eye(2)) ** 2).sum(-1) / (2 * noise**2)
-    product, posterior = (
+    apart = ((observed[:, None] - np.eye(2)) ** 2).sum(-1) / (2 * noise**2)
+    size = (observed**2).sum(-1, keepdims=True) / (2 * noise**2)
+    printed, corrected = -(apart + size), size - apart  # q = 1: the logarithm is the exponent
+    as_printed, with_sign, posterior = (
         SuccessRate(int((choice.argmax(1) == targets).sum()), trials)
-        for choice in (scores * prior, scores + np.log(prior))
+        for choice in (printed * prior, corrected * prior, corrected + np.log(prior))
     )
-    assert product.upper < 0.9 < posterior.lower  # 0.9: ignoring the release altogether
-    assert (product.rate, posterior.rate) == pytest.approx((0.211, 0.910), abs=5e-4)
+    assert as_printed.upper < with_sign.lower
+    assert with_sign.upper < 0.9 < posterior.lower  # 0.9: ignoring the release altogether
+    rates = (as_printed.rate, with_sign.rate, posterior.rate)
+    assert rates == pytest.approx((0.095, 0.7235, 0.910), abs=5e-4)  # as on the page
 
 
 # Remark 3 and Section 3.2

@@ -178,16 +178,13 @@ def tell_reuse(run: Run) -> None:
 
 def _manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
-    import torch
-
-    from remanence.scale.fingerprints import code_beside, code_version
+    from remanence.scale.sources import sources, versions
 
     path = Path(options["target"].rpartition(":")[0])
-    source = code_beside(path) if path.is_file() else None
     return {
         "options": options,
         "data": game.fingerprints(),
-        "code": {"remanence": code_version(), "torch": torch.__version__, "source": source},
+        "code": {**versions(), **(sources(path) if path.is_file() else {})},
     }
 
 

@@ -11,6 +11,7 @@ from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.games.heads.released_head import exposed_pictures
 from remanence.report import exposure, figures, words
+from remanence.report.frequencies import ceiling
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
@@ -129,6 +130,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "thousandths": thousandths,
+        "ceiling": ceiling,
         "guessing": words.guessing,
         "upwards": upwards,
         "ours": Markup,

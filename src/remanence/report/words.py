@@ -10,6 +10,7 @@ from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.games.heads.released_head import PictureExposure
 from remanence.references import bibliography
+from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
@@ -66,9 +67,9 @@ def proven(ceiling: Bound) -> str:
     if missing:
         return f"Nothing is proven: {missing[0]}."
     if ceiling.success >= 1:
-        return "Nothing is proven: the ceiling is 1000."
+        return "Nothing is proven: the ceiling is 1000 in 1000."
     average = " on average over records" if ceiling.on_average else ""
-    return f"Proven: no attack exceeds {thousandths(ceiling.success, up=True)}{average}."
+    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}."
 
 
 def scope(result: AuditResult) -> str:
