@@ -8,12 +8,13 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from conftest import SOURCES, shortlist_game
-from remanence import Oblivious, Policy, RetrainAndCompare, audit, play
+from conftest import SOURCES, noisy_sum, shortlist_game
+from remanence import Oblivious, Policy, RetrainAndCompare, audit, looped, play
 from remanence.exceptions import InputError
 from remanence.scale import files
 from remanence.scale.journal import DamagedUnitError, Journal, Plan
@@ -266,6 +267,47 @@ def test_a_folder_within_learning_is_no_error_and_stays(tmp_path):
     (tmp_path / "learning/mine").mkdir(parents=True)
     rate(Journal(tmp_path))
     assert (tmp_path / "learning/mine").is_dir()
+
+
+def test_a_recorded_unit_that_comes_out_differently_is_no_ground_to_build_on(tmp_path):
+    (tmp_path / "offset.txt").write_text("0")
+
+    def train(records, seed):  # reads a file that nobody declared
+        found = noisy_sum(records, seed)
+        return {"sum": found["sum"] + seed % 3 * float((tmp_path / "offset.txt").read_text())}
+
+    def played():
+        game = replace(shortlist_game(candidates=4), mechanism=looped(train))
+        with Run(journal=Journal(tmp_path / "run"), unit_trials=5, resume=True) as run:
+            play(game, RetrainAndCompare(), trials=40, run=run)
+        return run.reused, run.played
+
+    assert played() == (0, 8)
+    for lost in units(tmp_path / "run")[::2]:
+        lost.unlink()
+    assert played() == (4, 4)
+    assert played() == (8, 0)
+    (tmp_path / "offset.txt").write_text("100")
+    with pytest.raises(InputError, match="comes out differently now"):
+        played()
+
+
+def test_units_that_do_not_fit_are_named_with_what_changed(tmp_path, capsys):
+    rates = {"noise": 1.0}
+
+    def train(records, seed):
+        return {"sum": noisy_sum(records, seed)["sum"] * rates["noise"]}
+
+    def played():
+        game = replace(shortlist_game(candidates=4), mechanism=looped(train))
+        with Run(journal=Journal(tmp_path), unit_trials=5, resume=True) as run:
+            play(game, RetrainAndCompare(), trials=40, run=run)
+        return run.reused, run.played
+
+    assert played() == (0, 8)
+    rates["noise"] = 2.0
+    assert played() == (0, 8)
+    assert "changed: game.mechanism.train.rates.noise" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length", [0, 1, 10, 60])

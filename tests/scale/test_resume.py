@@ -155,7 +155,8 @@ def test_an_audit_that_is_killed_again_and_again_ends_with_the_same_bytes(comman
         assert ended == KILLED, "the audit was over before it was killed often enough"
         assert journal.finished() >= recorded, "a recorded unit was lost"
         done = {seed for number in numbers for seed in seeds[2 * number : 2 * number + 2]}
-        assert not done & set(command_line.trained()), "a recorded unit was run again"
+        again = done & set(command_line.trained())
+        assert len(again) <= 2, "more than the one unit that is replayed was run again"
     assert 0 < len(journal.finished()) < trials / 2
     assert command_line.run("audit slow.py:game --resume run") == UNPROVEN
     assert result(command_line.folder / "run") == result(command_line.folder / "whole")

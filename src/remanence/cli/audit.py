@@ -252,13 +252,16 @@ def _check_same_run(place: str, settings: Json) -> None:
     from remanence.scale.journal import existing
 
     before = {"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]}
-    then, now = ({**s["options"], **s["code"], "data": s["data"]} for s in (before, settings))
-    free = {
-        "out",
-        "target",
-        "max_success",
-        "accept_unproven",
-    }  # no unit depends on these: files count, not places
+    then, now = (
+        {
+            **s["options"],
+            **s["code"],
+            "data": s["data"],
+            "target": _without_place(s["options"].get("target", "")),
+        }
+        for s in (before, settings)
+    )
+    free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
     if differing:

@@ -142,6 +142,7 @@ class Journal:
         if not isinstance(self.folder, LocalFolder) and self._someone() is not None:
             raise self._taken()
         before = self._before()
+        self.__dict__["_earlier"] = [] if before is None else before["works"]
         if before is not None and before["finished"] and not resume:
             self.folder.remove(map(_file, self.finished()))
         same = before is not None and before["settings"] == settings
@@ -218,13 +219,11 @@ class Journal:
         return self.folder.path / LEARNING / name
 
     def stale(self, plan: Plan) -> list[str]:
-        """What differs from the last work of this name in the folder, whose units are of no use now."""
-        before = [
-            work for work in self._manifest()["works"] if work["name"] == plan.name and work.get("parts")
-        ]
-        return (
-            changed(before[-1]["parts"], plan.parts) if before and before[-1]["inputs"] != plan.inputs else []
-        )
+        """What differs from the work of this name that the folder held when the run was opened."""
+        alike = [work for work in self.__dict__.get("_earlier", []) if work["name"] == plan.name]
+        if any(work["inputs"] == plan.inputs for work in alike):
+            return []
+        return min((changed(work.get("parts", {}), plan.parts) for work in alike), key=len, default=[])
 
     def _learning(self) -> set[str]:
         return {name for name in self.folder.names(LEARNING) if _KEY.fullmatch(name.split(".")[0])}
