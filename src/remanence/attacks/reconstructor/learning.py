@@ -40,6 +40,9 @@ class Learner:
     scheduled: bool = True
     checkpoint: Path | None = None
     fingerprint: str = ""  # a checkpoint with another one is refused
+    from_start: bool = (
+        False  # whether the untrained network is worth a look: what is learnt is never below it
+    )
     capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(
@@ -100,6 +103,8 @@ class Learner:
         self._resume(parts, state)
         for _ in range(state["step"]):
             draw()
+        if self.from_start and not state["step"]:
+            state["quality"] = agreed(quality(average.eval(), 0)[0])
         look_every = max(1, self.steps // _LOOKS)
         said = ""
         last = state["step"] if state["stale"] >= _PATIENCE else self.steps
