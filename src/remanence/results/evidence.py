@@ -26,6 +26,7 @@ from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
 
+_LISTED = 1000  # records by name in audit.json; arrays hold any number of them
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
@@ -102,13 +103,17 @@ class Evidence:
             hidden = ~(predicted <= game.criterion.threshold) & ~traceless
             caveats += [NO_TRACE] if traceless.any() else []
             caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
+            numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
             findings["diverged_trainings"] = float(diverged.sum())
         known = not errors.isnan().all()
         arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
-        arrays = {**numbers, **arrays, "succeeded": outcome.main.succeeded}
+        arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
+        if known and outcome.claims_labels:
+            arrays["labels_agree"] = outcome.main.labels_agree
+        arrays = {**numbers, **arrays}
         predicted = numbers.get("predicted_error")
         return cls(
             attack=attack.info.name,
@@ -167,7 +172,8 @@ class Evidence:
                 "median_predicted": finite(self.median_predicted_error),
                 "remaining_gradient": finite(self.remaining_gradient),
             },
-            "unresolved": list(self.unresolved),
+            "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
+            "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.proven is None else {"proven": self.proven}),
             **({"findings": dict(self.findings)} if self.findings else {}),
@@ -190,13 +196,19 @@ class Evidence:
             worst_error=error["worst"],
             median_predicted_error=error["median_predicted"],
             remaining_gradient=error["remaining_gradient"],
-            unresolved=tuple(entry["unresolved"]),
+            unresolved=_unresolved(entry, arrays),
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
             reference=entry["reference"],
             arrays=arrays,
         )
+
+
+def _unresolved(entry: Json, arrays: Mapping[str, Tensor]) -> tuple[int, ...]:
+    if {"unresolved", "record"} <= arrays.keys():
+        return tuple(arrays["record"][arrays["unresolved"].bool()].tolist())
+    return tuple(entry["unresolved"])
 
 
 def finite(value: float | None) -> float | None:

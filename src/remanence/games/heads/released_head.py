@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError  # the error alone: files are read with weights_only
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -26,6 +22,8 @@ from remanence.game import Game
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.protocol import Prepared
 from remanence.results.caveats import RELEASED_HEAD_UNLIKE_RECIPE
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
 from remanence.scale.seeds import stream
 from remanence.scoring.rates import SuccessRate
 
@@ -34,18 +32,6 @@ _ROUNDING = 1e-5  # of a head's norm: two programs that train alike are no close
 _UNLIKE = 2.0  # times as far from the siblings as the farthest of them is another recipe's
 _ERROR = 0.05  # the share of those that are said to have come back which may be there by chance
 _COLUMNS = ("class", "picture", "error", "as_close", "public", "own")
-
-_DAMAGED = (  # what a broken file raises on the way
-    OSError,
-    SafetensorError,
-    UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    struct.error,
-)
 
 HeadWeights = Mapping[str, Tensor] | nn.Module | Path | str
 
@@ -165,10 +151,9 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
         )
     path = Path(weights)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except _DAMAGED as error:
+        content = read_bytes(path, MOST)
+        return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
+    except UnusableFileError as error:
         raise InputError(
             "The head cannot be read.",
             needs="a .safetensors file, or a state dict that torch.save wrote",

@@ -17,6 +17,8 @@ from remanence.exceptions import InputError
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
+from remanence.scale.folders import MOST
+from remanence.scale.reading import parse_state, read_bytes
 
 _SURE = 6.0  # standard deviations that chance does not explain
 
@@ -136,9 +138,7 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
 def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
     """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
     try:
-        history = torch.load(path, map_location="cpu", weights_only=True)["privacy_accountant_state_dict"][
-            "history"
-        ]
+        history = parse_state(read_bytes(path, MOST))["privacy_accountant_state_dict"]["history"]
         return tuple(
             Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
         )
