@@ -47,6 +47,8 @@ def found(result: AuditResult) -> str:
     best, ceiling = result.strongest, tightest(result)
     rate = thousandths(best.main.rate)
     done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
+    if "p_value_of_the_claim" in best.findings:
+        done, guessed = f"told {rate} canaries in 1000", "Guessing tells"
     if result.threat_model["game"] == "Membership":
         done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
     guess = guessing(best.baseline)
@@ -58,7 +60,24 @@ def found(result: AuditResult) -> str:
         f"{guessed} {guess}; "
         f"your limit is {thousandths(result.policy.max_success)}."
     )
-    return words if ceiling is None else f"{words} {proven(ceiling)}"
+    return " ".join([*claim(best), words, *([] if ceiling is None else [proven(ceiling)])])
+
+
+def claim(evidence: Evidence) -> list[str]:
+    """What a test of the training's claim says, the worst first; nothing where there is no such test."""
+    numbers = evidence.findings
+    if "p_value_of_the_claim" not in numbers:
+        return []
+    p_value, seen = (
+        numbers["p_value_of_the_claim"],
+        [c.seen for c in evidence.caveats if c.contradicts and c.seen],
+    )
+    word = "suspicious, record again" if p_value <= 0.05 else "consistent"
+    word = "refuted" if seen or evidence.rejects_the_claim else word
+    noise = [numbers[f"measured_noise_multiplier{end}"] for end in ("", "_from", "_to")]
+    claimed = numbers["claimed_noise_multiplier"]
+    measured = f"noise claimed {claimed:.2f}, measured {noise[0]:.2f} ({noise[1]:.2f} to {noise[2]:.2f})."
+    return [*seen, f"The claim: {word} (p = {p_value:.2g}); {measured}"]
 
 
 def proven(ceiling: Bound) -> str:
