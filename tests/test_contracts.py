@@ -21,6 +21,7 @@ from remanence import (
     IDLG,
     Attack,
     Criterion,
+    FinitePrior,
     Game,
     Gaussian,
     InvertingGradients,
@@ -37,12 +38,22 @@ from remanence import (
     mean_squared_error,
 )
 from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
+from remanence.mechanisms.recorded_training import RecordedTraining
+from remanence.scoring.errors import mismatch
 from remanence.testing import ContractError, check_attack, check_mechanism
 
 
 def without_a_shortlist(game: Game) -> Game:
     """The same training; the adversary knows nothing about the target."""
     return replace(game, prior=Uninformed(), targets=game.prior, criterion=Criterion(mean_squared_error, 0.1))
+
+
+def ideal_canaries(candidates: int = 1) -> Game:
+    """One canary per trial, in or out or one of a shortlist, seen by a claim alone."""
+    places = torch.arange(-1.0, 1.0) if candidates == 1 else torch.arange(float(candidates))
+    prior = FinitePrior(Records(places[:, None], torch.zeros(len(places))))
+    training = RecordedTraining(1.0, 0.5, 10, candidates=candidates)
+    return Game(training, prior, None, Criterion(mismatch, 0.5))
 
 
 GAMES = {
@@ -58,6 +69,7 @@ GAMES = {
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
+    "one-run-canaries": [ideal_canaries(), ideal_canaries(candidates=4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],

@@ -13,6 +13,7 @@ from remanence.references import (
     GEIPING_2020,
     HAYES_2023,
     MACIAZEK_2025,
+    MAHLOUJIFAR_2024,
     PAN_2022,
     REMANENCE,
     ZHAO_2020,
@@ -77,6 +78,14 @@ GRADIENT_BASED = AttackInfo(
     HAYES_2023.at("Equation 1 and Appendix D"),
     "remanence.attacks.transcripts.optimised:GradientBased",
 )
+ONE_RUN_CANARIES = AttackInfo(
+    "one-run-canaries",
+    "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+    "a recorded run with canaries; all other training records and their batches",
+    "transcript",
+    MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),
+    "remanence.attacks.transcripts.one_run_canaries:OneRunCanaries",
+)
 EXCLUSIVE_NEURONS = AttackInfo(
     "exclusive-neurons",
     "Reads samples off the neurons that they alone activate, subtracts them from the gradient, and looks again.",
@@ -92,6 +101,14 @@ LOW_RANK = AttackInfo(
     "one gradient",
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
+)
+LINEAR_READER = AttackInfo(
+    "linear-reader",
+    "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
+    "a transfer-learned head; public pictures of the same kind; the training recipe",
+    "weights",
+    REMANENCE,
+    "remanence.attacks.linear_reader:LinearReader",
 )
 RECONSTRUCTOR = AttackInfo(
     "reconstructor",
@@ -144,12 +161,14 @@ CATALOGUE = {
         SCALER_MEAN,
         PRIOR_AWARE,
         GRADIENT_BASED,
+        ONE_RUN_CANARIES,
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
         DLG,
         IDLG,
         INVERTING,
+        LINEAR_READER,
         RECONSTRUCTOR,
         OBLIVIOUS,
     )

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from torch import Tensor
-
 from remanence import bounds
+from remanence.attacks.transcripts.one_run_canaries import guesses
 from remanence.bounds import Segment
 from remanence.bounds.one_run import GuessCount, dpsgd_curve, gaussian_epsilon
 from remanence.games.recorded_runs.consistency import RecordedRun
 from remanence.games.recorded_runs.exchange_test import STATES, Slots
-from remanence.games.recorded_runs.reading import guesses
 from remanence.scale.progress import track
 
 LEVEL = 1e-3  # at which a run is accused: an honest one less than once in a thousand
@@ -36,10 +34,10 @@ class ClaimTest:
     seed: int
 
     @classmethod
-    def of(
-        cls, run: RecordedRun, scores: Tensor, chosen: Tensor, *, guessed: int | None, seed: int
-    ) -> ClaimTest:
+    def of(cls, run: RecordedRun, *, guessed: int | None, seed: int) -> ClaimTest:
         """The tests of one run; `guessed` is how many of the surest guesses the theorem is about."""
+        tensors = run.recording.tensors("canaries")
+        scores, chosen = tensors["scores"], tensors["chosen"]
         count, candidates = scores.shape
         guess, sureness = guesses(scores)
         wanted = (round(_SUREST * count) if candidates == 1 else count) if guessed is None else guessed

@@ -82,18 +82,6 @@ class CanaryReader:
         return found.view(self.canaries, self.candidates)
 
 
-def guesses(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest choice of each canary (−1 for out) and how sure it is, `(canaries,)` each.
-
-    >>> guesses(torch.tensor([[2.0], [-3.0]]))
-    (tensor([ 0, -1]), tensor([2., 3.]))
-    """
-    if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).long() - 1, scores[:, 0].abs()
-    best = scores.topk(2, dim=1)
-    return best.indices[:, 0], best.values[:, 0] - best.values[:, 1]
-
-
 def _linear(precision: Tensor, centred: Tensor, variance: float) -> tuple[Tensor, Tensor]:
     """The unbiased linear estimates less their mean, and their variances."""
     inverse = torch.linalg.inv(precision + torch.eye(len(precision), dtype=torch.float64) / variance)
