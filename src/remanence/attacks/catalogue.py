@@ -128,6 +128,46 @@ INVERTING = AttackInfo(
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
+STORED = AttackInfo(
+    "stored-in-object",
+    "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:StoredInObject",
+)
+STATISTICS = AttackInfo(
+    "published-statistics",
+    "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:PublishedStatistics",
+)
+PIPELINE = AttackInfo(
+    "pipeline-equations",
+    "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+    "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+    "the fitted object",
+    BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    "remanence.attacks.tables.from_object:PipelineEquations",
+)
+LEAVES = AttackInfo(
+    "tree-leaves",
+    "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+    "decision trees, forests or boosted trees; all other rows of their table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:TreeLeaves",
+)
+WHOLE_OBJECT = AttackInfo(
+    "whole-object",
+    "Puts together all that a fitted object holds about a row, the surest first.",
+    "a fitted scikit-learn object; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:WholeObject",
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -151,6 +191,11 @@ CATALOGUE = {
         IDLG,
         INVERTING,
         RECONSTRUCTOR,
+        STORED,
+        STATISTICS,
+        PIPELINE,
+        LEAVES,
+        WHOLE_OBJECT,
         OBLIVIOUS,
     )
 }

@@ -104,6 +104,18 @@ INACTIVE_FEATURES = Caveat(
     "features that the model uses.",
     "Read the result as: these features of a record, not the whole record.",
 )
+DUPLICATE_RECORDS = Caveat(
+    "duplicate-records",
+    "some records of the table are equal in every column.",
+    "Who knows the others knows a record's twin already, so that recovering it says less.",
+    "Read the rate beside the number of twins; leave duplicates out of the table where they are a mistake.",
+)
+PART_NOT_CONFIRMED = Caveat(
+    "part-not-confirmed",
+    "some part of the model draws at random in training, so that fitting it again does not give it back.",
+    "Whether that part was fitted on this table could not be tested, and nothing that it holds was used.",
+    "Fit it with a fixed random_state.",
+)
 
 NOISE_BELOW_CLAIM = Caveat(
     "noise-below-claim",
@@ -166,6 +178,8 @@ CAVEATS = {
         ONE_RELEASE,
         RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,
+        DUPLICATE_RECORDS,
+        PART_NOT_CONFIRMED,
         NOISE_BELOW_CLAIM,
         NOISE_REPEATS,
         CLIPPING_NOT_PER_RECORD,
