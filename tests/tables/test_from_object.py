@@ -218,7 +218,7 @@ def test_a_part_that_draws_at_random_is_left_alone_and_named():
     model = make_pipeline(preprocessing.StandardScaler(), linear.SGDClassifier()).fit(X, Y)
     game = table_game(model, X, Y)
     assert {path for path, _ in game.mechanism.plans} == {"model.standardscaler"}
-    assert PART_NOT_CONFIRMED in game.caveats
+    assert PART_NOT_CONFIRMED in game.caveats()
 
 
 def test_what_a_model_cannot_read_or_does_not_tell_is_refused_in_a_sentence():

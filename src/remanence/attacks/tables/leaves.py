@@ -93,14 +93,14 @@ def boxes_of(part: Part) -> Boxes:
         alone[inside] += (paths.fell & (structure.children_left == -1) & (structure.n_node_samples == 1)).any(
             1
         )
-        for node in np.flatnonzero(structure.children_left != -1):
+        for node in np.flatnonzero(structure.children_left != -1).tolist():
             column, threshold = structure.feature[node], structure.threshold[node]
             values = table[inside, column].astype(np.float64)
             here = [~np.isnan(values) & each for each in paths.through(structure, node)]
             high[inside[here[0]], column] = np.minimum(high[inside[here[0]], column], threshold)
             low[inside[here[1]], column] = np.maximum(low[inside[here[1]], column], threshold)
             if tree.splitter == "best":
-                for row, value in _told(values, *here, paths, node, structure):
+                for row, value in _told(values, here[0], here[1], paths, node, structure):
                     exact[inside[row], column] = value
     return Boxes(low, high, exact, seen, alone)
 

@@ -195,14 +195,18 @@ def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> A
         # It encodes the rows that it learns from by folds, and may draw these at random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
-    return step.transform(features)
+    return _dense(step.transform(features))
 
 
 def _fitted_transform(step: Any, features: Any, labels: np.ndarray | None) -> Any:
     fresh: Any = clone(step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fresh.fit_transform(features, labels)
+        return _dense(fresh.fit_transform(features, labels))
+
+
+def _dense(table: Any) -> Any:
+    return table.toarray() if hasattr(table, "toarray") else table
 
 
 def _all_steps(step: Any) -> Iterator[Any]:
