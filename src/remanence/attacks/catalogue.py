@@ -93,6 +93,14 @@ LOW_RANK = AttackInfo(
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
 )
+LINEAR_READER = AttackInfo(
+    "linear-reader",
+    "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
+    "a transfer-learned head; public pictures of the same kind; the training recipe",
+    "weights",
+    REMANENCE,
+    "remanence.attacks.linear_reader:LinearReader",
+)
 RECONSTRUCTOR = AttackInfo(
     "reconstructor",
     "Trains shadow models on records of its own, and a network that draws the record from what is released.",
@@ -190,6 +198,7 @@ CATALOGUE = {
         DLG,
         IDLG,
         INVERTING,
+        LINEAR_READER,
         RECONSTRUCTOR,
         STORED,
         STATISTICS,
