@@ -35,8 +35,8 @@ def test_records_that_all_differ_are_not_guessed():
 def test_a_label_must_be_right_where_the_criterion_asks_for_it():
     data = records([[1.0]] * 6, [0, 1, 0, 1, 0, 1])
     assert guess_from_others(data, EXACT).value == 1
-    # The others hold more of the other label, so that the commonest is always wrong. The nearest to the mean is the first
-    # of them, which has the label 0: right for two more.
+    # The others hold more of the other label, so that the commonest is always wrong. The nearest to the mean is the
+    # first of them, which has the label 0: right for two more.
     assert guess_from_others(data, Criterion(mismatch, 0.5, label_scale=1.0)).value == 2 / 6
 
 
