@@ -84,7 +84,9 @@ GAMES = {
     "stored-in-object": table_games(KNeighborsClassifier()),
     "published-statistics": table_games(GaussianNB(), make_pipeline(StandardScaler(), SVC())),
     "pipeline-equations": table_games(make_pipeline(PolynomialFeatures(2), RidgeClassifier())),
-    "tree-leaves": table_games(DecisionTreeClassifier(), RandomForestClassifier(4, bootstrap=False)),
+    "tree-leaves": table_games(
+        DecisionTreeClassifier(random_state=0), RandomForestClassifier(4, bootstrap=False, random_state=2)
+    ),
     "whole-object": table_games(make_pipeline(MinMaxScaler(), RidgeClassifier())),
     "oblivious": [shortlist_game(candidates=4)],
 }

@@ -92,9 +92,9 @@ GAMES = {
     "leaves": (
         TreeLeaves(),
         [
-            tree.DecisionTreeClassifier(),
-            ensemble.ExtraTreesClassifier(4),
-            ensemble.RandomForestClassifier(4, bootstrap=False),
+            tree.DecisionTreeClassifier(random_state=0),
+            ensemble.ExtraTreesClassifier(4, random_state=0),
+            ensemble.RandomForestClassifier(4, bootstrap=False, random_state=2),
         ],
     ),
     "whole": (WholeObject(), [make_pipeline(preprocessing.MinMaxScaler(), linear.RidgeClassifier())]),

@@ -16,6 +16,7 @@ from remanence.attacks.tables.clues import Clue, as_values, matrix_of
 from remanence.mechanisms.tables.parts import Part
 from remanence.mechanisms.tables.trees import as_float32, multiplicities, trees_of
 
+_ROUNDING = 2.0**-22  # of single precision, in which thresholds are made
 _TRIED = 64  # values of others that are looked at within a box
 
 
@@ -141,11 +142,12 @@ def _told(
         for child in (structure.children_left, structure.children_right)
     ]
     for fell, own, across, sign in ((left, *goes, 1.0), (right, *goes[::-1], -1.0)):
-        turned = values * sign
-        if paths.candidates is None:  # only the outermost row can have made the threshold
-            rows = [int(np.flatnonzero(own)[turned[own].argmax()])] if own.any() else []
+        turned, goal = values * sign, threshold * sign
+        both = own.any() and across.any()
+        if paths.candidates is None and both and _halfway(turned[own].max(), turned[across].min(), goal):
+            rows = [int(np.flatnonzero(own)[turned[own].argmax()])]  # only the outermost row can have made it
         else:
-            rows = [int(row) for row in paths.candidates if fell[row]]
+            rows = [int(row) for row in np.flatnonzero(fell)]
         for row in rows:
             others, facing = own.copy(), across.copy()
             others[row] = facing[row] = False
@@ -153,9 +155,13 @@ def _told(
                 continue
             nearest = turned[facing].min()
             # Without this row the known ones would put the threshold elsewhere, or nowhere.
-            if not others.any() or (turned[others].max() + nearest) / 2 != threshold * sign:
-                found.append((row, (2 * threshold * sign - nearest) * sign))
+            if not others.any() or not _halfway(turned[others].max(), nearest, goal):
+                found.append((row, (2 * goal - nearest) * sign))
     return found
+
+
+def _halfway(low: float, high: float, threshold: float) -> bool:
+    return abs((low + high) / 2 - threshold) <= _ROUNDING * (abs(threshold) + abs(high))
 
 
 def _labels(part: Part, labels: np.ndarray) -> np.ndarray:
