@@ -29,9 +29,11 @@ from remanence import (
     looped,
 )
 from remanence.exceptions import InputError
+from remanence.protocol import planned
 from remanence.scale.fingerprints import changed, depends_on, fingerprint, parts
 from remanence.scale.journal import Journal
 from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
 from remanence.scale.sources import sources, versions
 from remanence.targets import TARGETS
 
@@ -272,8 +274,8 @@ def test_a_ceiling_has_no_part_in_a_key_and_data_have(tmp_path):
 
     proven = replace(game, bounds=(bounds.of(game.mechanism, 1 / 5),))
     moved = replace(game, known_data=Records(game.known_data.features + 1e-6, game.known_data.labels))
-    with Run(journal=Journal(tmp_path)):
-        plans = [g.work(PriorAware(), trials=5, seed=0)[0] for g in (game, proven, moved)]
+    run = Run(journal=Journal(tmp_path))
+    plans = [planned(g, PriorAware(), 5, Draws(0), run) for g in (game, proven, moved)]
     assert plans[0].key(0) == plans[1].key(0) != plans[2].key(0)
 
 

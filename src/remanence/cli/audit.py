@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from remanence.cli.output import Device, Out, compute_device, console, default_f
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.rounds import AnyGame
+    from remanence.protocol import AnyGame
     from remanence.scale.run import Executor, Run
     from remanence.scale.status import RunStatus
 
@@ -296,8 +297,9 @@ def sweep(
         with run:
             points = run_sweep(
                 game, axes, attacks, policy=policy, trials=trials, seed=seed,
-                device=options["device"], target=target,
+                device=options["device"], run=run,
             )  # fmt: skip
+            points = [replace(p, result=replace(p.result, target=target)) for p in points]
             for point in points:
                 point.result.save(folder / point.name)
             title = f"{target}: {' × '.join(axes)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -15,16 +15,21 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import ONE_RELEASE
-from remanence.rounds import Rounds, stream
+from remanence.protocol import AnyGame, Unit, Work
+from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.outcome import Outcome
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Comparison, Criterion, Reduction
+
+Reconstruct = Callable[[Gradient], Reconstruction]
 
 
 @final
 @dataclass(frozen=True)
-class Captured:
+class Captured(AnyGame):
     """One or more captured gradients. Every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
@@ -33,14 +38,16 @@ class Captured:
     with the entries of every tensor shuffled. `batch_size` is believed where no attack can read it off.
     """
 
-    mechanism: SharedGradient
+    mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
     gradients: Gradient
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
     bounds: tuple[Bound, ...] = ()
+    default_trials: int = field(init=False, repr=False)  # every gradient
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "default_trials", len(self.gradients))
         if self.batches is not None and len(self.batches) != len(self.gradients):
             raise InputError(
                 "Batches and gradients do not belong together.",
@@ -54,12 +61,17 @@ class Captured:
         """The adversary knows the network and nothing else."""
         return Knowledge(self.mechanism, Uninformed(), None)
 
-    @property
-    def default_trials(self) -> int:
-        """Every gradient."""
-        return len(self.gradients)
+    def fits(self) -> None:
+        """The gradients are numbers."""
+        if self.gradients.not_finite().any():
+            raise MisfitError(
+                "This is no gradient that could be trained with.",
+                needs="finite numbers",
+                got="NaN or infinite ones",
+                hint="check how it was captured and stored",
+            )
 
-    def guess(self) -> Baseline:
+    def baseline(self, chances: int = 1) -> Baseline:
         """Nothing: there is nothing to guess from."""
         return Uninformed().baseline(self.criterion)
 
@@ -76,23 +88,33 @@ class Captured:
         batches = None if self.batches is None else [batch.to(device) for batch in self.batches]
         return replace(self, gradients=self.gradients.to(device), batches=batches)
 
-    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The samples share their gradients."""
+        return (ONE_RELEASE,)
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All gradients together: a control needs them all, and they are few."""
+        count = min(trials, len(self.gradients))
+        return Work(count, count, (replace(self, bounds=()),))
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> tuple[Attack, Reconstruct]:
+        """The attack, ready for any gradient of this network."""
+        return attack, attack.prepare_on(run, self.knowledge, draws.stream("attack"))
+
+    def trials(self, prepared: tuple[Attack, Reconstruct], draws: Draws, unit: Unit) -> Outcome:
         """Attack every gradient, and a shuffled copy of each."""
-        attack.check(self.knowledge)
-        reconstruct = attack.prepare(self.knowledge, stream(seed, "attack", device))
-        gradients = self.gradients.take(slice(0, trials))
+        attack, reconstruct = prepared
+        gradients = self.gradients.take(slice(0, unit.size))
         guess = reconstruct(gradients)
-        decoy = reconstruct(_shuffled(gradients, stream(seed, "control", device)))
+        decoy = reconstruct(_shuffled(gradients, draws.stream("control")))
         sizes = self._sizes(guess, attack)
-        main, control = self._judge(guess, sizes), self._judge(decoy, sizes)
         owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        return Rounds(
+        main = self._judge(guess, sizes)
+        return Outcome(
             main=main,
-            control=control,
-            baseline=self.guess(),
-            diagnostics={name: values.cpu()[owner] for name, values in guess.diagnostics.items()},
-            record=torch.arange(len(owner)),
-            caveats=(ONE_RELEASE,),
+            control=self._judge(decoy, sizes),
+            numbers={name: values.cpu()[owner] for name, values in guess.diagnostics.items()},
+            proven=main.succeeded.flatten(),
         )
 
     def _sizes(self, guess: Reconstruction, attack: Attack) -> list[int]:
