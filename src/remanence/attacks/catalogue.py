@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from remanence.exceptions import InputError
 from remanence.references import (
     BALLE_2022,
+    CARLINI_2019,
+    CARLINI_2021,
     DIMITROV_2024,
     GEIPING_2020,
     HAYES_2023,
+    HAYES_2025,
     MACIAZEK_2025,
     PAN_2022,
     REMANENCE,
@@ -128,6 +131,50 @@ INVERTING = AttackInfo(
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
+_TEXTS = "a language model; the text before each secret"
+_PROMPTED = "continuations"
+GREEDY_DECODING = AttackInfo(
+    "greedy-decoding",
+    "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
+    _TEXTS,
+    _PROMPTED,
+    CARLINI_2021,
+    "remanence.attacks.texts.attacks:GreedyDecoding",
+)
+SAMPLING = AttackInfo(
+    "sampling",
+    "Prompts the model and samples, again and again; how often that takes is computed exactly.",
+    _TEXTS,
+    _PROMPTED,
+    HAYES_2025.at("(n, p)-discoverable extraction"),
+    "remanence.attacks.texts.attacks:Sampling",
+)
+TOP_K_SAMPLING = AttackInfo(
+    "top-k-sampling",
+    "The same among the 40 likeliest tokens.",
+    _TEXTS,
+    _PROMPTED,
+    HAYES_2025.at("(n, p)-discoverable extraction"),
+    "remanence.attacks.texts.attacks:TopKSampling",
+)
+NEAR_VERBATIM = AttackInfo(
+    "near-verbatim",
+    "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
+    _TEXTS,
+    _PROMPTED,
+    REMANENCE,
+    "remanence.attacks.texts.attacks:NearVerbatim",
+    on_request=True,
+)
+TEMPLATE_SEARCH = AttackInfo(
+    "template-search",
+    "Tries all completions of the secret's form, likeliest first; the rank of the true one is computed exactly.",
+    f"{_TEXTS}; its form",
+    "answers",
+    CARLINI_2019.at("exposure"),
+    "remanence.attacks.texts.attacks:TemplateSearch",
+    on_request=True,
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -151,6 +198,11 @@ CATALOGUE = {
         IDLG,
         INVERTING,
         RECONSTRUCTOR,
+        GREEDY_DECODING,
+        SAMPLING,
+        TOP_K_SAMPLING,
+        NEAR_VERBATIM,
+        TEMPLATE_SEARCH,
         OBLIVIOUS,
     )
 }
