@@ -96,8 +96,7 @@ def _true_positives(result: AuditResult, evidence: Evidence) -> str:
     texts = []
     for kind, curve in figures.curves(result, evidence).items():
         found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
-        text = f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
-        texts.append(text + kind)
+        texts.append(words.true_positives(found) + kind)
     return "; ".join(texts) or "n/a"
 
 

@@ -15,6 +15,7 @@ from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.scoring.rates import SuccessRate
+from remanence.scoring.roc import TruePositiveRate
 
 NOT_COVERED = (
     "membership or attribute inference",
@@ -127,6 +128,17 @@ def interval(rate: SuccessRate) -> str:
     >>> interval(SuccessRate(9, 10))
     '900 (555 to 997)'
     """
+    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+
+
+def true_positives(rate: TruePositiveRate | None) -> str:
+    """The share in 1000 that is found at a given rate of false positives, where there are controls enough to tell.
+
+    >>> true_positives(None)
+    'too few controls to tell'
+    """
+    if rate is None:
+        return "too few controls to tell"
     return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
 
 
