@@ -8,10 +8,13 @@ import torch
 from small_models import MINE, UNSEEN, trained
 
 from remanence import bounds
+from remanence.attacks.catalogue import CATALOGUE, load_attack
 from remanence.attacks.texts.attacks import (
+    Asked,
     NearVerbatim,
     Sampling,
     TemplateSearch,
+    TextAttack,
 )
 from remanence.attacks.texts.odds import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
@@ -162,6 +165,25 @@ def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
         audit_text(tuned, MINE[:1])
     with pytest.raises(InputError, match="tries"):
         audit_text(tuned, MINE, tries=0)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if isinstance(load_attack(name), TextAttack)])
+def test_every_attack_that_prompts_keeps_its_contract(name):
+    """Frozen, repeatable, and what it needs for one secret does not depend on the others."""
+    attack, model = load_attack(name), trained()[1]
+    if name == "near-verbatim":
+        attack = NearVerbatim(branches=50)
+    secrets = game().secrets[:4]
+    tries, logs = attack.tries(Asked(model, secrets))
+    assert tries.shape == logs.shape == (4,)
+    assert (tries >= 1).all()
+    alone = [attack.tries(Asked(model, [secret])) for secret in secrets]
+    torch.testing.assert_close(torch.cat([each[1] for each in alone]), logs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.cat([each[0] for each in alone]), tries, rtol=1e-3, atol=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attack.chance = 1.0
+    with pytest.raises(IncompatibleGameError):
+        attack.prepare(game().knowledge, torch.Generator())
 
 
 def test_every_attack_that_prompts_plays_and_no_other_does():

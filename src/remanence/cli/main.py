@@ -246,7 +246,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     terminal = console()
     terminal.print(summary_table(list(results.values())))
     terminal.print(
-        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
+        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
         soft_wrap=True,
