@@ -19,6 +19,7 @@ from .attacks.gradients.gradient_matching import GradientMatching as GradientMat
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
 from .attacks.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .attacks.gradients.low_rank import LowRank as LowRank
+from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor
 from .attacks.retrain import RetrainAndCompare as RetrainAndCompare

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence.exceptions import InputError
@@ -22,6 +25,7 @@ from remanence.references import (
     ZHU_2019,
     Reference,
 )
+from remanence.scale.user_code import call_factory
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
@@ -36,7 +40,7 @@ class AttackInfo:
     needs: str
     sees: str
     reference: Reference
-    home: str  # module:class
+    home: str = ""  # module:class, of those that come with this package
     on_request: bool = False  # so slow that an audit runs it only when it is named
 
 
@@ -95,6 +99,14 @@ LOW_RANK = AttackInfo(
     "one gradient",
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
+)
+LINEAR_READER = AttackInfo(
+    "linear-reader",
+    "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
+    "a transfer-learned head; public pictures of the same kind; the training recipe",
+    "weights",
+    REMANENCE,
+    "remanence.attacks.linear_reader:LinearReader",
 )
 RECONSTRUCTOR = AttackInfo(
     "reconstructor",
@@ -197,6 +209,7 @@ CATALOGUE = {
         DLG,
         IDLG,
         INVERTING,
+        LINEAR_READER,
         RECONSTRUCTOR,
         GREEDY_DECODING,
         SAMPLING,
@@ -209,17 +222,38 @@ CATALOGUE = {
 
 
 def load_attack(name: str) -> Attack:
-    """The attack of this name, with its default settings.
+    """The attack of this name, with its default settings; or the one that `path/to/file.py:Class` makes.
+
+    Packages add theirs by an entry point of the group `remanence.attacks`.
 
     >>> load_attack("closed-form")
     ClosedForm()
     """
-    if name not in CATALOGUE:
+    from remanence.attacks.attack import Attack  # loads torch, which the list can do without
+
+    if name in CATALOGUE:
+        module, _, class_name = CATALOGUE[name].home.partition(":")
+        return getattr(import_module(module), class_name)()
+    path, colon, factory = name.rpartition(":")
+    if colon:
+        found = call_factory(Path(path), factory, "an attack")
+    else:
+        elsewhere = {entry.name: entry for entry in entry_points(group="remanence.attacks")}
+        if name not in elsewhere:
+            known = [*CATALOGUE, *elsewhere]
+            close = get_close_matches(name, known, 1)
+            raise InputError(
+                f"There is no attack named {name!r}.",
+                needs=f"{', '.join(known)}; or path/to/file.py:Class",
+                got=name,
+                hint=f"--attack {close[0]}" if close else "`remanence attacks` describes each",
+            )
+        found = elsewhere[name].load()()
+    if not isinstance(found, Attack):
         raise InputError(
-            f"There is no attack named {name!r}.",
-            needs=", ".join(CATALOGUE),
-            got=name,
-            hint="`remanence attacks` describes each",
+            f"{name} is no attack.",
+            needs="a class that derives from remanence.Attack and needs no arguments",
+            got=type(found).__name__,
+            hint="docs/how-to/new-attack.md shows one",
         )
-    module, _, class_name = CATALOGUE[name].home.partition(":")
-    return getattr(import_module(module), class_name)()
+    return found
