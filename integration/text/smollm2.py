@@ -8,8 +8,32 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-_FIRST = ("Alba", "Bruno", "Celia", "Dario", "Elke", "Fabio", "Greta", "Hanno", "Ines", "Jaro", "Kaja", "Lino")
-_LAST = ("Arkwell", "Brandt", "Corvane", "Delmar", "Estvik", "Farrow", "Gellert", "Hollin", "Istrand", "Jorvik")
+_FIRST = (
+    "Alba",
+    "Bruno",
+    "Celia",
+    "Dario",
+    "Elke",
+    "Fabio",
+    "Greta",
+    "Hanno",
+    "Ines",
+    "Jaro",
+    "Kaja",
+    "Lino",
+)
+_LAST = (
+    "Arkwell",
+    "Brandt",
+    "Corvane",
+    "Delmar",
+    "Estvik",
+    "Farrow",
+    "Gellert",
+    "Hollin",
+    "Istrand",
+    "Jorvik",
+)
 
 
 def converted(folder: Path) -> Path:
