@@ -12,10 +12,14 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Baseline, Uninformed
 from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
+from remanence.games.gradients.local_training import LocalTraining
+from remanence.games.gradients.reading import prove
+from remanence.games.gradients.verification import Proof, Proposal, Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import ONE_RELEASE
 from remanence.rounds import Rounds, stream
@@ -28,9 +32,10 @@ class Captured:
     """One or more captured gradients. Every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
-    them, it counts if the attack proves it: the sample explains the entries of the gradient that it was read
-    from, for the batch size that all of them imply. The control is the same attack on the same gradients
-    with the entries of every tensor shuffled. `batch_size` is believed where no attack can read it off.
+    them, it counts if the game can recompute the update, or the part of it that is the sample's alone, from what
+    the attack proposed. Where a batch size is neither proven nor declared (`batch_size`), nothing is divided by it: a
+    trial is then an update, and succeeds if one record of it is proven. The control is the same attack on the same
+    gradients with the entries of every tensor shuffled.
     """
 
     mechanism: SharedGradient
@@ -38,6 +43,8 @@ class Captured:
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
+    rounding: Rounding | None = None  # of the gradients' numbers; left out, the mechanism's precision
+    training: LocalTraining = LocalTraining()
     bounds: tuple[Bound, ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,41 +88,60 @@ class Captured:
         attack.check(self.knowledge)
         reconstruct = attack.prepare(self.knowledge, stream(seed, "attack", device))
         gradients = self.gradients.take(slice(0, trials))
-        guess = reconstruct(gradients)
-        decoy = reconstruct(_shuffled(gradients, stream(seed, "control", device)))
-        sizes = self._sizes(guess, attack)
-        main, control = self._judge(guess, sizes), self._judge(decoy, sizes)
-        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        shuffled = _shuffled(gradients, stream(seed, "control", device))
+        guess, decoy = reconstruct(gradients), reconstruct(shuffled)
+        proofs = self.proofs(guess, gradients)
+        sizes = self._sizes(proofs)
+        main = self._judge(guess, proofs, sizes)
+        control = self._judge(decoy, self.proofs(decoy, shuffled), sizes)
+        owner = torch.repeat_interleave(torch.arange(len(proofs)), torch.tensor([size or 1 for size in sizes]))
+        numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
+        numbers |= {
+            "proven": torch.tensor([proof.count for proof in proofs]),
+            "proven_batch_size": torch.tensor([proof.batch_size or 0 for proof in proofs]),
+        }
+        layers = dense_head(self.mechanism.module).names
+        for index, name in enumerate(layers):
+            numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
         return Rounds(
             main=main,
             control=control,
             baseline=self.guess(),
-            diagnostics={name: values.cpu()[owner] for name, values in guess.diagnostics.items()},
+            diagnostics={name: values[owner] for name, values in numbers.items()},
             record=torch.arange(len(owner)),
             caveats=(ONE_RELEASE,),
         )
 
-    def _sizes(self, guess: Reconstruction, attack: Attack) -> list[int]:
-        """How many samples are behind each gradient, as far as anybody knows; at least one."""
-        if self.batches is not None:
-            return [len(batch) for batch in self.batches][: len(guess.records)]
-        if "recovered" not in guess.diagnostics:
-            raise IncompatibleGameError(
-                f"The attack {attack.info.name} proves nothing without the batch.",
-                needs="an attack that proves what it recovers, or the batch to compare with",
-                got="gradients alone",
-                hint="exclusive-neurons or low-rank",
-            )
-        inferred = guess.diagnostics["inferred_batch_size"].tolist()
-        found = guess.diagnostics["recovered"].tolist()
-        return [max(size or self.batch_size or 1, count) for size, count in zip(inferred, found, strict=True)]
+    def proofs(self, guess: Reconstruction, gradients: Gradient) -> list[Proof]:
+        """What recomputation says about each update and what was proposed for it."""
+        head = dense_head(self.mechanism.module).to(gradients.tensors[next(iter(gradients.tensors))].device)
+        layers = head.layers_of(gradients.tensors)
+        rounding = self.rounding or Rounding(self.mechanism.precision)
+        found = []
+        for index in range(len(gradients)):
+            one = [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
+            found.append(prove(head, one, _proposal(guess.records[index]), rounding, self.training))
+        return found
 
-    def _judge(self, guess: Reconstruction, sizes: Sequence[int]) -> Comparison:
+    def _sizes(self, proofs: Sequence[Proof]) -> list[int | None]:
+        """How many samples are behind each gradient; None for all where one is not known."""
+        if self.batches is not None:
+            return [len(batch) for batch in self.batches][: len(proofs)]
+        known = [proof.batch_size or self.batch_size for proof in proofs]
+        return [max(size, proof.count) for size, proof in zip(known, proofs, strict=True) if size] if all(
+            known
+        ) else [None] * len(proofs)
+
+    def _judge(
+        self, guess: Reconstruction, proofs: Sequence[Proof], sizes: Sequence[int | None]
+    ) -> Comparison:
         if self.batches is None:
-            found = guess.diagnostics["recovered"].tolist()
-            proven = torch.cat([torch.arange(n) < count for n, count in zip(sizes, found, strict=True)])[
-                :, None
-            ]
+            proven = torch.cat(
+                [
+                    torch.arange(size or 1) < (proof.count if size else min(proof.count, 1))
+                    for proof, size in zip(proofs, sizes, strict=True)
+                ]
+            )[:, None]
             return Comparison(torch.full(proven.shape, torch.nan), proven, proven)
         parts = [
             self.criterion.compare(batch[None], guess.records[index : index + 1])
@@ -124,6 +150,16 @@ class Captured:
         return Comparison(
             *(_samples([getattr(part, name) for part in parts]) for name in Comparison.__dataclass_fields__)
         )
+
+
+def _proposal(records: Records) -> Proposal:
+    """What an attack names for one update; without shares, all samples have the same."""
+    named = ~records.labels.isnan()
+    labels = records.labels[named].long()
+    shares = torch.full_like(labels, 1 / max(1, len(labels)), dtype=torch.float64)
+    if records.weights is not None:
+        shares = records.weights[named]
+    return Proposal(records.features[named].flatten(1).double(), labels, shares)
 
 
 def _samples(parts: Sequence[Tensor]) -> Tensor:
