@@ -2,10 +2,10 @@
 
 python benchmarks/foreign_updates.py --count 2000
 
-Foreign: Laplace noise, shuffled rows, another network's, weights that are off by 1 to 10 %. Genuine: batches of 1 to 64, and
-averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes, one or two hidden
-layers of 32 to 4,096, and numbers in half, single and double precision. Prints counts; a false record is one that is further
-from every record of the batch than its stated error allows, or has another label.
+Foreign: Laplace noise, shuffled rows, another network's, weights that are off by 1 to 10 %. Genuine: batches of 1
+to 64, and averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes,
+one or two hidden layers of 32 to 4,096, and numbers in half, single and double precision. Prints counts; a false
+record is one that is further from every record of the batch than its stated error allows, or has another label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
+from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.games.gradients.reading import Reading, read_update
 from remanence.games.gradients.verification import Rounding
 
@@ -145,13 +145,17 @@ def main() -> None:
         average = seed % 10 == 0
         setting = draw(seed + 10**6, options.widest, 512 if average else None)
         reading = read(setting, update_of(setting.network, setting), not options.no_search)
-        tally(counts, "genuine: average over 512" if average else "genuine: 1 to 64", setting, reading, options.show)
-    print(f"{'updates':28} {'number':>7} {'refused':>8} {'exposed':>8} {'records':>8} {'claimed':>8} {'false':>6} {'sizes':>6} {'wrong':>6}")
-    for name, count in sorted(counts.items()):
-        print(
-            f"{name:28} {count['number']:7} {count['refused']:8} {count['exposed']:8} {count['records']:8} "
-            f"{count['claimed']:8} {count['false']:6} {count['sizes']:6} {count['wrong']:6}"
+        tally(
+            counts,
+            "genuine: average over 512" if average else "genuine: 1 to 64",
+            setting,
+            reading,
+            options.show,
         )
+    columns = ("number", "refused", "exposed", "records", "claimed", "false", "sizes", "wrong")
+    print(f"{'updates':28}" + "".join(f"{column:>9}" for column in columns))
+    for name, count in sorted(counts.items()):
+        print(f"{name:28}" + "".join(f"{count[column]:9}" for column in columns))
     print(f"{time.perf_counter() - started:.0f} s")
 
 
@@ -161,12 +165,18 @@ def tally(counts: dict[str, Counter[str]], name: str, setting: Setting, reading:
     wrong = size is not None and size != len(setting.labels)
     foreign = name.startswith("foreign")
     if show and (false or (foreign and reading.proof.count) or (wrong and not foreign)):
-        print(name, setting.describe(), f"claimed {reading.proof.count}, false {false}, size {size}",
-              f"misfit {reading.belonging.misfit:.2e} of {reading.belonging.allowed:.2e}", reading.proof.error[reading.proof.proven].tolist()[:3], reading.proof.explains_all)
+        print(
+            name,
+            setting.describe(),
+            f"claimed {reading.proof.count}, false {false}, size {size}",
+            f"misfit {reading.belonging.misfit:.2e} of {reading.belonging.allowed:.2e}",
+            reading.proof.error[reading.proof.proven].tolist()[:3],
+            reading.proof.explains_all,
+        )
     counts.setdefault(name, Counter()).update(
-        number=1, refused=not reading.belonging.is_one_step, exposed=reading.proof.count > 0, records=len(setting.labels),
-        claimed=reading.proof.count, false=false, sizes=size is not None, wrong=wrong,
-    )  # fmt: skip
+        number=1, refused=not reading.belonging.is_one_step, exposed=reading.proof.count > 0,
+        records=len(setting.labels), claimed=reading.proof.count, false=false, sizes=size is not None, wrong=wrong,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

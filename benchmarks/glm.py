@@ -26,7 +26,7 @@ from remanence import (
     play,
 )
 from remanence.integrations.sklearn import leave_one_out
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.targets import breast_cancer_logistic, digits_logistic
 
 

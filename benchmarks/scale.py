@@ -25,9 +25,10 @@ import torch
 
 from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAware, Records, mismatch, play
 from remanence.attacks.reconstructor.shadows import ShadowFarm, split
-from remanence.rounds import join, stream
+from remanence.results.outcome import join
 from remanence.scale.journal import Journal, Plan, Tensors
 from remanence.scale.run import Executor, InProcess, Run
+from remanence.scale.seeds import stream
 from remanence.targets import digits_dpsgd, digits_mlp
 
 _NOTHING = 400  # units without any work in them
@@ -41,10 +42,10 @@ def seconds(function: Callable[[], object]) -> float:
 
 def audited(game: Game, trials: int, run: Run, device: str = "cpu") -> None:
     with run:
-        play(game, PriorAware(), trials=trials, device=device)
+        play(game, PriorAware(), trials=trials, device=device, run=run)
 
 
-def nothing(number: int, _: int) -> Tensors:
+def nothing(number: int) -> Tensors:
     return {"number": torch.tensor([number])}
 
 
@@ -52,7 +53,7 @@ def idle(executor: Executor, journal: Journal | None = None, *, resume: bool = F
     """Seconds for each unit that does nothing."""
     plan = Plan("doing nothing", "nothing", _NOTHING, 1)
     with Run(executor, journal, resume=resume) as run:
-        return seconds(lambda: run.perform(plan, lambda: nothing, join)) / _NOTHING
+        return seconds(lambda: run.map(plan, lambda: nothing, join)) / _NOTHING
 
 
 def workers_seconds() -> list[float]:

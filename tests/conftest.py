@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+import remanence
 from remanence import (
     DPSGD,
     GLM,
@@ -29,6 +32,12 @@ from remanence import (
 from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
+
+ROOT = Path(__file__).parent.parent
+SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("src", "papers"))
+if not Path(remanence.__file__).is_relative_to(ROOT):
+    pytest.exit(f"These tests would be about {remanence.__file__}; run them with PYTHONPATH={SOURCES}", 4)
+os.environ["PYTHONPATH"] = SOURCES  # for the processes that tests start
 
 
 def synthetic(count: int = 40, features: int = 4, classes: int = 2, seed: int = 0) -> Records:

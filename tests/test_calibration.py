@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import math
 
+import mpmath
 import pytest
 
 from remanence import InputError, calibrate, noise_for_epsilon
-from remanence.bounds import Segment, delta_upper, dpsgd, epsilon_upper
+from remanence.bounds import Segment, delta_lower, delta_upper, dpsgd, epsilon_upper
 from remanence.bounds.calibration import MOST_STEPS
 from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.frontier import evenly, frontier, write
@@ -148,3 +149,32 @@ def test_what_cannot_be_solved_is_refused_with_a_reason(attempt):
         attempt()
     assert caught.value.needs
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"), [(4.0, 1.0, 100), (4.0, 0.02, 1000), (1.0, 0.1, 20), (8.0, 0.5, 3)]
+)
+def test_the_ceiling_of_a_budget_holds_for_the_least_noise_that_keeps_it(epsilon, rate, steps):
+    settings = {"delta": 1e-5, "sample_rate": rate, "steps": steps}
+    enough, not_enough = (noise_for_epsilon(epsilon, **settings, enough=side) for side in (True, False))
+    assert not_enough < enough < not_enough * (1 + 3e-4)
+    assert delta_lower(Segment(not_enough, rate, steps), epsilon) >= 1e-5
+    assert delta_upper(Segment(enough, rate, steps), epsilon) <= 1e-5
+    (point,) = frontier("sample_rate", [rate], epsilon=epsilon, steps=steps, delta=1e-5)
+    assert point.success_upper >= dpsgd(0.1, noise_multiplier=enough, sample_rate=rate, steps=steps).lower
+    assert delta_lower(Segment(point.noise_multiplier, rate, steps), epsilon) >= 1e-5
+
+
+def test_a_printed_ceiling_for_a_budget_is_not_below_the_truth():
+    with mpmath.workdps(30):  # the smallest noise that is (4, 1e-5)-DP over 100 full batches, and γ there
+
+        def excess(shift):
+            near, far = shift / 2 - 4 / shift, -shift / 2 - 4 / shift
+            return mpmath.ncdf(near) - mpmath.exp(4) * mpmath.ncdf(far) - mpmath.mpf("1e-5")
+
+        shift = mpmath.findroot(excess, (0.9, 0.95), solver="anderson")
+        quantile = mpmath.findroot(lambda x: mpmath.ncdf(x) - mpmath.mpf("0.1"), -1.28)
+        truth = float(mpmath.ncdf(quantile + shift))
+    assert truth == pytest.approx(0.360687901, abs=1e-9)
+    noise = noise_for_epsilon(4.0, delta=1e-5, steps=100, enough=False)
+    assert truth <= dpsgd(0.1, noise_multiplier=noise, steps=100).success < truth * (1 + 1e-4)

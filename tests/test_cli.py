@@ -189,8 +189,8 @@ WRONG = [
     (["audit", "no-such-target"], "remanence targets"),
     (["audit", "diabetes-ridge", "--attack", "magic"], "remanence attacks"),
     (["audit", "diabetes-ridge", "--attack", "retrain-and-compare"], "shortlist"),
-    (["audit", "diabetes-ridge", "--trials", "0"], "at least 1 trial"),
-    (["audit", "diabetes-ridge", "--seed", "-1"], "0 up"),
+    (["audit", "diabetes-ridge", "--trials", "0"], "at least 1"),
+    (["audit", "diabetes-ridge", "--seed", "-1"], "at least 0"),
     (["audit", "diabetes-ridge", "--device", "cuda"], "--device cpu"),
     (["show", "nowhere"], "No such file"),
 ]

@@ -30,7 +30,7 @@ from remanence import (
     play,
 )
 from remanence.mechanisms.networks.perceptron import ACTIVATIONS
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.testing import check_mechanism
 
 MODULES = {"elu": nn.ELU, "relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}

@@ -6,7 +6,7 @@ from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegr
 from conftest import synthetic
 from remanence import GLM, Gaussian, InputError, Logistic, Multinomial, Records, Tweedie
 from remanence.mechanisms.glm.families import Family
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.testing import check_mechanism
 
 FAMILIES: list[Family] = [Gaussian(), Logistic(), Multinomial(3), *(Tweedie(p) for p in (1.0, 1.5, 2.0, 3.0))]

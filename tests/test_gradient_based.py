@@ -23,7 +23,7 @@ from remanence import (
     play,
 )
 from remanence.attacks.transcripts.likelihood import log_likelihood, remainder
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 
 
 def game(**settings) -> Game:

@@ -143,7 +143,7 @@ def private_game(recipe=PRIVATE, count=3, **settings):
 def test_a_private_head_can_be_protected_and_a_plain_one_cannot():
     strict = private_game(threshold=0.003)
     (ceiling,) = strict.bounds
-    guess = strict.guess()
+    guess = strict.baseline()
     assert guess.value < ceiling.success < 0.1
     result = audit(strict, [Oblivious()], policy=Policy(0.1), trials=30)
     assert result.verdict is Verdict.PROTECTED

@@ -1,6 +1,7 @@
 """Opacus runs, recorded and audited: what is written is what ran, bugs are caught, correct runs are not accused."""
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -294,8 +295,11 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
 
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
     ran = accounted_schedule(halved)
-    assert ran[0].noise_multiplier == pytest.approx(1.5, rel=0.1)  # the least of nine steps
-    assert ran[0].noise_multiplier <= read_run(halved).noise_multiplier
+    squares = load_file(halved / "batches.safetensors")["noise_squares"]
+    assert ran == (Segment(math.sqrt(float(squares.min())), 1.0, 9),)  # every step is as the least noisy one
+    # 605 numbers a step: a mean square of 1.5² but for 4 · √(2 / 605) = 23 %.
+    assert squares.tolist() == pytest.approx([2.25] * 9, rel=0.23)
+    assert squares.unique().numel() == 9
     train(tmp_path / "run", canaries=None, batch=50, epochs=2)
     assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
     train(tmp_path / "broken", canaries=None, bug=batch_clipping)
@@ -335,6 +339,39 @@ def test_shortlists_and_every_design_are_found_where_there_is_no_noise(tmp_path)
         assert result.strongest.main.rate == 1.0
         assert 0.05 < result.strongest.control.rate < 0.8  # a stranger's coin is not found
         assert str(canaries.design) in result.threat_model["knows"][2]
+
+
+def test_shortlists_of_two_have_the_ceiling_of_shortlists(tmp_path):
+    train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3)
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert result.bounds[0].success == pytest.approx(
+        dpsgd(0.5, noise_multiplier=3.0, steps=3).success, rel=1e-12
+    )
+
+
+def test_a_model_with_dropout_is_read_in_its_mean_and_left_in_whatever_mode(tmp_path):
+    def dropout():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES))
+
+    def leaving(optimizer):
+        step = optimizer.step
+
+        def then_evaluate(closure=None):
+            step(closure)
+            private[0].eval()
+
+        optimizer.step = then_evaluate
+
+    private = [dropout()]
+    canaries = few()
+    train(tmp_path / "training", canaries=canaries, epochs=3, model=private[0])
+    assert private[0].training
+    private = [dropout()]
+    train(tmp_path / "evaluating", canaries=canaries, epochs=1, model=private[0], bug=leaving)
+    assert not private[0].training
+    for name in ("training", "evaluating"):
+        assert load_file(tmp_path / name / "canaries.safetensors")["scores"].isfinite().all()
 
 
 def test_projections_in_every_step_find_the_same_canaries(tmp_path):

@@ -31,6 +31,18 @@ def test_each_step_keeps_the_best_of_what_it_tried(choice):
     assert choice.accuracy == pytest.approx(last.accuracy, abs=5 * 2**0.5 * last.error)  # on heads of its own
     best = max(one.accuracy for one in steps[2])
     norm = choice.head.max_grad_norm
+    open_ = max(steps[2], key=lambda one: one.accuracy).head
+    rates = [0.05 * factor for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    assert [(one.head.learning_rate, one.head.weight_decay) for one in steps[2]] == [
+        (pytest.approx(rate), decay) for rate in rates for decay in (0.0, 1e-4, 1e-2)
+    ]
+    assert [one.head.max_grad_norm for one in steps[3]] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+    assert [one.head.learning_rate for one in steps[5]] == pytest.approx(
+        [factor * open_.learning_rate for factor in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    )
+    assert {(one.head.max_grad_norm, one.head.weight_decay) for one in steps[5]} == {
+        (norm, open_.weight_decay)
+    }
     smaller = [one for one in steps[3] if one.head.max_grad_norm < norm]
     kept = next(one for one in steps[3] if one.head.max_grad_norm == norm)
     assert kept.accuracy >= best - 0.01 or kept.accuracy == max(one.accuracy for one in steps[3])

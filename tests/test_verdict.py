@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -15,34 +17,72 @@ from remanence import (
 )
 from remanence.adversary.priors import Baseline
 from remanence.auditing import AuditResult
+from remanence.bounds.bound import Bound
+from remanence.references import Reference
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import decide
 
-NOTHING, SOME, EVERYTHING = SuccessRate(0, 1000), SuccessRate(200, 1000), SuccessRate(1000, 1000)
+GUESS = Baseline(0.0, 0.0, "exact")
+
+
+def found(successes, trials=1000, *, control=0, guess=GUESS, **more):
+    return Evidence("any", SuccessRate(successes, trials), SuccessRate(control, trials), guess, **more)
+
+
+def proof(success, *, on_average=False):
+    return Bound("any", math.log(success), (), Reference("any", "any"), on_average=on_average)
+
+
+NOTHING, SOME, EVERYTHING = found(0), found(200), found(1000)
+CLAIM = {"p_value_of_the_claim": 0.001}
 
 
 @pytest.mark.parametrize(
-    ("attacks", "bound", "verdict"),
+    ("evidence", "bounds", "verdict"),
     [
-        ([NOTHING], None, Verdict.UNPROVEN),
-        ([NOTHING], 0.9, Verdict.UNPROVEN),
-        ([NOTHING], 0.05, Verdict.PROTECTED),
-        ([NOTHING], 0.1, Verdict.PROTECTED),
-        ([], 0.05, Verdict.PROTECTED),
-        ([SOME], None, Verdict.EXPOSED),
-        ([SOME], 0.9, Verdict.EXPOSED),
-        ([SOME], 0.05, Verdict.CONTRADICTED),
-        ([NOTHING, EVERYTHING], 0.9, Verdict.CONTRADICTED),
-        ([SuccessRate(12, 100)], None, Verdict.UNPROVEN),  # 12 % seen, but 10 % is not excluded
+        ([NOTHING], [], Verdict.UNPROVEN),
+        ([NOTHING], [0.9], Verdict.UNPROVEN),
+        ([NOTHING], [0.05], Verdict.PROTECTED),
+        ([NOTHING], [0.0999999], Verdict.PROTECTED),
+        ([NOTHING], [0.9, 0.05], Verdict.PROTECTED),
+        ([], [0.05], Verdict.PROTECTED),
+        ([SOME], [], Verdict.EXPOSED),
+        ([SOME], [0.9], Verdict.EXPOSED),
+        ([SOME], [0.05], Verdict.CONTRADICTED),
+        ([SOME], [0.9, 0.05], Verdict.CONTRADICTED),
+        ([NOTHING, EVERYTHING], [0.9], Verdict.CONTRADICTED),
+        ([found(12, 100)], [], Verdict.UNPROVEN),  # 12 % seen, but 10 % is not excluded
+        ([found(1, 1, proven=1)], [], Verdict.EXPOSED),  # a fact, however few they are
+        ([found(1, 1, proven=1)], [0.05], Verdict.EXPOSED),
+        ([found(0, findings=CLAIM)], [0.05], Verdict.CONTRADICTED),
     ],
 )
-def test_the_verdict_follows_the_decision_table(attacks, bound, verdict):
-    assert decide(attacks, bound, Policy(0.1)) is verdict
+def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
+    assert decide(evidence, [proof(success) for success in bounds], Policy(0.1)) is verdict
+
+
+def test_a_ceiling_on_average_proves_nothing_about_these_records():
+    average = proof(0.05, on_average=True)
+    assert decide([NOTHING], [average], Policy(0.1)) is Verdict.UNPROVEN
+    assert decide([found(900)], [average], Policy(0.95)) is Verdict.UNPROVEN
+    assert decide([found(900)], [average], Policy(0.3)) is Verdict.EXPOSED
+    # A tighter average beside it does not hide that the claim of each record is broken, or proven.
+    assert decide([found(900)], [average, proof(0.5)], Policy(0.95)) is Verdict.CONTRADICTED
+    assert decide([NOTHING], [average, proof(0.08)], Policy(0.1)) is Verdict.PROTECTED
+
+
+@pytest.mark.parametrize("control", [200, 500, 1000])
+def test_nothing_is_protected_where_even_the_control_is_above_the_limit(control):
+    assert decide([found(50, control=control)], [proof(0.1)], Policy(0.1)) is Verdict.UNPROVEN
+
+
+def test_an_attack_that_its_control_matches_can_still_contradict_a_proof():
+    assert decide([found(900, control=900)], [proof(0.5)], Policy(0.6)) is Verdict.CONTRADICTED
 
 
 @pytest.mark.parametrize("successes", range(0, 101, 10))
 def test_no_attack_result_alone_ever_yields_protected(successes):
-    assert decide([SuccessRate(successes, 100)], None, Policy(0.99)) is not Verdict.PROTECTED
+    assert decide([found(successes, 100)], [], Policy(0.99)) is not Verdict.PROTECTED
 
 
 def test_the_exit_codes_are_the_documented_ones():
@@ -60,21 +100,20 @@ def test_a_policy_is_a_share_strictly_between_none_and_all(limit):
         Policy(limit)
 
 
-def test_a_rejected_claim_is_contradicted_whatever_the_rates_are():
-    assert decide([SuccessRate(0, 100)], 0.05, Policy(0.1), rejected=True) is Verdict.CONTRADICTED
-
-
 @pytest.mark.parametrize(
     ("main", "control", "baseline", "tells"),
     [
         (160, 160, Baseline(1.0, 0.0, "loose"), False),  # strangers are found as often
         (160, 10, Baseline(1.0, 0.0, "loose"), True),
-        (120, 100, Baseline(0.5, 0.5, "exact"), True),  # above the guess, whatever the control happened to be
-        (80, 0, Baseline(0.5, 0.5, "exact"), True),
-        (1, 1, Baseline(0.0, 0.0, "exact"), True),
+        (120, 100, Baseline(0.5, 0.5, "exact"), False),  # above the guess, and not above its control
+        (120, 80, Baseline(0.5, 0.5, "exact"), True),
+        (80, 0, Baseline(0.5, 0.5, "exact"), False),  # above its control, and not above a guess
+        (80, 0, Baseline(0.9, 0.3, "loose"), True),  # a guess was seen to achieve less
+        (80, 0, Baseline(0.9, 0.5, "close"), False),
+        (160, 160, Baseline(0.0, 0.0, "exact"), False),
     ],
 )
-def test_an_attack_tells_something_above_a_guess_or_above_its_control(main, control, baseline, tells):
+def test_an_attack_tells_something_above_its_control_and_above_a_guess(main, control, baseline, tells):
     evidence = Evidence("any", SuccessRate(main, 160), SuccessRate(control, 160), baseline)
     assert evidence.tells is tells
 

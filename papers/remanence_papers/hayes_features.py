@@ -13,8 +13,8 @@ from remanence.attacks.transcripts.prior_aware import PriorAware
 from remanence.data.records import Records
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.rounds import stream
 from remanence.scale.progress import track
+from remanence.scale.seeds import stream
 from remanence_papers.datasets import handwriting, load_arrays
 from remanence_papers.hayes_games import (
     STEPS,

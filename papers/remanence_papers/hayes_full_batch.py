@@ -10,8 +10,8 @@ from remanence.attacks.transcripts.prior_aware import PriorAware
 from remanence.data.records import Records
 from remanence.game import Game
 from remanence.mechanisms.networks.dpsgd import DPSGD
-from remanence.rounds import stream
 from remanence.scale.progress import track
+from remanence.scale.seeds import stream
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_games import (
     NORM,

@@ -19,8 +19,8 @@ from remanence.bounds import Segment, baselines
 from remanence.data.records import Records
 from remanence.data.releases import Transcript
 from remanence.game import Game
-from remanence.rounds import stream
 from remanence.scale.progress import track
+from remanence.scale.seeds import stream
 from remanence.scoring.errors import nearest_neighbour_errors, pixels_off
 from remanence.scoring.rates import SuccessRate
 from remanence_papers.datasets import handwriting, pictures

@@ -204,8 +204,10 @@ def rate_of(errors: Tensor, threshold: float) -> dict[str, float]:
     return interval(SuccessRate(int((errors <= threshold).sum()), errors.numel(), clusters=len(errors)))
 
 
-def rate_cell(rate: TruePositiveRate, errors: Tensor) -> dict[str, float]:
-    """A true positive rate as a cell of the table."""
+def rate_cell(rate: TruePositiveRate | None, errors: Tensor) -> Cell:
+    """A true positive rate as a cell of the table; none where there are too few controls to tell."""
+    if rate is None:
+        return None
     return {"rate": rate.rate, "lower": rate.lower, "upper": rate.upper, "trials": errors.numel()}
 
 
@@ -243,12 +245,11 @@ def roc_panel(title: str, found: Trials, made_up: Tensor) -> Panel:
     fpr, tpr = roc.curve()
     places = np.geomspace(1e-3, 1, 60)
     laws = roc.gaussians(LARGEST_ERROR)
-    best = laws.neyman_pearson()
     fake = Roc(found.own.numpy(), made_up.numpy()).curve()
     curves = [
         Curve("measured", places.tolist(), np.interp(places, fpr, tpr).tolist()),
         Curve("Equation 6", places.tolist(), laws.cumulative(places).tolist()),
-        Curve("Neyman–Pearson", places.tolist(), np.interp(places, *best).tolist()),
+        Curve("Neyman–Pearson", places.tolist(), laws.neyman_pearson(places).tolist()),
         Curve("by surrogate", places.tolist(), np.interp(places, *fake).tolist()),
     ]
     return Panel(title, "false positive rate", "true positive rate", curves)

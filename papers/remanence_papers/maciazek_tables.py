@@ -135,7 +135,7 @@ def _table(settings: Settings, per_class: int, *, steps: int) -> Outcome:
             panels += [
                 gallery("True positives are ticked", found, setup.threshold),
                 gallery("The closest false positives", found, setup.threshold, false_positives=True),
-                _by_class(found, setup),
+                _by_class(found),
                 histogram_panel(
                     "Errors under each hypothesis", {"H0": found.own, "H1": found.stranger, "H1*": drawn}
                 ),
@@ -183,9 +183,9 @@ def _row(found: Trials, made_up: Tensor, drawn: Tensor, setup: Setup) -> dict[st
     }
 
 
-def _by_class(found: Trials, setup: Setup) -> Panel:
+def _by_class(found: Trials) -> Panel:
     """Which classes come back, at the threshold where one stranger in a hundred passes over all of them."""
-    rates = found.roc().tpr_of_each(0.01)
+    rates = found.roc().tpr_of_each(0.01) or []
     ends = ([getattr(rate, end) for rate in rates] for end in ("rate", "lower", "upper"))
-    curves = [Curve("TPR at 1 %", [float(c) for c in range(setup.classes)], *ends)]
+    curves = [Curve("TPR at 1 %", [float(c) for c in range(len(rates))], *ends)]
     return Panel("Which class comes back", "class", "true positive rate", curves, log_across=False)

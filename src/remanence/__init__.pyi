@@ -17,7 +17,6 @@ from .attacks.gradients.gradient_matching import DLG as DLG
 from .attacks.gradients.gradient_matching import IDLG as IDLG
 from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
-from .attacks.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .attacks.gradients.low_rank import LowRank as LowRank
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor
@@ -42,6 +41,7 @@ from .game import Game as Game
 from .game import play as play
 from .games.attributes import Attribute as Attribute
 from .games.attributes import infer_attributes as infer_attributes
+from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
 from .games.heads.audit_head import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe
@@ -73,6 +73,7 @@ from .mechanisms.shared_gradient import SharedGradient as SharedGradient
 from .results.evidence import Evidence as Evidence
 from .results.verdict import Policy as Policy
 from .results.verdict import Verdict as Verdict
+from .scale.fingerprints import depends_on as depends_on
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import InProcess as InProcess

@@ -19,15 +19,17 @@ import torch
 from remanence.attacks.attack import Attack
 from remanence.attacks.catalogue import CATALOGUE, load_attack
 from remanence.bounds.bound import Bound
+from remanence.checks import whole
 from remanence.exceptions import IncompatibleGameError, InputError
-from remanence.game import check_numbers, play
+from remanence.game import play
+from remanence.protocol import AnyGame, planned
 from remanence.references import Reference
 from remanence.results import storage
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy, Verdict, decide
-from remanence.rounds import AnyGame, InUnits
-from remanence.scale.run import current
+from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.seeds import Draws
 from remanence.scoring.rates import CONFIDENCE
 
 SCHEMA_VERSION = 1
@@ -105,8 +107,7 @@ class AuditResult:
             for b in document["bounds"]
         ]
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
-        rejected = any(entry.rejects_the_claim for entry in evidence)
-        if verdict is not _verdict(evidence, bounds, policy, rejected=rejected):
+        if verdict is not decide(evidence, bounds, policy):
             raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
             target=document["target"],
@@ -171,9 +172,13 @@ class AuditResult:
             f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
             f"your limit is {limit * 1000:.0f}.",
         ]
-        ceiling = min((bound.success for bound in self.bounds), default=1.0)
-        if ceiling < 1:
-            lines.append(f"  Proven: no attack exceeds {math.ceil(ceiling * 1000)} in 1000.")
+        for on_average, words in (
+            (False, "no attack exceeds"),
+            (True, "on average over records, no attack exceeds"),
+        ):
+            ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
+            if ceiling < 1:
+                lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
         return "\n".join(lines)
 
 
@@ -186,14 +191,18 @@ def audit(
     seed: int = 0,
     device: torch.device | str = "cpu",
     target: str = "game",
+    run: Run = IN_PROCESS,
 ) -> AuditResult:
     """Let attacks play a game and decide.
 
     Without `attacks`, every attack that can play does. The intervals of all attacks hold together
-    at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict.
+    at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict. `MisfitError` where what
+    was handed in is not what it is declared to be.
     """
     policy = policy or Policy()
-    check_numbers(game.default_trials if trials is None else trials, seed)
+    draws = Draws(seed, device)
+    whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
+    game.fits()
     _check_limit(game, policy)
     started, clock = datetime.now(UTC), time.perf_counter()
     chosen = list(attacks) if attacks is not None else compatible_attacks(game)
@@ -212,40 +221,31 @@ def audit(
             "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
         )
     confidence = 1 - (1 - CONFIDENCE) / len(chosen)
-    announce(game, chosen, trials, seed, device)
+    announce(game, chosen, trials, draws, run)
     evidence, seconds = [], {}
     for attack in chosen:
         before = time.perf_counter()
-        found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device)
+        found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device, run=run)
         seconds[attack.info.name] = time.perf_counter() - before
-        caveats = (*check_trials(found.main, policy), *found.caveats)
-        evidence.append(Evidence(**{**vars(found), "caveats": caveats}))
+        evidence.append(replace(found, caveats=(*check_trials(found.main, policy), *found.caveats)))
     for bound in game.bounds:
         _check_bound(bound, evidence)
     return AuditResult(
         target=target,
         seed=seed,
-        verdict=_verdict(evidence, game.bounds, policy),
+        verdict=decide(evidence, game.bounds, policy),
         policy=policy,
         threat_model=_threat_model(game),
         subject={"sha256": game.fingerprints()},
         evidence=tuple(evidence),
         bounds=game.bounds,
-        environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device),
+        environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),
     )
 
 
-def _verdict(
-    evidence: Sequence[Evidence], bounds: Sequence[Bound], policy: Policy, *, rejected: bool = False
-) -> Verdict:
-    told = [found.main for found in evidence if found.tells]
-    tightest = min(bounds, key=lambda bound: bound.success, default=None)
-    if tightest is None:
-        return decide(told, None, policy, rejected=rejected)
-    return decide(told, tightest.success, policy, rejected=rejected, on_average=tightest.on_average)
-
-
-def environment(started: datetime, seconds: Mapping[str, float], device: torch.device | str = "cpu") -> Json:
+def environment(
+    started: datetime, seconds: Mapping[str, float], device: torch.device | str = "cpu", run: Run = IN_PROCESS
+) -> Json:
     """When and where an audit ran: all that may differ between equal runs."""
     return {
         "started": started.isoformat(timespec="seconds"),
@@ -254,24 +254,20 @@ def environment(started: datetime, seconds: Mapping[str, float], device: torch.d
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {package: version(package) for package in _PACKAGES},
-        **current().describe(),
+        **run.describe(),
     }
 
 
-def announce(
-    game: AnyGame, attacks: Sequence[Attack], trials: int | None, seed: int, device: torch.device | str
-) -> None:
+def announce(game: AnyGame, attacks: Sequence[Attack], trials: int | None, draws: Draws, run: Run) -> None:
     """Tell the run folder about all attacks at once, so that what is left can be counted from the start."""
-    if current().journal is None or not isinstance(game, InUnits):
-        return
-    count, placed = game.default_trials if trials is None else trials, game.to(device)
-    works = [placed.work(attack, trials=count, seed=seed, device=device) for attack in attacks]
-    current().announce([plan for plan, _ in works])
+    if run.journal is not None:
+        placed = game.to(draws.device)
+        run.announce([planned(placed, attack, trials, draws, run) for attack in attacks])
 
 
 def _check_limit(game: AnyGame, policy: Policy) -> None:
     """Refuse a limit that a guess breaks: every release would be EXPOSED, whatever it is."""
-    guess = game.guess()
+    guess = game.baseline()
     if policy.max_success <= guess.lower:
         raise InputError(
             "No release can meet this limit.",

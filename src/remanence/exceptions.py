@@ -31,5 +31,9 @@ class IncompatibleGameError(RemanenceError):
     """An attack that cannot play this game."""
 
 
+class MisfitError(InputError):
+    """Something handed in that is not what it is declared to be: no verdict could be about it."""
+
+
 class UnreadableAuditError(RemanenceError):
     """A stored result that is missing, damaged or of another version."""

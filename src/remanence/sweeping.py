@@ -24,9 +24,11 @@ from remanence.games.membership import Membership
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.networks.sgd import SGD
+from remanence.protocol import AnyGame
 from remanence.results.verdict import Policy
-from remanence.rounds import AnyGame, stream
 from remanence.scale.progress import track
+from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.seeds import Draws, stream
 
 _MODELS = 100  # whose accuracy is averaged
 
@@ -118,7 +120,7 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
     if not game.bounds:
         return changed, ""
     try:
-        return replace(changed, bounds=(bounds.of(changed.mechanism, changed.guess().value),)), ""
+        return replace(changed, bounds=(bounds.of(changed.mechanism, changed.baseline().value),)), ""
     except InputError as error:
         return replace(changed, bounds=()), f"no ceiling: {error.summary}"
 
@@ -132,17 +134,15 @@ def sweep(
     trials: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    target: str = "game",
+    run: Run = IN_PROCESS,
 ) -> list[Point]:
     """Audit at every combination of settings. Each result's intervals hold at 95 % for itself, not for all together."""
     games = [(settings, *with_settings(game, settings)) for settings in grid(axes)]
     for _, changed, _ in games:
-        announce(changed, attacks or compatible_attacks(changed), trials, seed, device)
+        announce(changed, attacks or compatible_attacks(changed), trials, Draws(seed, device), run)
     points = []
     for settings, changed, note in track(games, total=len(games), what="sweeping"):
-        result = audit(
-            changed, attacks, policy=policy, trials=trials, seed=seed, device=device, target=target
-        )
+        result = audit(changed, attacks, policy=policy, trials=trials, seed=seed, device=device, run=run)
         points.append(Point(settings, result, note, _accuracy(changed, seed)))
     return points
 

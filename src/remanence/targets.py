@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from remanence.data.records import Records
     from remanence.game import Game
     from remanence.games.leave_one_out import LeaveOneOut
-    from remanence.rounds import AnyGame
+    from remanence.protocol import AnyGame
 
 
 def breast_cancer_logistic() -> LeaveOneOut:

@@ -17,7 +17,7 @@ from remanence.data.releases import Release
 from remanence.game import Game
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 
 _TRIALS = 6
 

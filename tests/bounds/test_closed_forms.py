@@ -6,8 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from remanence.bounds.engine.bracket import delta_lower, delta_upper
 from remanence.bounds.engine.closed_forms import (
     gaussian_log_delta,
+    gaussian_log_delta_ends,
     gaussian_success,
     log_complement,
     shift_of,
@@ -118,3 +120,37 @@ def test_the_gaussian_delta_agrees_with_sixty_digits(shift, epsilon):
 
 def test_full_batch_runs_add_up_in_quadrature():
     assert shift_of((Segment(2.0, steps=4), Segment(1.0, steps=3))) == pytest.approx(2.0)
+
+
+def exact_log_delta(epsilon, shift):
+    with mpmath.workdps(150):
+        epsilon, shift = mpmath.mpf(epsilon), mpmath.mpf(shift)
+        near, far = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+        tails = [mpmath.erfc(-point / mpmath.sqrt(2)) / 2 for point in (near, far)]
+        return mpmath.log(tails[0] - mpmath.exp(epsilon) * tails[1])
+
+
+def test_the_ends_of_delta_hold_the_truth_at_extreme_noise_too():
+    generator = np.random.default_rng(3)
+    widths = []
+    for index in range(400):
+        shift = 10 ** generator.uniform(-9, 2)
+        by_shift = shift * 10 ** generator.uniform(-6, 1.5)
+        epsilon = 0.0 if index % 10 == 0 else by_shift if index % 2 else 10 ** generator.uniform(-6, 3)
+        if epsilon > 400 * shift:  # mpmath's 150 digits end there
+            continue
+        low, high = gaussian_log_delta_ends(epsilon, shift=shift)
+        truth = exact_log_delta(epsilon, shift)
+        assert low <= truth <= high, (epsilon, shift)
+        widths.append(high - low)
+    assert np.median(widths) < 1e-10
+    assert max(widths) < 2e-3
+
+
+@pytest.mark.parametrize("noise", [1e3, 1e5, 1e6])
+def test_a_certified_delta_is_not_below_the_truth_where_its_terms_cancel(noise):
+    for epsilon in (0.0, 1e-9, 0.1 / noise):
+        truth = mpmath.exp(exact_log_delta(epsilon, 1 / noise))
+        found = delta_upper(Segment(noise), epsilon)
+        assert truth <= found <= truth * (1 + 1e-6)
+        assert truth * (1 - 1e-6) <= delta_lower(Segment(noise), epsilon) <= truth

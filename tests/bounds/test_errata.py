@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp, ndtr, ndtri
-from scipy.stats import binom
+from scipy.special import erf, erfinv, logsumexp, ndtr, ndtri
+from scipy.stats import binom, norm
 
 from remanence import SuccessRate, bounds
 from remanence.bounds import Segment, baselines
@@ -186,13 +186,17 @@ def test_a_log_score_times_a_probability_prefers_the_unlikely_candidate():
     trials, noise = 4000, 1.0
     targets = (rng.random(trials) < prior[1]).astype(int)
     observed = np.eye(2)[targets] + noise * rng.standard_normal((trials, 2))
-    scores = -((observed[:, None] - np.eye(2)) ** 2).sum(-1) / (2 * noise**2)
-    product, posterior = (
+    apart = ((observed[:, None] - np.eye(2)) ** 2).sum(-1) / (2 * noise**2)
+    size = (observed**2).sum(-1, keepdims=True) / (2 * noise**2)
+    printed, corrected = -(apart + size), size - apart  # q = 1: the logarithm is the exponent
+    as_printed, with_sign, posterior = (
         SuccessRate(int((choice.argmax(1) == targets).sum()), trials)
-        for choice in (scores * prior, scores + np.log(prior))
+        for choice in (printed * prior, corrected * prior, corrected + np.log(prior))
     )
-    assert product.upper < 0.9 < posterior.lower  # 0.9: ignoring the release altogether
-    assert (product.rate, posterior.rate) == pytest.approx((0.211, 0.910), abs=5e-4)
+    assert as_printed.upper < with_sign.lower
+    assert with_sign.upper < 0.9 < posterior.lower  # 0.9: ignoring the release altogether
+    rates = (as_printed.rate, with_sign.rate, posterior.rate)
+    assert rates == pytest.approx((0.095, 0.7235, 0.910), abs=5e-4)  # as on the page
 
 
 # Remark 3 and Section 3.2
@@ -463,6 +467,22 @@ def test_theorem_1_of_balle_takes_the_penalty_of_the_summed_loss():
     assert right / right[0] == pytest.approx(features[0], rel=1e-9)
     off = np.linalg.norm(wrong / wrong[0] - features[0]) / np.linalg.norm(features[0])
     assert off == pytest.approx(0.30, abs=5e-3)
+
+
+def test_theorem_1_of_maciazek_holds_for_equal_spreads_only():
+    def both(mean_0, spread_0, mean_1, spread_1, fpr):
+        """The printed rate, and that of the places with the largest ratio of densities, counted on a grid."""
+        printed = 0.5 - 0.5 * erf(
+            (mean_0 - mean_1) / (2**0.5 * spread_0) + spread_1 / spread_0 * erfinv(1 - 2 * fpr)
+        )
+        places = np.linspace(-12, 12, 1_000_001)
+        own, strangers = norm.logpdf(places, mean_0, spread_0), norm.logpdf(places, mean_1, spread_1)
+        order, step = np.argsort(strangers - own), places[1] - places[0]
+        within = np.cumsum(np.exp(strangers[order])) * step <= fpr
+        return printed, float(np.exp(own[order])[within].sum() * step)
+
+    assert both(-3.0, 1.2, -1.8, 0.35, 0.06) == pytest.approx((0.708, 0.745), abs=5e-4)
+    assert both(-3.0, 0.7, -1.8, 0.7, 0.06)[0] == pytest.approx(both(-3.0, 0.7, -1.8, 0.7, 0.06)[1], abs=1e-4)
 
 
 def test_the_page_names_every_test_here_and_no_other():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -216,3 +217,13 @@ def test_what_has_no_meaning_is_refused_with_needs_got_try(attempt):
         attempt()
     assert caught.value.needs
     assert caught.value.got
+
+
+def test_an_infinite_order_is_pure_privacy_and_hides_no_other():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        both = bounds.renyi(0.1, order=[2, math.inf], epsilon=[0.1, 5.0]).success
+        alone = bounds.renyi(0.1, order=2, epsilon=0.1).success
+        pure = bounds.renyi(0.1, order=math.inf, epsilon=0.5).success
+    assert both == alone == pytest.approx(0.33244, abs=1e-5)
+    assert pure == pytest.approx(0.1 * math.exp(0.5), rel=1e-12)

@@ -1,5 +1,7 @@
 """Measures with answers that can be computed by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -38,6 +40,24 @@ def test_similarity_of_flat_pictures_is_the_luminance_term():
     c1 = 0.01**2
     expected = (2 * 0.5 * 0.25 + c1) / (0.5**2 + 0.25**2 + c1)
     assert ssim(first, second, value_range=1.0).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_similarity_of_opposite_chessboards_is_computed_by_hand():
+    # Every window has the same mean, but for its sign: h · (Σ ± w)² with the window's weights w; and the variance
+    # is h² less the square of that mean, which is also the covariance of the two, but for its sign.
+    rows, columns = torch.meshgrid(torch.arange(14), torch.arange(14), indexing="ij")
+    height, value_range = 0.3, 2.0
+    board = height * (1 - 2 * ((rows + columns) % 2)).double()[None, None]
+    weights = [math.exp(-(step**2) / (2 * 1.5**2)) for step in range(-5, 6)]
+    signed = sum(w * (-1) ** place for place, w in enumerate(weights)) / sum(weights)
+    mean = height * signed**2
+    variance = height**2 - mean**2
+    c1, c2 = (0.01 * value_range) ** 2, (0.03 * value_range) ** 2
+    expected = (c1 - 2 * mean**2) * (c2 - 2 * variance) / ((c1 + 2 * mean**2) * (c2 + 2 * variance))
+    assert ssim(board, -board, value_range=value_range).item() == pytest.approx(expected, rel=1e-9)
+    grey = torch.full((1, 1, 16, 16), 0.05, dtype=torch.float64)
+    luminance = (2 * 0.05 * 0.1 + c1) / (0.05**2 + 0.1**2 + c1)
+    assert ssim(grey, 2 * grey, value_range=value_range).item() == pytest.approx(luminance, rel=1e-9)
 
 
 def test_similarity_of_a_picture_and_its_negative_is_negative():

@@ -33,7 +33,9 @@ def test_the_expected_number_of_exclusive_neurons_is_the_one_that_figure_10_find
     rows = pan_exclusivity.figure_10(Settings(trials=40)).rows
     for row in rows:
         if row["expected"] is not None:
-            assert row["found"] == pytest.approx(row["expected"], rel=0.25)
+            # Four standard errors: the count varies from batch to batch by 21 % at width 128 and by 12 % at 512.
+            varies = 0.21 if row["value"] == 128 else 0.12
+            assert row["found"] == pytest.approx(row["expected"], rel=4 * varies / 40**0.5)
         assert row["insecure batches"]["rate"] <= row["exposed samples"]["rate"] + 1e-9
     widths = [row["exposed samples"]["rate"] for row in rows if row["panel"] == "width"]
     assert widths == sorted(widths)

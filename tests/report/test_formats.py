@@ -13,6 +13,7 @@ from remanence.report.formats import FORMATS
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
+from remanence.report.words import commands
 
 SARIF = {  # kind, level, rule
     Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
@@ -37,6 +38,26 @@ def test_sarif_says_pass_fail_or_open(verdict):
     assert run["tool"]["driver"]["rules"][entry["rule"]["index"]]["id"] == entry["ruleId"].partition("/")[0]
     assert entry["properties"]["rate"] == found.strongest.main.rate
     assert entry["properties"]["lower"] == found.strongest.main.lower
+
+
+def test_a_failure_has_a_message_and_what_is_skipped_has_none():
+    for verdict in Verdict:
+        (suite,) = ET.fromstring(junit(result(verdict)))  # noqa: S314
+        for told in suite.iter():
+            if told.tag in ("failure", "skipped"):
+                assert told.attrib == ({"message": told.text} if told.tag == "failure" else {})
+
+
+def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
+    found = result(Verdict.EXPOSED)
+    several = replace(found.evidence[0], main=SuccessRate(90, 120, clusters=40))
+    line, python = commands(replace(found, evidence=(several,)))
+    assert "--trials 40 " in line
+    assert "trials=40," in python
+    assert (
+        "--trials 120 "
+        in commands(replace(found, evidence=(replace(several, main=SuccessRate(90, 120)),)))[0]
+    )
 
 
 def test_sarif_points_at_the_file_and_recognises_the_same_subject_again():

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import dpsgd_game, gradient_game, heads_game, network_game, shortlist_game, synthetic
+import remanence
+from conftest import SOURCES, dpsgd_game, gradient_game, heads_game, network_game, shortlist_game, synthetic
 from remanence import (
     GLM,
     Criterion,
@@ -26,9 +28,13 @@ from remanence import (
     Records,
     looped,
 )
-from remanence.scale.fingerprints import code_beside, fingerprint
+from remanence.exceptions import InputError
+from remanence.protocol import planned
+from remanence.scale.fingerprints import changed, depends_on, fingerprint, parts
 from remanence.scale.journal import Journal
 from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+from remanence.scale.sources import sources, versions
 from remanence.targets import TARGETS
 
 GAMES = {
@@ -51,18 +57,20 @@ def test_another_process_with_another_order_of_hashes_agrees():
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_fingerprints import GAMES, fingerprint\n"
-        "print(*(fingerprint(game()) for game in GAMES.values()))"
+        "import remanence\n"
+        "print(remanence.__file__, *(fingerprint(game()) for game in GAMES.values()))"
     )
     here = Path(__file__).parent
     found = {
         subprocess.run(  # noqa: S603
             [sys.executable, "-c", code, str(here)],
             capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here.parent)},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(here.parent), SOURCES])},
         ).stdout
         for seed in ("1", "2")
     }  # fmt: skip
-    assert found == {" ".join(fingerprint(game()) for game in GAMES.values()) + "\n"}
+    here = [remanence.__file__, *(fingerprint(game()) for game in GAMES.values())]
+    assert found == {" ".join(here) + "\n"}
 
 
 def plus(number):
@@ -132,6 +140,124 @@ def test_what_a_function_calls_counts_too(monkeypatch):
     assert fingerprint(calls_helper) != before
 
 
+# Ways in which training may depend on a setting: the source of a module, and how the setting is changed afterwards.
+WAYS = {
+    "a number": ("RATE = 1\ndef train(x): return x * RATE", "RATE = 2"),
+    "a tuple": ("RATES = (1, 2)\ndef train(x): return x * RATES[0]", "RATES = (3, 2)"),
+    "a dict": ("RATES = {'a': 1}\ndef train(x): return x * RATES['a']", "RATES['a'] = 2"),
+    "a list": ("RATES = [1]\ndef train(x): return x * RATES[0]", "RATES.append(2)"),
+    "an object": (
+        "class Recipe:\n    rate = 1\nrecipe = Recipe()\ndef train(x): return x * recipe.rate",
+        "recipe.rate = 2",
+    ),
+    "a class": ("class Recipe:\n    rate = 1\ndef train(x): return x * Recipe.rate", "Recipe.rate = 2"),
+    "within a lambda": ("RATE = 1\ndef train(x): return (lambda y: y * RATE)(x)", "RATE = 2"),
+    "within a comprehension": ("RATE = 1\ndef train(x): return [y * RATE for y in x]", "RATE = 2"),
+    "two calls away": (
+        "RATE = 1\ndef c(x): return x * RATE\ndef b(x): return c(x)\ndef train(x): return b(x)",
+        "RATE = 2",
+    ),
+    "in a method": (
+        "RATE = 1\nclass M:\n    @property\n    def rate(self): return RATE\ndef train(x): return M().rate",
+        "RATE = 2",
+    ),
+    "cached": (
+        "import functools\nRATE = 1\n@functools.lru_cache\ndef c(): return RATE\ndef train(x): return c()",
+        "RATE = 2",
+    ),
+    "an array": ("import numpy\nA = numpy.zeros(2)\ndef train(x): return x + A", "A[1] = 1"),
+    "a default": ("def train(x, rate=1): return x * rate", "train.__defaults__ = (2,)"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_setting_counts_however_training_comes_by_it(way):
+    source, change = WAYS[way]
+    module = {"__name__": "somebodys_training"}
+    exec(source, module)  # noqa: S102
+    before = parts(train=module["train"])
+    assert parts(train=module["train"]) == before
+    exec(change, module)  # noqa: S102
+    assert changed(before, parts(train=module["train"]))
+
+
+def test_what_changed_is_named():
+    module = {"__name__": "somebodys_training"}
+    exec("RATE, STEPS = 1, 2\ndef step(x): return x * RATE\ndef train(x): return step(x) + STEPS", module)  # noqa: S102
+    before = parts(game=looped(module["train"]))
+    module["RATE"] = 3
+    assert changed(before, parts(game=looped(module["train"]))) == ["game.train.step.RATE"]
+
+
+PLACES = {
+    "a module on Python's path": "import mine_lib\ndef train(x): return mine_lib.step(x)",
+    "a name from there": "from mine_lib import step\ndef train(x): return step(x)",
+    "an import that happens later": "def train(x):\n    import mine_lib\n    return mine_lib.step(x)",
+    "a name that is imported later": "def train(x):\n    from mine_lib import step\n    return step(x)",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_code_that_lies_elsewhere_counts(place, tmp_path, monkeypatch):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "project").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    library, target = tmp_path / "src/mine_lib.py", tmp_path / "project/target.py"
+    target.write_text(PLACES[place])
+    found = []
+    for rate in (1, 1, 2):
+        library.write_text(f"def step(x): return x * {rate}")
+        sys.modules.pop("mine_lib", None)
+        importlib.invalidate_caches()
+        module = {"__name__": "target", "__file__": str(target)}
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        exec(target.read_text(), module)  # noqa: S102
+        sys.dont_write_bytecode = before
+        found.append((fingerprint(module["train"]), sources(target)))
+    assert found[0] == found[1]
+    assert found[0][0] != found[2][0]
+    assert found[0][1] != found[2][1]
+    sys.modules.pop("mine_lib", None)
+
+
+def test_a_file_that_training_reads_counts_where_it_is_declared(tmp_path):
+    def train(x):
+        return x
+
+    (tmp_path / "settings.csv").write_text("rate,1")
+    declared = depends_on(tmp_path / "settings.csv")(train)
+    before = parts(train=declared)
+    (tmp_path / "settings.csv").write_text("rate,2")
+    assert changed(before, parts(train=declared)) == ["train.file settings.csv"]
+    (tmp_path / "settings.csv").unlink()
+    with pytest.raises(InputError, match="depends_on names"):
+        fingerprint(declared)
+
+
+def test_what_cannot_be_read_is_refused_and_a_version_stands_for_it():
+    lock = threading.Lock()
+
+    def train(x):
+        with lock:
+            return x
+
+    with pytest.raises(InputError, match=r"train\.lock: a _thread\.lock"):
+        parts(train=train)
+    one, two = (fingerprint(depends_on(version=version)(train)) for version in "12")
+    assert one != two
+
+
+def test_functions_that_call_each_other_end():
+    module = {"__name__": "somebodys_training"}
+    chain = "\n".join(f"def f{n}(x): return f{n + 1}(x) + f{n + 1}(x)" for n in range(40))
+    exec(f"{chain}\ndef f40(x): return f0(x)", module)  # noqa: S102
+    assert len(fingerprint(module["f0"])) == 64
+
+
+def test_libraries_whose_arithmetic_counts_are_part_of_the_key():
+    assert {"python", "remanence", "torch", "numpy", "scipy", "scikit-learn"} == versions().keys()
+
+
 def test_where_an_attack_keeps_its_state_does_not_count(tmp_path):
     assert fingerprint(Reconstructor()) == fingerprint(Reconstructor(checkpoint=tmp_path / "a"))
     assert fingerprint(Reconstructor()) != fingerprint(Reconstructor(steps=7))
@@ -148,12 +274,12 @@ def test_a_ceiling_has_no_part_in_a_key_and_data_have(tmp_path):
 
     proven = replace(game, bounds=(bounds.of(game.mechanism, 1 / 5),))
     moved = replace(game, known_data=Records(game.known_data.features + 1e-6, game.known_data.labels))
-    with Run(journal=Journal(tmp_path)):
-        plans = [g.work(PriorAware(), trials=5, seed=0)[0] for g in (game, proven, moved)]
+    run = Run(journal=Journal(tmp_path))
+    plans = [planned(g, PriorAware(), 5, Draws(0), run) for g in (game, proven, moved)]
     assert plans[0].key(0) == plans[1].key(0) != plans[2].key(0)
 
 
-class TestCodeBeside:
+class TestSources:
     """The hash of a target's file and of what it imports from its folder, now or later."""
 
     @pytest.mark.parametrize(
@@ -186,14 +312,14 @@ class TestCodeBeside:
         }.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-        before = code_beside(tmp_path / "target.py")
+        before = sources(tmp_path / "target.py")
         first = tmp_path / next(iter(files))
         first.write_text(f"{first.read_text()}\nRATE = 1")
-        assert code_beside(tmp_path / "target.py") != before
+        assert sources(tmp_path / "target.py") != before
         first.write_text(next(iter(files.values())))
         (tmp_path / "stranger.py").write_text("RATE = 1")
         (tmp_path / "package/stranger.py").write_text("RATE = 1")
-        assert code_beside(tmp_path / "target.py") == before
+        assert sources(tmp_path / "target.py") == before
 
     @pytest.mark.parametrize(
         "broken", [b"def (", b"x = 1\0", b"x = '\xff'", b"-" * 3000 + b"1", b"-" * 100_000 + b"1"]
@@ -204,7 +330,7 @@ class TestCodeBeside:
         found = []
         for text in (broken, broken + b" "):
             helper.write_bytes(text)
-            found.append(code_beside(target))
+            found.append(sources(target))
         assert found[0] != found[1]
 
     @pytest.mark.parametrize(
@@ -225,15 +351,15 @@ class TestCodeBeside:
         helper.write_text("")
         monkeypatch.syspath_prepend(helper.parent)
         monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
-        before = code_beside(target)
+        before = sources(target)
         helper.write_text("changed = True")
-        assert (code_beside(target) != before) == counts
+        assert (sources(target) != before) == counts
 
     def test_what_was_loaded_under_a_name_that_nobody_can_read_counts_too(self, tmp_path, monkeypatch):
         target, helper = tmp_path / "target.py", tmp_path / "loaded_by_name.py"
         target.write_text("import importlib\nimportlib.import_module('loaded_' + 'by_name')")
         helper.write_text("")
         monkeypatch.syspath_prepend(tmp_path)
-        before = code_beside(target)
+        before = sources(target)
         monkeypatch.setitem(sys.modules, "loaded_by_name", importlib.import_module("loaded_by_name"))
-        assert code_beside(target) != before
+        assert sources(target) != before

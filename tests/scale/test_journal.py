@@ -24,7 +24,7 @@ def rate(journal, *, seed=0, trials=40, attack=None, resume=False):
     run = Run(journal=journal, unit_trials=5, resume=resume)
     with run:
         found = play(
-            shortlist_game(candidates=4), attack or RetrainAndCompare(), trials=trials, seed=seed
+            shortlist_game(candidates=4), attack or RetrainAndCompare(), trials=trials, seed=seed, run=run
         ).main
     return found, run
 
@@ -163,8 +163,8 @@ def test_reconstructions_reach_the_disk_on_request_alone(tmp_path):
     game = shortlist_game(candidates=4)
     for galleries in (False, True):
         folder = tmp_path / str(galleries)
-        with Run(journal=Journal(folder), galleries=galleries):
-            result = audit(game, [RetrainAndCompare()], trials=20, policy=Policy(0.9))
+        with Run(journal=Journal(folder), galleries=galleries) as run:
+            result = audit(game, [RetrainAndCompare()], trials=20, policy=Policy(0.9), run=run)
         stored = b"".join(path.read_bytes() for path in units(folder))
         assert (b"gallery" in stored) is galleries
         assert (result.gallery is not None) is galleries
@@ -174,8 +174,9 @@ def test_the_manifest_says_what_there_is_to_do_before_it_is_done(tmp_path, monke
     seen = []
     begin = Journal.write
     monkeypatch.setattr(Journal, "write", lambda *a: (seen.append(read_status(tmp_path)), begin(*a)))
-    with Run(journal=Journal(tmp_path), unit_trials=5):
-        audit(shortlist_game(candidates=4), [RetrainAndCompare(), Oblivious()], trials=40, policy=Policy(0.9))
+    with Run(journal=Journal(tmp_path), unit_trials=5) as run:
+        attacks = [RetrainAndCompare(), Oblivious()]
+        audit(shortlist_game(candidates=4), attacks, trials=40, policy=Policy(0.9), run=run)
     assert [(work.name, work.units) for work in seen[0].works] == [
         ("playing retrain-and-compare", 8),
         ("playing oblivious", 8),
@@ -203,8 +204,11 @@ def test_a_run_whose_process_is_gone_is_not_running(tmp_path):
 
 
 def test_what_is_refused_leaves_no_trace(tmp_path):
-    with pytest.raises(InputError, match="No release can meet"), Run(journal=Journal(tmp_path / "run")):
-        audit(shortlist_game(candidates=4), [Oblivious()], policy=Policy(0.1))
+    with (
+        pytest.raises(InputError, match="No release can meet"),
+        Run(journal=Journal(tmp_path / "run")) as run,
+    ):
+        audit(shortlist_game(candidates=4), [Oblivious()], policy=Policy(0.1), run=run)
     assert not (tmp_path / "run").exists()
 
 

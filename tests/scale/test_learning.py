@@ -7,10 +7,10 @@ from conftest import heads_game, network_game
 from remanence import Reconstructor, play
 from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.shadows import ShadowFarm, split
-from remanence.rounds import stream
 from remanence.scale.journal import Journal
 from remanence.scale.processes import Processes
 from remanence.scale.run import Run
+from remanence.scale.seeds import stream
 from remanence.scale.status import read_status
 
 ATTACK = Reconstructor(steps=40, batch=16, shadows=60, width=16)
@@ -29,11 +29,11 @@ def test_shadows_are_the_same_wherever_they_are_trained(tmp_path, monkeypatch):
     game = network_game(initial_seed=None)  # training that draws
     monkeypatch.setattr(type(game.mechanism), "trials_at_once", lambda *_: 25)
     alone = farm(game).stored(60)
-    with Run(Processes(2), Journal(tmp_path)):
-        assert same(farm(game).stored(60), alone)
+    with Run(Processes(2), Journal(tmp_path)) as run:
+        assert same(farm(game).stored(60, run), alone)
     assert read_status(tmp_path).works[0].units == 3
     with Run(journal=Journal(tmp_path), resume=True) as run:
-        assert same(farm(game).stored(60), alone)
+        assert same(farm(game).stored(60, run), alone)
         assert (run.reused, run.played) == (3, 0)
     first, second = (alone.tensors["parameters"][i : i + 25].std(0) for i in (0, 25))
     assert not torch.equal(first, second), "blocks that repeat each other are not independent"
@@ -41,8 +41,8 @@ def test_shadows_are_the_same_wherever_they_are_trained(tmp_path, monkeypatch):
 
 def test_shadow_units_hold_no_records(tmp_path):
     game = network_game()
-    with Run(journal=Journal(tmp_path)):
-        shadows = farm(game).stored(40)
+    with Run(journal=Journal(tmp_path)) as run:
+        shadows = farm(game).stored(40, run)
     stored = b"".join(path.read_bytes() for path in (tmp_path / "units").iterdir())
     for record in shadows.targets.features[:5]:
         assert record.numpy().tobytes() not in stored
@@ -61,13 +61,13 @@ def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch,
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Learner, "_store", killed)
-    with pytest.raises(KeyboardInterrupt), Run(journal=Journal(tmp_path)):
-        play(game, attack, trials=30)
+    with pytest.raises(KeyboardInterrupt), Run(journal=Journal(tmp_path)) as run:
+        play(game, attack, trials=30, run=run)
     assert stored == [2, 4, 6]
     assert len(list((tmp_path / "learning").iterdir())) == 1
     stored.append(0)
-    with Run(journal=Journal(tmp_path)):
-        again = play(game, attack, trials=30)
+    with Run(journal=Journal(tmp_path)) as run:
+        again = play(game, attack, trials=30, run=run)
     assert stored[4] == 8, "learning began anew"
     assert torch.equal(again.arrays["error"], whole.arrays["error"])
     assert not list((tmp_path / "learning").iterdir()), "what was learnt is not kept longer than needed"

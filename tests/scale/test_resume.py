@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import SOURCES
 from remanence.scale.journal import Journal, plans
 
 SLOW_GAME = """
@@ -40,7 +41,7 @@ sys.argv = ["remanence"]
 import remanence.cli.main, remanence.auditing, remanence.cli.loading
 import remanence.report.writing, remanence.scale.processes
 import torch; torch.set_num_threads(1)
-from remanence.scale.fingerprints import code_version
+from remanence.scale.sources import code_version
 code_version()  # once: somebody may be editing the package while this runs
 for line in sys.stdin:
     child = os.fork()
@@ -69,7 +70,7 @@ class CommandLine:
                 stderr=told,
                 text=True,
                 cwd=folder,
-                env={"TRAINED": str(folder / "trained"), "OMP_NUM_THREADS": "1"},
+                env={"TRAINED": str(folder / "trained"), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCES},
             )
 
     def run(self, command: str, *, kill_with: int | None = None, delay: float = 0.0) -> int:
@@ -162,7 +163,7 @@ def test_a_change_of_the_target_file_or_of_what_it_imports_is_noticed(command_li
     )  # another length: Python's own cache looks at it
     assert command_line.run("audit --resume run") == -2
     assert "The audit is not the one that was begun there." in command_line.told()
-    assert "source: then" in command_line.told()
+    assert f"{changed}: then" in command_line.told()
     command_line.trained()
     assert command_line.run(f"{AUDIT} 60 --out run") == UNPROVEN
     assert len(command_line.trained()) == 60, "units of the older file were used"

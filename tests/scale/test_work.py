@@ -27,10 +27,12 @@ from remanence import (
     play,
 )
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.protocol import Unit, planned
 from remanence.scale import processes
 from remanence.scale.journal import Journal, Plan
 from remanence.scale.processes import Processes
-from remanence.scale.run import InProcess, Run, Task, current, one_thread
+from remanence.scale.run import IN_PROCESS, InProcess, Run, Task, one_thread
+from remanence.scale.seeds import Draws
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ GAMES = {
 def outcome(game, attack, run):
     """All that an audit says, but for where and when."""
     with run:
-        result = audit(game, [attack], trials=30, policy=Policy(0.9))
+        result = audit(game, [attack], trials=30, policy=Policy(0.9), run=run)
     document, packed = result.sealed()
     return {**document, "environment": None}, packed
 
@@ -153,17 +155,21 @@ class CountsThreads(Attack):
 
 @pytest.mark.parametrize("executor", [InProcess(), Processes(2)], ids=["here", "processes"])
 def test_every_unit_and_every_preparation_has_one_thread(executor):
-    with torch_threads(2), Run(executor, unit_trials=5):
-        arrays = play(shortlist_game(), CountsThreads(), trials=20).arrays
+    with torch_threads(2), Run(executor, unit_trials=5) as run:
+        arrays = play(shortlist_game(), CountsThreads(), trials=20, run=run).arrays
     assert set(arrays["asked"].tolist()) == set(arrays["prepared"].tolist()) == {1}
 
 
 def test_a_unit_does_not_depend_on_those_before_it():
     game, attack = GAMES["draws while it reconstructs"]
-    with Run(unit_trials=5):
-        plan, prepare = game.work(attack, trials=20, seed=0)
-        in_order = [prepare_one(n, plan.size(n)) for prepare_one in [prepare()] for n in range(4)]
-        last_first = [prepare_one(n, plan.size(n)) for prepare_one in [prepare()] for n in (3, 2, 1, 0)]
+    draws = Draws(0)
+
+    def unit(prepared, number):
+        return game.trials(prepared, draws, Unit(number, 5)).tensors()
+
+    in_order = [unit(prepared, n) for prepared in [game.prepare(attack, draws, IN_PROCESS)] for n in range(4)]
+    prepared = game.prepare(attack, draws, IN_PROCESS)
+    last_first = [unit(prepared, n) for n in (3, 2, 1, 0)]
     for one, other in zip(in_order, reversed(last_first), strict=True):
         assert all(torch.equal(one[key], other[key]) for key in one)
     errors = [unit["main.errors"] for unit in in_order]
@@ -172,10 +178,8 @@ def test_a_unit_does_not_depend_on_those_before_it():
 
 def test_smaller_units_are_other_draws_of_the_same_game():
     game = shortlist_game(distance=3.0, candidates=2)
-    rates = []
-    for size in (None, 50):
-        with Run(unit_trials=size):
-            rates.append(play(game, RetrainAndCompare(), trials=400).main)
+    runs = [Run(unit_trials=size) for size in (None, 50)]
+    rates = [play(game, RetrainAndCompare(), trials=400, run=run).main for run in runs]
     assert rates[0].successes != rates[1].successes
     # Φ(3/2) = 0.933; four standard deviations of a mean of 400 are 0.05.
     assert all(abs(rate.rate - 0.933) < 0.05 for rate in rates)
@@ -184,7 +188,7 @@ def test_smaller_units_are_other_draws_of_the_same_game():
 def test_a_unit_that_a_dying_worker_had_recorded_is_not_run_again(tmp_path):
     calls = []
 
-    def do(number, size):
+    def do(number):
         calls.append(number)
         return {"number": torch.tensor([number])}
 
@@ -202,11 +206,17 @@ def test_a_run_without_a_unit_is_refused():
 
 
 def test_without_a_run_units_are_played_here_and_nothing_is_kept():
-    assert isinstance(current().executor, InProcess)
-    assert current().journal is None
-    with Run(unit_trials=3) as run:
-        assert current() is run
-    assert current() is not run
+    assert isinstance(IN_PROCESS.executor, InProcess)
+    assert IN_PROCESS.journal is None
+
+
+def test_a_run_that_was_not_handed_over_says_so(tmp_path, capsys):
+    with Run(journal=Journal(tmp_path)):
+        play(shortlist_game(candidates=4), Oblivious(), trials=20)
+    assert "run=run" in capsys.readouterr().err
+    with Run() as run:
+        play(shortlist_game(candidates=4), Oblivious(), trials=20, run=run)
+    assert "run=run" not in capsys.readouterr().err
 
 
 @dataclass(frozen=True)
@@ -274,9 +284,8 @@ def test_an_error_in_a_worker_arrives_whole(tmp_path):
 
 def test_a_game_plans_before_anything_is_prepared(tmp_path):
     game: Game = shortlist_game(candidates=4)
-    with Run(journal=Journal(tmp_path), unit_trials=8):
-        plan, _ = game.work(Oblivious(), trials=20, seed=3)
-        other, _ = game.work(Oblivious(), trials=20, seed=4)
+    run = Run(journal=Journal(tmp_path), unit_trials=8)
+    plan, other = (planned(game, Oblivious(), 20, Draws(seed), run) for seed in (3, 4))
     assert [plan.size(number) for number in range(len(plan))] == [8, 8, 4]
     assert plan.key(0) != plan.key(1)
     assert plan.key(0) != other.key(0)

@@ -39,7 +39,7 @@ class Baseline:
     @property
     def loose(self) -> bool:
         """Whether the certain upper value is more than twice what a guess was seen to achieve."""
-        return self.value > 2 * self.lower > 0
+        return self.value > 2 * self.lower
 
     @property
     def seen(self) -> float:
@@ -66,6 +66,27 @@ class Prior(ABC):
         """Whether `sample_pair` has records enough for strangers that share none with their target."""
         return True
 
+    @property
+    def draws_targets(self) -> bool:
+        """Whether targets may be drawn from it: not where it is all that the adversary collected."""
+        return self.samples is None
+
+    @property
+    def samples(self) -> Records | None:
+        """The records that it is made of, if it is made of any."""
+        return None
+
+    def shares_records_with(self, held: Records) -> bool:
+        """Whether one of its records is among those that somebody holds.
+
+        Where its records equal each other (tables of few categories), equal records say nothing.
+        """
+        if self.samples is None:
+            return False
+        own = {row.tobytes() for row in self.samples.flat.cpu().numpy()}
+        distinct = len(own) == len(self.samples)
+        return distinct and any(row.tobytes() in own for row in held.flat.cpu().numpy())
+
     def sample_pair(
         self, n: int, generator: torch.Generator, controls: torch.Generator
     ) -> tuple[Records, Records]:
@@ -78,6 +99,10 @@ class Prior(ABC):
     @abstractmethod
     def baseline(self, criterion: Criterion) -> Baseline:
         """κ: how often the best guess succeeds without the release."""
+
+    def baseline_for(self, targets: Prior, criterion: Criterion) -> Baseline:
+        """κ on targets that come from elsewhere, whose sets may have another shape."""
+        return self.baseline(criterion)
 
     @abstractmethod
     def describe(self) -> str:
@@ -96,6 +121,11 @@ class Uninformed(Prior):
     There is no distribution to guess from, so the baseline is 0 by convention. A game with this
     belief must say where its targets come from.
     """
+
+    @property
+    def draws_targets(self) -> bool:
+        """Nothing can be drawn from it."""
+        return False
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Refuse: nothing is believed, so nothing can be drawn."""
@@ -143,6 +173,20 @@ class FinitePrior(Prior):
                 hint="leave the weights out for a uniform prior",
             )
         object.__setattr__(self, "weights", (weights / weights.sum()).to(self.candidates.features.device))
+
+    @property
+    def draws_targets(self) -> bool:
+        """One of the candidates is the target."""
+        return True
+
+    @property
+    def samples(self) -> Records:
+        """The candidates."""
+        return self.candidates
+
+    def shares_records_with(self, held: Records) -> bool:
+        """A shortlist names its candidates anyway."""
+        return False
 
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n candidates by their weights: batch `(n, 1)`."""
@@ -196,6 +240,11 @@ class EmpiricalPrior(Prior):
                 hint="fewer records per set, or more records",
             )
 
+    @property
+    def samples(self) -> Records:
+        """What was collected."""
+        return self.records
+
     def sample(self, n: int, generator: torch.Generator) -> Records:
         """Draw n independent sets of records, each set without replacement: batch `(n, set_size)`."""
         return self.records.take(self._index(n, generator))
@@ -229,18 +278,19 @@ class EmpiricalPrior(Prior):
 
         Hayes et al. 2023, Proposition 6 as corrected: its failure probability contains the unknown
         κ, and its balls must be allowed any centre. `most_met` bounds the number of samples that one
-        guess meets, which for the best guess is binomial.
+        guess meets, which for the best guess is binomial. From below: a good guess, chosen on one half of the
+        samples and counted on the other.
         """
-        records = _some(self.records)
-        count = len(records)
+        records, tail = _some(self.records), 1 - CONFIDENCE
+        count, lower = len(records), _of_good_guess(records, criterion, tail)
         if criterion.error.reach is None:
-            return Baseline(1.0, 0.0, "1: this error states no reach, so no smaller value is certain")
+            return Baseline(1.0, lower, "1: this error states no reach, so no smaller value is certain")
         best = most_met(records, criterion)
-        _, upper = clopper_pearson(best, count, 1 - CONFIDENCE)
+        _, upper = clopper_pearson(best, count, tail)
         note = (
             f"at {CONFIDENCE:.0%} confidence from {count} samples, {best} of them within reach of one guess"
         )
-        return Baseline(upper, 0.0, note)
+        return Baseline(upper, lower, note)
 
     def describe(self) -> str:
         """One line for a report."""
@@ -290,6 +340,11 @@ class StratifiedPrior(Prior):
         by_class = self.records.labels.argsort(stable=True)
         starts = (sizes.cumsum(0) - sizes).tolist()
         object.__setattr__(self, "_layout", (by_class, starts, sizes.tolist(), counts))
+
+    @property
+    def samples(self) -> Records:
+        """The pool."""
+        return self.records
 
     @property
     def set_size(self) -> int:
@@ -371,6 +426,11 @@ class StratifiedPrior(Prior):
         upper, lower = (weigh((getattr(own, end), n) for own, n in classes) for end in ("value", "lower"))
         return Baseline(upper, lower, note)
 
+    def baseline_for(self, targets: Prior, criterion: Criterion) -> Baseline:
+        """κ on sets of the classes and sizes that the targets really have."""
+        present = targets.present if isinstance(targets, StratifiedPrior) else None
+        return self.baseline(criterion, present)
+
     def class_baselines(self, criterion: Criterion, labels: Sequence[float]) -> list[Baseline]:
         """κ_c for one record of each of these classes.
 
@@ -403,15 +463,24 @@ class StratifiedPrior(Prior):
 def _of_one_class(records: Records, criterion: Criterion, tail: float) -> Baseline:
     records = _some(records)
     size = len(records)
-    upper, lower = 1.0, 0.0
+    upper = 1.0
     if criterion.error.reach is not None and size:
         upper = clopper_pearson(most_met(records, criterion), size, tail)[1]
-    if size >= 4:
-        half = size // 2
-        guess = good_guess(records[:half], criterion)
-        hits = int((criterion.error(records[half:], guess) <= criterion.threshold).sum())
-        lower = clopper_pearson(hits, size - half, tail)[0]
+    lower = _of_good_guess(records, replace(criterion, label_scale=None), tail)  # the class is known
     return Baseline(upper, lower, f"from {size} samples of the class")
+
+
+def _of_good_guess(records: Records, criterion: Criterion, tail: float) -> float:
+    """What a guess certainly achieves: chosen on one half of the records, counted on the other."""
+    half = len(records) // 2
+    if half < 2:
+        return 0.0
+    guess = good_guess(records[:half], criterion)
+    others = records[half:]
+    alike = guess[torch.zeros(len(others), dtype=torch.int64, device=others.labels.device)]
+    each = replace(criterion, reduction=Reduction.EACH)
+    hits = int(each.compare(others[:, None], alike[:, None]).succeeded.sum())
+    return clopper_pearson(hits, len(others), tail)[0]
 
 
 def _some(records: Records) -> Records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -14,7 +14,9 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release
+from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
+from remanence.scale.run import Run
 
 ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
 
@@ -31,6 +33,17 @@ class Reconstruction:
     records: Records  # (trials, guesses)
     sensitivity: Tensor | None = None  # (trials,)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
+
+    @property
+    def diverged(self) -> dict[str, Tensor]:
+        """Which trials had nothing finite to see, if there are any."""
+        return {name: values for name, values in self.diagnostics.items() if name == "diverged"}
+
+    def numbers(self) -> dict[str, Tensor]:
+        """All that it says about the trials, by name."""
+        return dict(self.diagnostics) | (
+            {} if self.sensitivity is None else {"sensitivity": self.sensitivity}
+        )
 
 
 class Attack(ABC, Generic[ReleaseT_contra]):
@@ -50,6 +63,50 @@ class Attack(ABC, Generic[ReleaseT_contra]):
 
         The function returned maps a batch of releases to a batch of reconstructions.
         """
+
+    def prepare_on(
+        self, run: Run, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[ReleaseT_contra], Reconstruction]:
+        """The same where preparing is work to be spread over a run; most attacks are ready at once."""
+        return self.prepare(knowledge, generator)
+
+    def settings(self) -> dict[str, str | int | float | bool | None]:
+        """What two audits by this attack may differ in, as plain values."""
+        if not is_dataclass(self):
+            return {}
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.repr}
+
+
+def attempt(reconstruct: Callable[[Release], Reconstruction], release: Release) -> Reconstruction:
+    """What an attack makes of releases. From those that are not finite it finds nothing, and they are counted."""
+    lost = release.not_finite()
+    if not lost.any():
+        return reconstruct(release)
+    if 2 * int(lost.sum()) > len(lost):
+        raise training_failed(lost)
+    stand_in = torch.arange(len(lost)).where(~lost, (~lost).nonzero()[0])
+    guess = reconstruct(release.take(stand_in.to(next(iter(release.tensors.values())).device)))
+    features = guess.records.features
+    features = features.clone() if features.is_floating_point() else features.double()
+    features[lost.to(features.device)] = torch.nan
+    records = replace(guess.records, features=features)
+    return replace(guess, records=records, diagnostics={**guess.diagnostics, "diverged": lost})
+
+
+def training_failed(lost: Tensor) -> InputError:
+    """Most of the trainings came to nothing, from which nothing can be concluded."""
+    return InputError(
+        "Training came to nothing.",
+        needs="finite numbers in what is released",
+        got=f"NaN or infinite ones in {int(lost.sum())} of {len(lost)} trials",
+        hint="a smaller learning rate, or records without extreme values",
+    )
+
+
+def _plain(value: object) -> str | int | float | bool | None:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)[:200]
 
 
 @runtime_checkable

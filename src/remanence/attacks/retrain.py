@@ -68,7 +68,7 @@ class RetrainAndCompare(Attack[Release]):
             return torch.cat([knowledge.mechanism.release(known, part, generator).flat() for part in parts])
 
         first = train(candidates)  # (candidates, numbers)
-        if torch.equal(train(candidates[:1]), train(candidates[:1])):
+        if torch.equal(train(candidates[:1]).nan_to_num(), train(candidates[:1]).nan_to_num()):
             return lambda release: Reconstruction(
                 prior.candidates[_distances(release, first).argmin(1)[:, None]]
             )
@@ -77,9 +77,9 @@ class RetrainAndCompare(Attack[Release]):
             for _ in track(range(self.repeats - 1), total=self.repeats - 1, what="retraining")
         ]
         shadows = torch.stack([first, *rest])
-        spread = shadows.var(0).mean(0).sqrt()  # (numbers,), the same for all candidates
+        centres, spread = _centres(shadows)
         spread = spread.clamp(min=1e-9 * float(spread.max()))  # a number that never varies decides alone
-        centres, log_weights = shadows.mean(0) / spread, prior.weights.log()
+        centres, log_weights = centres / spread, prior.weights.log()
 
         def reconstruct(release: Release) -> Reconstruction:
             squares = _distances(release, centres, spread).square()
@@ -88,7 +88,30 @@ class RetrainAndCompare(Attack[Release]):
         return reconstruct
 
 
+def _centres(shadows: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of each candidate's shadows, and the spread that all candidates share.
+
+    Shadows whose training diverged are left out; a candidate that has no other is never the closest.
+    """
+    finite = shadows.isfinite().all(2)  # (repeats, candidates)
+    if finite.all():
+        return shadows.mean(0), shadows.var(0).mean(0).sqrt()
+    kept = shadows.where(finite.unsqueeze(2), torch.nan)
+    centres, count = kept.nanmean(0), finite.sum(0).unsqueeze(1)
+    variances = (kept - centres).square().nansum(0) / (count - 1).clamp(min=1)
+    several = count.squeeze(1) > 1
+    if not several.any():
+        raise InputError(
+            "Nearly all shadow models diverged.",
+            needs="training that comes to finite numbers",
+            got=f"NaN or infinite ones in {int((~finite).sum())} of {finite.numel()} models",
+            hint="a smaller learning rate",
+        )
+    return centres, variances[several].mean(0).sqrt()
+
+
 def _distances(release: Release, centres: Tensor, unit: Tensor | float = 1.0) -> Tensor:
-    """From each release to each centre, `(trials, candidates)`."""
+    """From each release to each centre, `(trials, candidates)`; infinite to a centre that is none."""
     # Differences one by one: the fast expansion of the square loses the small ones.
-    return torch.cdist(release.flat() / unit, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    found = torch.cdist(release.flat() / unit, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    return found.nan_to_num(nan=torch.inf, posinf=torch.inf)

@@ -7,7 +7,7 @@
 
 from remanence.bounds.bound import Bound
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
-from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
+from remanence.bounds.engine.bracket import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
@@ -20,6 +20,7 @@ __all__ = [
     "Segment",
     "approximate_dp",
     "delta_from_pair",
+    "delta_lower",
     "delta_upper",
     "dpsgd",
     "dpsgd_renyi",

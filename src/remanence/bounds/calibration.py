@@ -14,9 +14,10 @@ from typing import Literal
 from scipy.special import ndtri
 
 from remanence.bounds.bound import Bound, read_baselines, require
-from remanence.bounds.engine.bracket import delta_upper, dpsgd_bracket
+from remanence.bounds.engine.bracket import delta_lower, delta_upper, dpsgd_bracket
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
 from remanence.bounds.engine.hockey_stick import log_delta_upper
+from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.settings import dpsgd
 from remanence.exceptions import InputError
@@ -117,10 +118,15 @@ def noise_for_epsilon(
     delta: float,
     sample_rate: float = 1.0,
     steps: int = 1,
+    enough: bool = True,
     guess: float | None = None,
     certify: bool = True,
 ) -> float:
     """The smallest noise multiplier for which DP-SGD is certainly (ε, δ)-differentially private.
+
+    With `enough=False` the largest one that is certainly *not above* the smallest: γ falls with the noise, so γ at
+    that noise is a ceiling for every training that is (ε, δ)-differentially private with these settings. The two
+    are about 1e-4 apart.
 
     A good `guess`, such as the answer for similar settings, saves time and changes nothing else.
     Without `certify` the answer is the estimate for removing a record, the larger of the two in all cases
@@ -141,15 +147,19 @@ def noise_for_epsilon(
         ) - log_delta
 
     def certified(segment: Segment) -> float:
-        return math.log(delta_upper(segment, epsilon)) - log_delta
+        if enough:
+            return math.log(delta_upper(segment, epsilon)) - log_delta
+        needed = delta_lower(segment, epsilon)
+        return log_delta - math.log(needed) if needed > 0 else math.inf
 
     start = guess or max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
     if guess is None and sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
         tail = -float(ndtri(delta))
         start = math.sqrt(steps) / (math.sqrt(max(tail, 0.0) ** 2 + 2 * epsilon) - max(tail, 0.0))
     end, step = (certified if certify else None), (0.02 if guess else 0.2)
+    nudge = _NUDGE if enough else -_NUDGE
     return _least_noise(
-        lambda noise: replace(shape, noise_multiplier=noise), excess, end, start, step
+        lambda noise: replace(shape, noise_multiplier=noise), excess, end, start, step, nudge
     ).noise_multiplier
 
 
@@ -159,8 +169,9 @@ def _least_noise(
     certified: Callable[[Segment], float] | None,
     guess: float,
     step: float = 0.2,
+    nudge: float = _NUDGE,
 ) -> Segment:
-    """Search in log σ, then step up until the certificate holds."""
+    """Search in log σ, then step up, or down, until the certificate holds."""
 
     def run(log: float) -> Segment:
         return at(math.exp(log))
@@ -184,46 +195,26 @@ def _least_noise(
         )
     if value(low) <= 0:
         return run(low)  # the smallest noise that is looked at is enough
-    root = _root(value, low, high)
-    return run(root if certified is None else _until_certain(run, value, certified, root, _NUDGE))
-
-
-def _root(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that falls or rises crosses zero, by false position."""
-    at_low, at_high = value(low), value(high)
-    middle, stayed = high, 0
-    while high - low > _PRECISION:
-        middle = low + (high - low) * at_low / (at_low - at_high)
-        here = value(middle)
-        if abs(here) < _PRECISION / 10:
-            break
-        if (here > 0) == (at_low > 0):
-            low, at_low = middle, here
-            at_high /= 2 if stayed == 1 else 1  # Illinois: an end that stays twice loses weight
-            stayed = 1
-        else:
-            high, at_high = middle, here
-            at_low /= 2 if stayed == -1 else 1
-            stayed = -1
-    return middle
+    found = root(value, low, high, precision=_PRECISION)
+    return run(found if certified is None else _until_certain(run, value, certified, found, nudge))
 
 
 def _until_certain(
     at: Callable[[float], Segment],
     value: Callable[[float], float],
     certified: Callable[[Segment], float],
-    root: float,
+    start: float,
     nudge: float,
 ) -> float:
     """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
-    slope = abs(value(root + nudge) - value(root)) / abs(nudge)
+    slope = abs(value(start + nudge) - value(start)) / abs(nudge)
     over = _WIDTH  # what a certificate is usually above the estimate
     for attempt in range(_ATTEMPTS):
         step = 1.2 * over / slope if slope else 0.0
-        root += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
-        over = certified(at(root))
+        start += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
+        over = certified(at(start))
         if over <= 0:
-            return root
+            return start
     raise InputError(
         "The answer cannot be certified.",
         needs="a limit that is not so close to what a guess achieves",
@@ -278,7 +269,7 @@ def _largest_rate(
     def value(log: float) -> float:
         return excess(at(log))
 
-    root = math.log(min(1.0, 4 * low))
-    if value(root) > 0:
-        root = _root(value, math.log(low), root)
-    return at(_until_certain(at, value, certified, root, -_NUDGE))
+    top = math.log(min(1.0, 4 * low))
+    if value(top) > 0:
+        top = root(value, math.log(low), top, precision=_PRECISION)
+    return at(_until_certain(at, value, certified, top, -_NUDGE))

@@ -59,7 +59,7 @@ def renyi(
 ) -> Bound:
     """The ceiling under Rényi differential privacy, at one order or the best of several.
 
-    γ = min over α of (κ·e^ε(α))^((α − 1)/α) (Balle et al. 2022, Theorem 2).
+    γ = min over α of (κ·e^ε(α))^((α − 1)/α) (Balle et al. 2022, Theorem 2); α = ∞ is allowed.
 
     >>> round(renyi(0.1, order=[2, 4, 8], epsilon=[0.1, 0.2, 0.4]).success, 4)
     0.1892
@@ -75,8 +75,8 @@ def renyi(
     baselines = read_baselines(baseline, log_baseline)
     ends = []
     for log in baselines.logs:
-        # The rounding of a handful of operations, upwards.
-        exponents = (orders - 1) / orders * (log + epsilons)
+        # The rounding of a handful of operations, upwards. (α − 1)/α is 1 at α = ∞, which is pure DP.
+        exponents = (1 - 1 / orders) * (log + epsilons)
         ends.append(Ends(float(np.min(exponents + 1e-14 * (np.abs(exponents) + np.abs(log) + epsilons)))))
     return baselines.bound("Rényi DP", ends, (_ADJACENT,), BALLE_2022.at("Theorem 2"))
 

@@ -46,7 +46,8 @@ def frontier(
 ) -> list[Point]:
     """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
 
-    The ceiling is certified for the noise that is printed; that noise meets (ε, δ) to about 5e-5.
+    The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
+    certainly not above the least one that is enough, and about 5e-5 below it.
 
     >>> low, high = frontier("sample_rate", [0.01, 0.99])  # Hayes et al. 2023, Figure 5
     >>> round(low.success_upper, 3), round(high.success_upper, 3)
@@ -60,7 +61,7 @@ def frontier(
         run = (at["epsilon"], at["sample_rate"])
         if run not in noises:
             noises[run] = noise_for_epsilon(
-                run[0], delta=delta, sample_rate=run[1], steps=steps, guess=_next(noises), certify=False
+                run[0], delta=delta, sample_rate=run[1], steps=steps, guess=_next(noises), enough=False
             )
         bound = dpsgd(
             log_baseline=-math.log(at["candidates"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from remanence.cli.output import Device, Out, compute_device, console, default_f
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.rounds import AnyGame
+    from remanence.protocol import AnyGame
     from remanence.scale.run import Executor, Run
     from remanence.scale.status import RunStatus
 
@@ -177,16 +178,13 @@ def tell_reuse(run: Run) -> None:
 
 def _manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
-    import torch
-
-    from remanence.scale.fingerprints import code_beside, code_version
+    from remanence.scale.sources import sources, versions
 
     path = Path(options["target"].rpartition(":")[0])
-    source = code_beside(path) if path.is_file() else None
     return {
         "options": options,
         "data": game.fingerprints(),
-        "code": {"remanence": code_version(), "torch": torch.__version__, "source": source},
+        "code": {**versions(), **(sources(path) if path.is_file() else {})},
     }
 
 
@@ -299,8 +297,9 @@ def sweep(
         with run:
             points = run_sweep(
                 game, axes, attacks, policy=policy, trials=trials, seed=seed,
-                device=options["device"], target=target,
+                device=options["device"], run=run,
             )  # fmt: skip
+            points = [replace(p, result=replace(p.result, target=target)) for p in points]
             for point in points:
                 point.result.save(folder / point.name)
             title = f"{target}: {' × '.join(axes)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.exceptions import InputError
-from remanence.report.frequencies import sentence, times
+from remanence.report.frequencies import ceiling, frequency, sentence
 
 if TYPE_CHECKING:
     from remanence.bounds.bound import Bound
@@ -145,9 +145,9 @@ def bound(
         budget = f"({upwards(epsilon)}, {delta:g})-DP"
         typer.echo(f"\nNoise multiplier {noise_multiplier:.6g} is {budget} over {steps} steps.")
     if len(found) > 1:
-        typer.echo("\nAt most, in 1000, by method:")
+        typer.echo("\nAt most, by method:")
         for key, one in found.items():
-            typer.echo(f"  {key:10} {times(one.log_success, up=True):>10}   {one.reference.short}")
+            typer.echo(f"  {key:10} {ceiling(one):>15}   {one.reference.short}")
     typer.echo("\nThis holds if")
     for assumption in best.assumptions:
         typer.echo(f"  - {assumption};")
@@ -211,7 +211,8 @@ def calibrate(
     side = "at least" if found.solved_for == "noise_multiplier" else "at most"
     rounding = {"noise_multiplier": upwards, "sample_rate": downwards}
     shown = f"{value}" if found.solved_for == "steps" else rounding[found.solved_for](value, 6)
-    typer.echo(f"To keep every attack at or below {times(math.log(max_success))} times in 1000, use")
+    limit = frequency(math.log(max_success), noun="times")
+    typer.echo(f"To keep every attack at or below {limit}, use")
     typer.echo(f"  {names[found.solved_for]} of {side} {shown}\n")
     typer.echo(sentence(found.bound, candidates, whole_run=True))
     if epsilon is not None:
@@ -261,12 +262,12 @@ def frontier(
         write(found, axis, path)  # pyright: ignore[reportArgumentType]
         typer.echo(f"wrote {path}", err=True)
     if not out:
-        typer.echo(f"{over.value:>12} {'noise':>10} {'guess':>10} {'at most':>10}   (times in 1000)")
+        typer.echo(f"{over.value:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
         for point in found:
             guess, most = -math.log(point.candidates), math.log(point.success_upper)
             value = getattr(point, axis)
             typer.echo(
-                f"{value:12.5g} {point.noise_multiplier:10.5g} {times(guess):>10} {times(most, up=True):>10}"
+                f"{value:12.5g} {point.noise_multiplier:10.5g} {frequency(guess):>15} {frequency(most, up=True):>15}"
             )
 
 
@@ -316,9 +317,12 @@ def _from_training(
             raise InputError("ε needs a δ.", needs="--delta", got="--epsilon alone", hint="--delta 1e-5")
         from remanence.bounds.calibration import noise_for_epsilon
 
-        noise_multiplier = noise_for_epsilon(epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
-    assert noise_multiplier is not None
-    run = Segment(noise_multiplier, sample_rate, steps)
+        settings = {"delta": delta, "sample_rate": sample_rate, "steps": steps}
+        noise_multiplier = noise_for_epsilon(epsilon, **settings)
+        # Another training with this ε may have a little less noise than the one that is certainly enough.
+        run = Segment(noise_for_epsilon(epsilon, **settings, enough=False), sample_rate, steps)
+    else:
+        run = Segment(noise_multiplier or 0.0, sample_rate, steps)  # one of the two was given
     if epsilon is None and delta is not None:
         epsilon = bounds.epsilon_upper(run, delta)
     wanted = set(Method) - {Method.ALL} if method is Method.ALL else {method}
@@ -346,7 +350,7 @@ def _from_training(
             raise InputError(
                 "The bound from (ε, δ) needs a δ.", needs="--delta", got="none", hint="--delta 1e-5"
             )
-    return noise_multiplier, epsilon, found
+    return noise_multiplier or run.noise_multiplier, epsilon, found
 
 
 def _log_baseline(candidates: int | None, baseline: float | None, log10_baseline: float | None) -> float:

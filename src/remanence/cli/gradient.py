@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
     app.command()(gradient)
 
 
-def gradient(  # noqa: PLR0913  # options of a command
+def gradient(  # options of a command
     model: Annotated[
         str | None,
         typer.Argument(
@@ -51,7 +51,12 @@ def gradient(  # noqa: PLR0913  # options of a command
     ] = None,
     before: Annotated[
         Path | None,
-        typer.Option("--before", "--weights", help="The weights that the update was made from.", show_default="as the factory makes them"),
+        typer.Option(
+            "--before",
+            "--weights",
+            help="The weights that the update was made from.",
+            show_default="as the factory makes them",
+        ),
     ] = None,
     after: Annotated[
         list[Path] | None,
@@ -80,7 +85,8 @@ def gradient(  # noqa: PLR0913  # options of a command
     ] = 0.0,
     optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd",
     batch_size: Annotated[
-        int | None, typer.Option(help="How many samples are behind each update.", show_default="what is proven")
+        int | None,
+        typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
     ] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
@@ -96,10 +102,10 @@ def gradient(  # noqa: PLR0913  # options of a command
 ) -> None:
     """Tell what an update gives away: which samples, and through which layer.
 
-    With `--gradient`, or `--before` and `--after`, the attack knows what a server knows: the network and the update. What
-    it recovers is proven by recomputing the update, without the data. With `--batch` you look at your own batch
-    before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the weights
-    ends with 2. audit.json and report.html are written too, and hold no sample.
+    With `--gradient`, or `--before` and `--after`, the attack knows what a server knows: the network and the
+    update. What it recovers is proven by recomputing the update, without the data. With `--batch` you look at your
+    own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
+    weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
     from remanence.games.gradients.inspection import Declared, audit_gradients, open_batch, open_updates
     from remanence.games.gradients.local_training import LocalTraining
@@ -190,7 +196,13 @@ def _proven_sentence(result: AuditResult, declared: int | None) -> str:
     arrays = result.strongest.arrays
     proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
     records = "record is" if proven == 1 else "records are"
-    of = f" of {size} (proven)" if size else f" of {declared} (declared)" if declared else "; the batch size is unknown"
+    of = (
+        f" of {size} (proven)"
+        if size
+        else f" of {declared} (declared)"
+        if declared
+        else "; the batch size is unknown"
+    )
     return f"{proven} {records} proven by recomputing the update{of}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from remanence.exceptions import InputError
-from remanence.rounds import AnyGame
+from remanence.protocol import AnyGame
 from remanence.scale.user_code import call_factory
 from remanence.targets import TARGETS
 

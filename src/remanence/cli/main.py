@@ -178,6 +178,7 @@ def audit(
                     seed=seed,
                     device=place,
                     target=target,
+                    run=run,
                 )
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             cli_runs.tell_reuse(run)

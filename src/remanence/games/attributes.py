@@ -23,7 +23,7 @@ from remanence.exceptions import InputError
 from remanence.games.tables import MOST_CATEGORIES, Column, Table
 from remanence.mechanisms.known_attributes import Disclosed
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.scoring.rates import SuccessRate
 
 

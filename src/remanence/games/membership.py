@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Prior
+from remanence.adversary.priors import Baseline
 from remanence.attacks.attack import Attack
-from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.rounds import Prepared, Rounds, UnitOutcome, join, stream
-from remanence.scale.journal import Plan
-from remanence.scale.run import Do, Tensors, current
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results.outcome import Outcome
+from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Comparison, Criterion
 
 _REDRAWS = 1000
@@ -29,41 +26,28 @@ _REDRAWS = 1000
 
 @final
 @dataclass(frozen=True)
-class Membership:
+class Membership(AnyGame):
     """The informed membership game: which of two candidates was trained on? (Balle et al. 2022, Algorithm 2)
 
     Any reconstruction attack plays it: of the two candidates, the one closer to the reconstruction
-    is guessed. The control asks about two candidates of which neither was trained on.
+    is guessed. The control asks about two candidates of which neither was trained on. The threshold of the game within
+    plays no part, and its bounds speak about reconstruction.
     """
 
     game: Game
+    mechanism: Mechanism[Release] = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False)
 
-    @property
-    def mechanism(self) -> Mechanism[Release]:
-        """The training of the game within."""
-        return self.game.mechanism
-
-    @property
-    def criterion(self) -> Criterion:
-        """The error of the game within; its threshold plays no part."""
-        return self.game.criterion
-
-    @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """None: the game's own bounds speak about reconstruction."""
-        return ()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mechanism", self.game.mechanism)
+        object.__setattr__(self, "criterion", self.game.criterion)
 
     @property
     def knowledge(self) -> Knowledge:
         """All that the adversary has before the release and the two candidates."""
         return self.game.knowledge
 
-    @property
-    def default_trials(self) -> int:
-        """As many as the game within."""
-        return self.game.default_trials
-
-    def guess(self) -> Baseline:
+    def baseline(self, chances: int = 1) -> Baseline:
         """A coin."""
         return Baseline(0.5, 0.5, "a coin")
 
@@ -75,47 +59,33 @@ class Membership:
         """The same game on another device."""
         return Membership(self.game.to(device))
 
-    def work(
-        self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu"
-    ) -> tuple[Plan, Callable[[], Do]]:
-        """The trials as units, of the same size as in the game within."""
-        within, _ = self.game.work(attack, trials=trials, seed=seed, device=device)
-        plan = replace(within, inputs=f"membership {within.inputs}")
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """As many at once as in the game within."""
+        within = self.game.work(attack, trials, draws)
+        return replace(within, depends_on=("membership", *within.depends_on))
 
-        def prepare() -> Do:
-            prepared = Prepared.of(attack, self.knowledge, seed, device)
-            return partial(self._play_unit, prepared, seed, device)
-
-        return plan, prepare
-
-    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
-        """Play all units."""
-        attack.check(self.knowledge)
-        plan, prepare = self.work(attack, trials=trials, seed=seed, device=device)
-        found = UnitOutcome.of(current().perform(plan, prepare, join))
-        return Rounds(main=found.main, control=found.control, baseline=self.guess())
-
-    def _play_unit(
-        self, prepared: Prepared, seed: int, device: torch.device | str, unit: int, count: int
-    ) -> Tensors:
-        """A coin decides where the reconstruction is equally far from both candidates."""
-        game = self.game
-        draws, trainings, controls, coins = (
-            stream(seed, purpose, device, unit) for purpose in ("targets", "training", "control", "coins")
+    def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
+        """A coin decides who of two is trained on, and where the reconstruction is equally far from both."""
+        targets, trainings, controls, coins = (
+            draws.stream(purpose, unit.number) for purpose in ("targets", "training", "control", "coins")
         )
-        source = game.prior if game.targets is None else game.targets
-        first, second = self._pairs(source, count, draws)
-        bit = (torch.rand(count, generator=coins, device=coins.device) < 0.5).to(first.labels.device)
-        trained = _either(bit, first, second)
-        release = game.mechanism.release(game.known_data, trained, trainings)
-        guess = prepared.for_unit(seed, unit)(release).records
-        return UnitOutcome(
-            main=_outcomes(self._guess(first, second, guess, coins) == bit),
-            control=_outcomes(self._guess(*self._pairs(source, count, controls), guess, coins) == bit),
-        ).tensors()
+        first, second = self._pairs(unit.size, targets)
+        bit = _toss(unit.size, coins, first)
+        release = self.game.mechanism.release(self.game.known_data, _either(bit, first, second), trainings)
+        reconstruction = prepared.for_unit(draws, unit)(release)
+        guess = reconstruction.records
+        main = self._guess(first, second, guess, coins) == bit
+        # Which of two strangers is asked about first is a coin of its own: under an uneven prior the first one drawn is
+        # likely to be the likelier one, as the trained one is.
+        asked, other = self._pairs(unit.size, controls)
+        swap = _toss(unit.size, controls, first)
+        asked, other = _either(swap, other, asked), _either(swap, asked, other)
+        control = self._guess(asked, other, guess, coins) == bit
+        return Outcome(_outcomes(main), _outcomes(control), numbers=reconstruction.diverged)
 
-    def _pairs(self, source: Prior, count: int, draws: torch.Generator) -> tuple[Records, Records]:
+    def _pairs(self, count: int, draws: torch.Generator) -> tuple[Records, Records]:
         """Two candidates per trial; the second is drawn again while it equals the first."""
+        source = self.game.source
         first, second = source.sample(count, draws), source.sample(count, draws)
         for _ in range(_REDRAWS):
             same = self._same(first, second)
@@ -141,8 +111,11 @@ class Membership:
             if self.criterion.label_scale is not None:
                 error = error.where(self.criterion.compare(one, guess).labels_agree, torch.inf)
             pair.append(error.mean(1))
-        coin = torch.rand(len(guess), generator=coins, device=coins.device) < 0.5
-        return torch.where(pair[0] == pair[1], coin.to(pair[0].device), pair[0] < pair[1])
+        return torch.where(pair[0] == pair[1], _toss(len(guess), coins, guess), pair[0] < pair[1])
+
+
+def _toss(count: int, coins: torch.Generator, like: Records) -> Tensor:
+    return (torch.rand(count, generator=coins, device=coins.device) < 0.5).to(like.labels.device)
 
 
 def _outcomes(succeeded: Tensor) -> Comparison:

@@ -26,6 +26,7 @@ class Disclosed(Mechanism[Release]):
     mechanism: Mechanism[Release] | None
     columns: tuple[int, ...]  # of the flattened features
     name: ClassVar[str] = "training, with some attributes of the record known"
+    gives_attributes: ClassVar[bool] = True
 
     @property
     def releases(self) -> type[Release]:

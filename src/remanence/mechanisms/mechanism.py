@@ -22,6 +22,7 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
     """A way to train, with all its settings. It describes; bounds and attacks read it."""
 
     name: ClassVar[str]
+    gives_attributes: ClassVar[bool] = False  # whether some attributes of the target are handed over beside
 
     @property
     @abstractmethod
@@ -53,6 +54,9 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
             got=self.name,
             hint="a mechanism of your own may define answer(release, records)",
         )
+
+    def check_fit(self, data: Records, release: Release) -> None:
+        """Raise `MisfitError` where this release was certainly not trained on these data."""
 
     def remaining_gradient(
         self,

@@ -11,6 +11,7 @@ from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.games.heads.released_head import exposed_pictures
 from remanence.report import exposure, figures, words
+from remanence.report.frequencies import ceiling
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
@@ -94,8 +95,7 @@ def _true_positives(result: AuditResult, evidence: Evidence) -> str:
     texts = []
     for kind, curve in figures.curves(result, evidence).items():
         found = curve.tpr_at_fpr(0.01, confidence=evidence.main.confidence)
-        text = f"{thousandths(found.rate)} ({thousandths(found.lower)} to {thousandths(found.upper)})"
-        texts.append(text + kind)
+        texts.append(words.true_positives(found) + kind)
     return "; ".join(texts) or "n/a"
 
 
@@ -129,6 +129,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "thousandths": thousandths,
+        "ceiling": ceiling,
         "guessing": words.guessing,
         "upwards": upwards,
         "ours": Markup,

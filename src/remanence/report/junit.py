@@ -7,7 +7,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from remanence.auditing import AuditResult
-from remanence.report import words
+from remanence.report import frequencies, words
 from remanence.report.tables import thousandths
 from remanence.results.verdict import Verdict
 
@@ -41,7 +41,7 @@ def junit(result: AuditResult) -> str:
             case = case._replace(outcome="skipped", why=f"nothing certain found, nothing proven: {numbers}")
         cases.append(case)
     for bound in result.bounds:
-        numbers = f"{thousandths(bound.success, up=True)} in 1000, limit {thousandths(limit)}"
+        numbers = f"{frequencies.ceiling(bound)}, limit {thousandths(limit)}"
         case = Case("bound", bound.name)
         if bound.success > limit:
             case = case._replace(outcome="skipped", why=f"proves less than the limit asks for: {numbers}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from remanence.auditing import AuditResult
 from remanence.games.heads.released_head import exposed_pictures
 from remanence.report import words
-from remanence.report.tables import thousandths
+from remanence.report.frequencies import ceiling
 
 _SHOWN = 20  # classes; a summary fits a pull request
 
@@ -27,8 +27,7 @@ def summary(result: AuditResult) -> str:
         for entry in result.evidence
     ]
     ceilings = [
-        f"- {plain(bound.name)}: no attack exceeds {thousandths(bound.success, up=True)} in 1000 "
-        f"({plain(bound.reference.short)})"
+        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} ({plain(bound.reference.short)})"
         for bound in result.bounds
     ]
     caveats = [

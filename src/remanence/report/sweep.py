@@ -11,8 +11,6 @@ from remanence.report import words
 from remanence.report.figures import curves
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
 from remanence.report.tables import thousandths
-from remanence.scoring.rates import SuccessRate
-from remanence.scoring.roc import TruePositiveRate
 from remanence.sweeping import Point
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
         "TPR at 1 % FPR": [
             ""
             if roc is None
-            else _interval(roc.tpr_at_fpr(0.01, confidence=p.result.strongest.main.confidence))
+            else words.true_positives(roc.tpr_at_fpr(0.01, confidence=p.result.strongest.main.confidence))
             for p, roc in zip(points, found, strict=True)
         ],
         "accuracy": ["" if p.accuracy is None else _give_or_take(*p.accuracy) for p in points],
@@ -61,7 +59,7 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
                 *(str(value) for value in point.settings.values()),
                 str(point.result.verdict),
                 best.attack,
-                _interval(best.main),
+                words.interval(best.main),
                 thousandths(best.control.rate),
                 words.guessing(best.baseline),
                 point.note if ceiling is None else thousandths(ceiling.success, up=True),
@@ -69,10 +67,6 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return [*headings, *more], lines
-
-
-def _interval(rate: SuccessRate | TruePositiveRate) -> str:
-    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
 
 
 def _give_or_take(share: float, error: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 
 from rich.table import Table
 
@@ -33,8 +34,17 @@ def thousandths(share: float, *, up: bool = False) -> str:
     digits = (
         0 if edge >= (100 if up else 1) else 1 if edge >= 0.05 else min(12, 1 - math.floor(math.log10(edge)))
     )
-    scaled = value * 10**digits
-    return f"{(math.ceil(scaled - 1e-9) if up else round(scaled)) / 10**digits:.{digits}f}"
+    return in_thousand(share, digits, up=up)
+
+
+def in_thousand(share: float, digits: int, *, up: bool) -> str:
+    """1000 times a share with so many decimals, to the nearest or never below it: exact decimals, no tolerance.
+
+    >>> in_thousand(0.025, 1, up=True), in_thousand(0.0250001, 1, up=True), in_thousand(0.0250001, 1, up=False)
+    ('25.0', '25.1', '25.0')
+    """
+    value = 1000 * Decimal(repr(share))
+    return f"{value.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING if up else ROUND_HALF_EVEN):f}"
 
 
 def upwards(value: float, digits: int = 4) -> str:

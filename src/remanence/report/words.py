@@ -10,10 +10,12 @@ from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.games.heads.released_head import PictureExposure
 from remanence.references import bibliography
+from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.scoring.rates import SuccessRate
+from remanence.scoring.roc import TruePositiveRate
 
 NOT_COVERED = (
     "membership or attribute inference",
@@ -66,9 +68,9 @@ def proven(ceiling: Bound) -> str:
     if missing:
         return f"Nothing is proven: {missing[0]}."
     if ceiling.success >= 1:
-        return "Nothing is proven: the ceiling is 1000."
+        return "Nothing is proven: the ceiling is 1000 in 1000."
     average = " on average over records" if ceiling.on_average else ""
-    return f"Proven: no attack exceeds {thousandths(ceiling.success, up=True)}{average}."
+    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}."
 
 
 def scope(result: AuditResult) -> str:
@@ -124,6 +126,17 @@ def interval(rate: SuccessRate) -> str:
     >>> interval(SuccessRate(9, 10))
     '900 (555 to 997)'
     """
+    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
+
+
+def true_positives(rate: TruePositiveRate | None) -> str:
+    """The share in 1000 that is found at a given rate of false positives, where there are controls enough to tell.
+
+    >>> true_positives(None)
+    'too few controls to tell'
+    """
+    if rate is None:
+        return "too few controls to tell"
     return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
 
 

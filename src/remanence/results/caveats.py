@@ -83,6 +83,12 @@ NO_TRACE = Caveat(
     "contain it. Those records are out of this attack's reach, not protected.",
     "Other attacks may reach them; a penalty, or more records than parameters, leaves residuals.",
 )
+DIVERGED = Caveat(
+    "diverged-trainings",
+    "training came to no finite numbers in some of the trials.",
+    "From those trials nothing can be recovered, and each counts as a failure of the attack.",
+    "Train with a smaller rate, or read the rate as that of all trainings, those that fail included.",
+)
 ONE_RELEASE = Caveat(
     "one-release",
     "the trials share one release and differ in which record plays the target.",
@@ -163,6 +169,7 @@ CAVEATS = {
         LOOSE_BASELINE,
         OPTIMISER_NOT_CONVERGED,
         NO_TRACE,
+        DIVERGED,
         ONE_RELEASE,
         RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,

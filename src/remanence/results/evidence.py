@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from remanence.adversary.priors import Baseline
+from remanence.attacks.attack import Attack
 from remanence.attacks.catalogue import CATALOGUE
-from remanence.results.caveats import CAVEATS, Caveat
+from remanence.results.caveats import (
+    CAVEATS,
+    DIVERGED,
+    NO_TRACE,
+    OPTIMISER_NOT_CONVERGED,
+    Caveat,
+    check_rates,
+)
+from remanence.results.outcome import Outcome
+from remanence.scoring.errors import Criterion
 from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
+
+_NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
+
+
+class Played(Protocol):
+    """What evidence needs to know of a game."""
+
+    @property
+    def criterion(self) -> Criterion:
+        """When a reconstruction counts."""
+        ...
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What a guess achieves."""
+        ...
+
+    def caveats(self) -> Iterable[Caveat]:
+        """What to mind about it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,6 +54,8 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
+    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `prepare`
+    returns what the attack had prepared, as long as nobody has stored the evidence.
     """
 
     attack: str
@@ -40,6 +72,65 @@ class Evidence:
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     findings: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
+    proven: int | None = None
+    prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        game: Played,
+        attack: Attack,
+        outcome: Outcome,
+        confidence: float,
+        record: Tensor | None = None,
+        prepare: Callable[[], Any] | None = None,
+    ) -> Evidence:
+        """Count what all trials found; `record` says which record of the training set each was about."""
+        main, control = (_counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
+        numbers, errors = dict(outcome.numbers), outcome.main.errors
+        left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)
+        diverged = numbers.pop("diverged", None)
+        baseline = game.baseline(outcome.chances)
+        caveats = [*check_rates(main, control, baseline), *game.caveats()]
+        record = torch.arange(len(errors)) if record is None else record
+        findings, unresolved = {}, ()
+        if left is not None and sensitivity is not None:
+            predicted = sensitivity * left
+            numbers["predicted_error"] = predicted
+            traceless = ~(sensitivity < _NO_TRACE)
+            hidden = ~(predicted <= game.criterion.threshold) & ~traceless
+            caveats += [NO_TRACE] if traceless.any() else []
+            caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
+            unresolved = tuple(record[hidden.cpu()].tolist())
+        if diverged is not None and diverged.any():
+            caveats.append(DIVERGED)
+            findings["diverged_trainings"] = float(diverged.sum())
+        known = not errors.isnan().all()
+        arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
+        arrays = {**numbers, **arrays, "succeeded": outcome.main.succeeded}
+        predicted = numbers.get("predicted_error")
+        return cls(
+            attack=attack.info.name,
+            main=main,
+            control=control,
+            baseline=baseline,
+            caveats=tuple(caveats),
+            label_rate=_counted(outcome.main.labels_agree, confidence)
+            if known and outcome.claims_labels
+            else None,
+            median_error=_summary(errors, torch.nanmedian) if known else None,
+            worst_error=_summary(errors, torch.max) if known else None,
+            median_predicted_error=None if predicted is None else float(predicted.median()),
+            remaining_gradient=None if left is None else float(left.max()),
+            unresolved=unresolved,
+            arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
+            findings=findings,
+            gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
+            settings=attack.settings(),
+            proven=None if outcome.proven is None else int(outcome.proven.sum()),
+            prepare=prepare,
+        )
 
     @property
     def reference(self) -> str:
@@ -48,13 +139,11 @@ class Evidence:
 
     @property
     def tells(self) -> bool:
-        """Whether the attack certainly does better than what needs no release: a guess, or its own control.
+        """Whether the attack certainly does better than what needs no release: its own control, and a guess.
 
-        Where a guess has only been bounded, the control may be the smaller of the two. Where that bound is for records
-        at random, and these few may be easier, only the control counts.
+        Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
         """
-        luck = self.control.upper
-        return self.main.lower > (luck if self.baseline.on_average else min(self.baseline.value, luck))
+        return self.main.lower > max(self.control.upper, self.baseline.seen)
 
     @property
     def rejects_the_claim(self) -> bool:
@@ -83,6 +172,8 @@ class Evidence:
                 "remaining_gradient": finite(self.remaining_gradient),
             },
             "unresolved": list(self.unresolved),
+            **({"settings": dict(self.settings)} if self.settings else {}),
+            **({} if self.proven is None else {"proven": self.proven}),
             **({"findings": dict(self.findings)} if self.findings else {}),
         }
 
@@ -105,6 +196,8 @@ class Evidence:
             remaining_gradient=error["remaining_gradient"],
             unresolved=tuple(entry["unresolved"]),
             findings=entry.get("findings", {}),
+            settings=entry.get("settings", {}),
+            proven=entry.get("proven"),
             arrays=arrays,
         )
 
@@ -116,6 +209,16 @@ def finite(value: float | None) -> float | None:
     (0.5, None, None)
     """
     return value if value is not None and math.isfinite(value) else None
+
+
+def _counted(succeeded: Tensor, confidence: float) -> SuccessRate:
+    trials, counted = succeeded.shape
+    clusters = trials if counted > 1 else None
+    return SuccessRate(int(succeeded.sum()), succeeded.numel(), confidence, clusters=clusters)
+
+
+def _summary(errors: Tensor, function: Callable[[Tensor], Tensor]) -> float:
+    return float(function(errors.nan_to_num(nan=torch.inf, posinf=torch.inf)))
 
 
 def _rate(rate: SuccessRate) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Protocol
 
 from remanence.exceptions import InputError
 from remanence.scoring.rates import SuccessRate
@@ -31,7 +32,7 @@ class Verdict(StrEnum):
 
 _MEANINGS = {
     Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
-    Verdict.UNPROVEN: "No attack is certain to go above your limit and its control, and no proof rules one out.",
+    Verdict.UNPROVEN: "No attack certainly beats your limit, its control and a guess; no proof rules one out.",
     Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
     Verdict.CONTRADICTED: "An attack did better than the claim allows: the training is not what it claims to be.",
 }
@@ -53,29 +54,66 @@ class Policy:
             )
 
 
-def decide(
-    attacks: Iterable[SuccessRate],
-    bound: float | None,
-    policy: Policy,
-    *,
-    rejected: bool = False,
-    on_average: bool = False,
-) -> Verdict:
-    """Weigh the strongest of the attacks that tell anything and the tightest bound against the policy.
+class Measured(Protocol):
+    """What an attack achieved, as far as a verdict depends on it."""
 
-    A failed attack never yields PROTECTED: only a bound can. `rejected` says that a test of the claim itself,
-    which the bound rests on, failed. A bound that holds `on_average` over records is not contradicted by some of them.
+    @property
+    def main(self) -> SuccessRate:
+        """How often it met the target."""
+        ...
 
-    >>> decide([SuccessRate(0, 1000)], None, Policy(0.1))
-    <Verdict.UNPROVEN: 'UNPROVEN'>
-    >>> decide([SuccessRate(0, 1000)], 0.05, Policy(0.1))
-    <Verdict.PROTECTED: 'PROTECTED'>
+    @property
+    def control(self) -> SuccessRate:
+        """How often it met what it was not shown."""
+        ...
+
+    @property
+    def tells(self) -> bool:
+        """Whether it certainly does better than its control and a guess."""
+        ...
+
+    @property
+    def proven(self) -> int | None:
+        """How many records the game recomputed the release from."""
+        ...
+
+    @property
+    def rejects_the_claim(self) -> bool:
+        """Whether a test of what the training claims to be failed."""
+        ...
+
+
+class Ceiling(Protocol):
+    """What no attack exceeds."""
+
+    @property
+    def success(self) -> Any:
+        """The largest success."""
+        ...
+
+    @property
+    def on_average(self) -> bool:
+        """Whether it holds over records at random, and not for each."""
+        ...
+
+
+def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Policy) -> Verdict:
+    """Weigh what was measured and what is proven against the policy.
+
+    A bound is contradicted by any attack that certainly beats it. EXPOSED needs a record that was proven to be in the
+    release, or an attack above the limit, its control and a guess. A failed attack never yields PROTECTED: only a bound
+    can, one that holds for every record, and only where nothing that was measured, the control included, is certainly
+    above it or above the limit. A bound that holds on average over records proves nothing about these.
     """
-    certain = max((rate.lower for rate in attacks), default=0.0)
-    if rejected or (bound is not None and certain > bound and not on_average):
+    found = list(evidence)
+    ceiling = min((float(bound.success) for bound in bounds if not bound.on_average), default=1.0)
+    certain = max((entry.main.lower for entry in found), default=0.0)
+    if certain > ceiling or any(entry.rejects_the_claim for entry in found):
         return Verdict.CONTRADICTED
-    if certain > policy.max_success:
+    above = (entry.tells and entry.main.lower > policy.max_success for entry in found)
+    if any(entry.proven for entry in found) or any(above):
         return Verdict.EXPOSED
-    if bound is not None and bound <= policy.max_success:
+    seen = max([certain, *(entry.control.lower for entry in found)])
+    if max(ceiling, seen) <= policy.max_success and seen <= ceiling:
         return Verdict.PROTECTED
     return Verdict.UNPROVEN

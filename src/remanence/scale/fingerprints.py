@@ -1,31 +1,40 @@
-"""One hash for a value and all that it is made of: equal settings and data hash alike in every process."""
+"""One hash for a value and all that it depends on: equal settings, data and code hash alike in every process."""
 
 from __future__ import annotations
 
-import ast
+import copyreg
 import dataclasses
+import dis
+import functools
 import hashlib
-import itertools
-import sys
-import warnings
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-# What these contain is known by their versions, ours by the hash of its files.
-_LIBRARIES = {"remanence", "torch", "numpy", "scipy", "sklearn", "builtins", "functools", "collections"}
-_PACKAGE = Path(__file__).parent.parent
-_INSTALLED = {"site-packages", "dist-packages"}
+from remanence.exceptions import InputError
+from remanence.scale.sources import code_version as code_version
+from remanence.scale.sources import imported_sources, is_library, own_file, sources
+
+T = TypeVar("T")
+_MOST_PARTS = 400  # that are kept by name
+_MARK = "__depends_on__"
+# What Python and its standard library keep in a class, beside what its author wrote.
+_BOOKKEEPING = {
+    "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__",
+    "__firstlineno__", "__match_args__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
+    "__static_attributes__", "__weakref__", "_abc_impl", "_member_map_", "_value2member_map_", "_sunder_unused_",
+    "_new_member_", "_member_type_", "_use_args_", "_generate_next_value_", "_unhashable_values_",
+}  # fmt: skip
 
 
 def fingerprint(*values: Any) -> str:
-    """The hash of settings, tensors, functions with what they close over, and anything made of them.
+    """The hash of settings, tensors, functions with all that they use, and anything made of them.
 
     Fields of a dataclass that take no part in its comparison take no part here.
 
@@ -35,76 +44,42 @@ def fingerprint(*values: Any) -> str:
     >>> fingerprint(add(1)) == fingerprint(add(1)), fingerprint(add(1)) == fingerprint(add(2))
     (True, False)
     """
-    digest = hashlib.sha256()
-    _feed(values, digest.update, [])
-    return digest.hexdigest()
+    return _Walk().digest(values, "").hex()
 
 
-@cache
-def code_version() -> str:
-    """The hash of this package's source: no unit outlives a change of the code."""
-    digest = hashlib.sha256()
-    root = _PACKAGE
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+def parts(**values: Any) -> dict[str, str]:
+    """The hashes of named values and of what they are made of, so that a later change can be named."""
+    walk = _Walk()
+    for name, value in values.items():
+        walk.named[name] = walk.digest(value, name).hex()[:16]
+    return walk.named
 
 
-def code_beside(path: Path) -> str:
-    """The hash of a file and of all that it imports from its folder: what somebody's function may be made of.
+def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The innermost parts that differ.
 
-    Imports are read, not only looked up among those that have happened: one within a function happens later.
+    >>> changed({"game": "1", "game.train": "2", "seed": "0"}, {"game": "3", "game.train": "4", "seed": "0"})
+    ['game.train']
     """
-    folder = path.parent.resolve()
-    loaded = [Path(getattr(module, "__file__", None) or "/") for module in list(sys.modules.values())]
-    loaded = [file.resolve() for file in loaded if not _INSTALLED & set(file.parts)]
-    files = {folder / path.name, *(file for file in loaded if _is_beside(file, folder))}
-    waiting = list(files)
-    while waiting:
-        found = {file for file in _imports(waiting.pop(), folder) if _is_beside(file, folder)} - files
-        files |= found
-        waiting += found
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        name = file.relative_to(folder).as_posix().encode()
-        digest.update(name + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return [name for name in differing if not any(other.startswith(f"{name}.") for other in differing)]
 
 
-def _is_beside(file: Path, folder: Path) -> bool:
-    """Whether it is source of the user's own beneath the folder, where an environment may be too."""
-    installed = (Path(place).resolve() for place in (_PACKAGE, sys.prefix, sys.base_prefix))
-    return (
-        file.suffix == ".py"
-        and file.is_relative_to(folder)
-        and not _INSTALLED & set(file.parts)
-        # A system's Python is installed in /usr, where a project of one's own may be as well.
-        and not any(file.is_relative_to(place) and not folder.is_relative_to(place) for place in installed)
-        and file.is_file()
-    )
+def depends_on(*files: str | Path, version: str | None = None) -> Callable[[T], T]:
+    """Say what a function or a class depends on beyond its code: files that it reads, or a version that you keep.
 
+    With a version, nothing else is looked at: change it whenever the outcome may change.
 
-def _imports(file: Path, folder: Path) -> Iterator[Path]:
-    """Where what a file imports would be found beneath the folder, wherever in the file the import stands."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # not Python that could run
-    roots = [folder, *(Path(place).resolve() for place in sys.path)]
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            starts, names = roots, [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            starts = [*file.parents][node.level - 1 : node.level] if node.level else roots
-            module = f"{node.module}." if node.module else ""
-            names = [f"{module}{alias.name}" for alias in node.names]
-        else:
-            continue
-        for start, name in itertools.product(starts, names):
-            for part in name.split("."):
-                start /= part
-                yield from (start.with_name(f"{part}.py"), start / "__init__.py")
+    >>> @depends_on(version="2")
+    ... def train(records, seed):
+    ...     return {"mean": records.features.mean(0)}
+    """
+
+    def mark(function: T) -> T:
+        setattr(function, _MARK, (tuple(str(Path(file).absolute()) for file in files), version))
+        return function
+
+    return mark
 
 
 def device_kind(device: torch.device | str) -> str:
@@ -113,81 +88,207 @@ def device_kind(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
 
 
-def _feed(value: Any, take: Callable[[bytes], object], parents: list[int]) -> None:
-    """Write a value so that different ones are written differently, parts within brackets after their type."""
+class _Walk:
+    """Visits each thing once; `named` has what a person would recognise."""
 
-    def parts(*items: Any) -> None:
-        take(b"(")
-        for item in items:
-            _feed(item, take, [*parents, id(value)])
-        take(b")")
+    def __init__(self) -> None:
+        self.named: dict[str, str] = {}
+        self.done: dict[
+            int, tuple[object, bytes]
+        ] = {}  # with the value, or its id might be another's by then
+        self.under_way: set[int] = set()
 
-    if id(value) in parents:
-        take(b"itself")
-        return
-    kind = type(value)
-    take(f"{kind.__module__}.{kind.__qualname__}:".encode())
-    if value is None or isinstance(value, bool | int | float | complex | str | Path | torch.dtype | range):
-        take(repr(value).encode() + b";")
-    elif isinstance(value, bytes):
-        take(hashlib.sha256(value).digest())
-    elif isinstance(value, Enum):
-        take(value.name.encode() + b";")
-    elif isinstance(value, torch.Tensor):
-        parts(str(value.dtype), tuple(value.shape), value.detach().cpu().contiguous().numpy().tobytes())
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        parts(str(value.dtype), value.shape, value.tobytes())
-    elif isinstance(value, torch.Generator):
-        parts(value.get_state())
-    elif isinstance(value, Mapping):
-        parts(*sorted(((fingerprint(key), item) for key, item in value.items()), key=lambda pair: pair[0]))
-    elif isinstance(value, list | tuple):
-        parts(*value)
-    elif isinstance(value, set | frozenset):
-        parts(*sorted(fingerprint(item) for item in value))
-    elif isinstance(value, type):
-        parts(value.__module__, value.__qualname__, *_methods(value))
-    elif isinstance(value, ModuleType | BuiltinFunctionType):
-        take(f"{getattr(value, '__module__', '')}.{value.__name__};".encode())
-    elif isinstance(value, MethodType):
-        parts(value.__func__, value.__self__)
-    elif isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts(value.__module__, value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__)
-        parts(*cells, *_neighbours(value))
-    elif isinstance(value, CodeType):
-        parts(value.co_code, value.co_names, value.co_consts)
-    elif dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value) if field.compare]
-        parts(kind, *((name, getattr(value, name)) for name in fields))
-    else:
-        parts(*_reduced(value))
+    def digest(self, value: Any, path: str) -> bytes:
+        if id(value) in self.done:
+            return self.done[id(value)][1]
+        if id(value) in self.under_way:
+            return b"itself"
+        self.under_way.add(id(value))
+        written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
+        try:
+            self._write(value, path, written.update)
+        except RecursionError:
+            raise _unreadable(path, value) from None
+        finally:
+            self.under_way.discard(id(value))
+        self.done[id(value)] = value, written.digest()
+        return written.digest()
+
+    def _write(self, value: Any, path: str, take: Callable[[Any], object]) -> None:
+        """Write a value so that different ones are written differently, parts within brackets."""
+
+        def each(*items: Any) -> None:
+            take(b"(")
+            for item in items:
+                take(self.digest(item, path))
+            take(b")")
+
+        def by_name(items: Mapping[str, Any]) -> None:
+            take(b"{")
+            for name, item in items.items():
+                place = f"{path}.{name}"
+                found = self.digest(item, place)
+                if len(self.named) < _MOST_PARTS:
+                    self.named.setdefault(place, found.hex()[:16])
+                take(f"{name!r}:".encode() + found)
+            take(b"}")
+
+        declared = _declared(value)
+        if declared is not None:
+            files, version = declared
+            by_name({f"file {Path(file).name}": _contents(file) for file in files})
+            if version is not None:
+                each(getattr(value, "__qualname__", ""), version)
+                return
+        match value:
+            case Enum():
+                each(value.name, value.value)
+            case None | bool() | int() | float() | complex() | str() | Path() | torch.dtype() | range():
+                take(repr(value).encode("utf-8", "surrogatepass"))
+            case bytes() | bytearray():
+                take(value)
+            case torch.Tensor():
+                dense = (
+                    value.detach().cpu().to_dense() if value.layout != torch.strided else value.detach().cpu()
+                )
+                each(str(value.dtype), tuple(value.shape))
+                take(dense.contiguous().flatten().view(torch.uint8).numpy())
+            case np.ndarray() if not value.dtype.hasobject:
+                each(str(value.dtype), value.shape)
+                take(np.ascontiguousarray(value).tobytes())
+            case np.ndarray():
+                each(value.shape, *value.ravel().tolist())
+            case torch.Generator():
+                each(value.get_state())
+            case Mapping() if all(isinstance(key, str) for key in value):
+                by_name({key: value[key] for key in sorted(value)})
+            case Mapping():
+                pairs = sorted(((self.digest(key, path), item) for key, item in value.items()), key=_first)
+                each(*pairs)
+            case list() | tuple():
+                each(*value)
+            case set() | frozenset():
+                each(*sorted(self.digest(item, path) for item in value))
+            case type():
+                each(value.__module__, value.__qualname__)
+                by_name(_contents_of_class(value))
+            case ModuleType():
+                file = own_file(value)
+                each(value.__name__ if file is None else "own")
+                by_name({} if file is None else sources(file))
+            case BuiltinFunctionType():
+                owner = value.__self__
+                each(
+                    value.__module__, value.__qualname__, *([] if isinstance(owner, ModuleType) else [owner])
+                )
+            case MethodType():
+                each(value.__func__, value.__self__)
+            case FunctionType():
+                each(value.__module__, value.__qualname__)
+                by_name(_contents_of_function(value))
+            case CodeType():
+                each(value.co_code, value.co_names, value.co_consts, value.co_varnames, value.co_freevars)
+            case property():
+                each(value.fget, value.fset)
+            case staticmethod() | classmethod():
+                each(value.__func__)
+            case functools.cached_property():
+                each(value.func)
+            case _ if dataclasses.is_dataclass(value):
+                each(type(value))
+                by_name({f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.compare})
+            case functools._lru_cache_wrapper():
+                each(value.__wrapped__)
+            case _:
+                each(*_reduced(value, path))
 
 
-def _methods(kind: type) -> list[Any]:
-    """What a class of the user's own does."""
-    if kind.__module__.split(".")[0] in _LIBRARIES:
-        return []
-    return [item for item in vars(kind).values() if isinstance(item, FunctionType)]
+_first = operator.itemgetter(0)
 
 
-def _neighbours(function: FunctionType) -> list[Any]:
-    """Functions and plain values of the user's own file that a function uses by name."""
-    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
-        return []
-    used = [function.__globals__.get(name) for name in function.__code__.co_names]
-    return [
-        item
-        for item in used
-        if isinstance(item, bool | int | float | str | torch.Tensor)
-        or (isinstance(item, FunctionType) and item.__module__ == function.__module__)
-    ]
+def _declared(value: Any) -> tuple[tuple[str, ...], str | None] | None:
+    given = getattr(value, "__dict__", None)
+    return given.get(_MARK) if isinstance(given, Mapping) else None
 
 
-def _reduced(value: Any) -> tuple[Any, ...]:
-    """What a pickle would hold; the type alone where nothing can be read."""
+def _contents(file: str) -> bytes:
     try:
-        found = value.__reduce_ex__(4)
-    except (TypeError, AttributeError):
-        return (type(value),)
+        with Path(file).open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
+    except OSError as error:
+        raise InputError(
+            "A file that training depends on cannot be read.",
+            needs="every file that depends_on names",
+            got=f"{file}: {error.strerror}",
+            hint="put it there, or take it out of depends_on",
+        ) from None
+
+
+def _contents_of_class(kind: type) -> dict[str, Any]:
+    """What a class of the user's own does and holds, and what it derives from."""
+    if is_library(kind.__module__):
+        return {}
+    own = {name: item for name, item in sorted(vars(kind).items()) if name not in _BOOKKEEPING}
+    readable = {
+        n: i for n, i in own.items() if type(i).__name__ not in ("member_descriptor", "getset_descriptor")
+    }
+    return {**readable, "bases": kind.__bases__}
+
+
+def _contents_of_function(function: FunctionType) -> dict[str, Any]:
+    """The code of a function, and what it refers to, by the names that its author gave."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    found = {
+        "defaults": function.__defaults__,
+        "keywords": function.__kwdefaults__,
+        **{name: cell.cell_contents for name, cell in cells if not _is_empty(cell)},
+    }
+    if is_library(function.__module__ or "builtins"):
+        return found
+    codes = list(_codes(function.__code__))
+    names = dict.fromkeys(name for code in codes for name in code.co_names)
+    outside = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, item in list(outside.items()):
+        if isinstance(item, ModuleType) and own_file(item) is not None:
+            outside |= {f"{name}.{inner}": vars(item)[inner] for inner in names if inner in vars(item)}
+    later = {str(i.argval) for code in codes for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    later |= {f"{name}.{inner}" for name in later for inner in names}
+    file = function.__globals__.get("__file__")
+    beside = Path(file) if isinstance(file, str) else Path("notebook")
+    imports = {f"file {name}": told for name, told in imported_sources(sorted(later), beside).items()}
+    return {"code": function.__code__, **found, **outside, **imports}
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code and that of all functions, lambdas and comprehensions within."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _reduced(value: Any, path: str) -> tuple[Any, ...]:
+    """What a pickle would hold."""
+    try:
+        known = copyreg.dispatch_table.get(type(value))
+        found = known(value) if known else value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001, whatever somebody's class raises
+        raise _unreadable(path, value) from None
     return found if isinstance(found, tuple) else (found,)
+
+
+def _unreadable(path: str, value: object) -> InputError:
+    return InputError(
+        "What this training depends on cannot be read, so that what is finished could not be told from what is stale.",
+        needs="functions, and values that can be copied",
+        got=f"{path.strip('.') or 'a value'}: a {type(value).__module__}.{type(value).__qualname__}",
+        hint='remanence.depends_on(version="1") over the function that uses it, and another version when it changes',
+    )

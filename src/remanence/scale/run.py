@@ -1,7 +1,7 @@
 """The work of an audit: independent units, each with its own random streams, carried out anywhere and kept.
 
-    with Run(Processes(4), Journal("runs/mine")):
-        audit(game)
+    with Run(Processes(4), Journal("runs/mine")) as run:
+        audit(game, run=run)
 
 A unit is a chunk of trials, or a block of shadow models. It runs with one thread and draws from generators that
 depend on the seed and on its own number alone, so that its outcome does not depend on where or when it runs.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, final
@@ -30,7 +30,7 @@ _BETWEEN_BEATS = 1.0  # seconds
 
 _TOGETHER = 64  # units that are joined at a time
 
-Do = Callable[[int, int], Tensors]  # from the number of a unit and its size to what it found
+Do = Callable[[int], Tensors]  # from the number of a unit to what it found
 Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
 Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
 
@@ -48,8 +48,8 @@ class Task:
         """Carry out a unit, unless it is recorded already."""
         if self.journal is not None and self._recorded(self.journal, number):
             return {}
-        with Run(), one_thread():
-            outcome = self.do(number, self.plan.size(number))
+        with one_thread():
+            outcome = self.do(number)
         found = {
             name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, values in outcome.items()
@@ -110,8 +110,8 @@ class Run:
     resume: bool = False  # units of a run that is finished are used too
     reused: int = field(default=0, init=False)
     played: int = field(default=0, init=False)
-    _tokens: list[Token[Run]] = field(default_factory=list, init=False)
     _opened: bool = field(default=False, init=False)
+    _used: bool = field(default=False, init=False)
     _last_beat: float = field(default=0.0, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
 
@@ -125,11 +125,11 @@ class Run:
             )
 
     def __enter__(self) -> Self:
-        self._tokens.append(_CURRENT.set(self))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        _CURRENT.reset(self._tokens.pop())
+        if kind is None and not self._used:
+            note("Nothing was played in this run: hand it over, as in audit(game, run=run).")
         if self.journal is None or not self._opened:
             return
         if kind is None:
@@ -171,8 +171,9 @@ class Run:
             self._opened = True
         self.journal.announce(plans)
 
-    def perform(self, plan: Plan, prepare: Callable[[], Do], join: Join) -> Tensors:
+    def map(self, plan: Plan, prepare: Callable[[], Do], join: Join) -> Tensors:
         """What all units of a plan found, joined in order. Nothing is prepared where all of them are recorded."""
+        self._used = True
         self.announce([plan])
         found = _Found(join)
         missing = []
@@ -259,13 +260,7 @@ class _Found:
         return self._join(self._parts)
 
 
-_CURRENT: ContextVar[Run] = ContextVar("run")
-
-
-def current() -> Run:
-    """The run of the innermost `with` statement; in this process and in memory where there is none."""
-    return _CURRENT.get(None) or Run()
-
+IN_PROCESS = Run()  # here, and nothing is kept
 
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 

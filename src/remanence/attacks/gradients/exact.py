@@ -72,12 +72,12 @@ def reconstruct(
 ) -> Recovered:
     """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
-    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with
-    one other become exclusive to that one. `precision` is the rounding error of the numbers in which the
-    gradient was computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping
-    or a learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
-    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the batch
-    size, whole or not, where it need not be voted on.
+    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with one
+    other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
+    computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
+    learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
+    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
+    batch size, whole or not, where it need not be voted on.
     """
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     head.require_readable()
@@ -122,7 +122,7 @@ def reconstruct(
 def reconstruct_at_any_scale(
     head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
 ) -> Recovered:
-    """The same; where the vote on the batch size leaves much unexplained, the other sizes that neurons imply are tried."""
+    """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
     best = reconstruct(head, layers, precision=precision, slots=slots)
     for trial in (best.unexplained.amax(1) > max(_NEARLY, 30 * precision)).nonzero().squeeze(1).tolist():
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]

@@ -96,7 +96,11 @@ def recovered_records(found: Recovered, mechanism: SharedGradient) -> Reconstruc
 
 
 def as_reconstruction(
-    inputs: Tensor, labels: Tensor, shares: Tensor, mechanism: SharedGradient, unexplained: Tensor | None = None
+    inputs: Tensor,
+    labels: Tensor,
+    shares: Tensor,
+    mechanism: SharedGradient,
+    unexplained: Tensor | None = None,
 ) -> Reconstruction:
     """Samples as records whose weights are their shares; an empty slot is a zero with an unknown label."""
     known = labels.double().masked_fill(labels < 0, torch.nan)

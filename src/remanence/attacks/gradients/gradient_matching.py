@@ -32,7 +32,7 @@ class GradientMatching(Attack[Gradient]):
 
     @property
     @abstractmethod
-    def settings(self) -> Matching:
+    def search(self) -> Matching:
         """How this attack searches."""
 
     def check(self, knowledge: Knowledge) -> None:
@@ -56,7 +56,7 @@ class GradientMatching(Attack[Gradient]):
 
         def attack(release: Gradient) -> Reconstruction:
             found = match_gradients(
-                mechanism, release.tensors, batch_size=self.batch_size, settings=self.settings, seed=seed
+                mechanism, release.tensors, batch_size=self.batch_size, settings=self.search, seed=seed
             )
             records = Records(found.inputs, found.labels.double())
             return Reconstruction(records, diagnostics={"unexplained": found.unexplained})
@@ -72,7 +72,7 @@ class DLG(GradientMatching):
     info: ClassVar[AttackInfo] = DLG_INFO
 
     @property
-    def settings(self) -> Matching:
+    def search(self) -> Matching:
         """L-BFGS at rate 1."""
         return Matching(
             "euclidean",
@@ -93,7 +93,7 @@ class IDLG(GradientMatching):
     info: ClassVar[AttackInfo] = IDLG_INFO
 
     @property
-    def settings(self) -> Matching:
+    def search(self) -> Matching:
         """L-BFGS at rate 1."""
         return Matching(
             "euclidean",
@@ -116,7 +116,7 @@ class InvertingGradients(GradientMatching):
     info: ClassVar[AttackInfo] = INVERTING
 
     @property
-    def settings(self) -> Matching:
+    def search(self) -> Matching:
         """Signed Adam at rate 0.1."""
         return Matching(
             "cosine",

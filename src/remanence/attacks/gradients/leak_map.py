@@ -20,7 +20,9 @@ class LayerLeak:
     name: str
     shape: tuple[int, ...]
     nonzero: float  # the share of entries that are not zero, β of Pan et al. 2022, Theorem 1
-    rank: int | None  # of a dense layer's gradient: at most the batch size; None for other layers, or no low rank
+    rank: (
+        int | None
+    )  # of a dense layer's gradient: at most the batch size; None for other layers, or no low rank
     exclusive: int | None  # how many samples have an exclusive neuron here; None where the batch is unknown
     unexplained: float | None  # the share by norm that proven samples leave; None outside the head
 

@@ -12,7 +12,11 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import LOW_RANK, AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead
-from remanence.attacks.gradients.exclusive_neurons import dense_mechanism, recovered_records, whole_gradient_head
+from remanence.attacks.gradients.exclusive_neurons import (
+    dense_mechanism,
+    recovered_records,
+    whole_gradient_head,
+)
 from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank, unmixed
 from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import SharedGradient

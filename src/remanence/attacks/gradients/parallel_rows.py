@@ -1,9 +1,10 @@
-"""Rows of the first layer's update that are multiples of one another: what survives local steps, dropout and any weights.
+"""Rows of the first layer's update that are multiples of one another: what survives local steps, dropout and any
+weights.
 
-A neuron that one sample alone activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks, losses and
-weights did. Several such neurons have parallel rows. Nothing else of the gradient is used, so that neither the loss nor
-the number of steps need be known. Neurons that the same several samples share have parallel rows only if
-these samples' loss vectors are parallel, which `games.gradients.verification` rules out or does not.
+A neuron that one sample alone activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks,
+losses and weights did. Several such neurons have parallel rows. Nothing else of the gradient is used, so that
+neither the loss nor the number of steps need be known. Neurons that the same several samples share have parallel
+rows only if these samples' loss vectors are parallel, which `games.gradients.verification` rules out or does not.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ class ParallelRows(Attack[Gradient]):
             own = head.to(next(iter(release.tensors.values())).device)
             layers = own.layers_of(release.tensors)
             found = [
-                parallel_rows(own, [(w[i], None if b is None else b[i]) for w, b in layers], mechanism.precision, self.slots)
+                parallel_rows(
+                    own,
+                    [(w[i], None if b is None else b[i]) for w, b in layers],
+                    mechanism.precision,
+                    self.slots,
+                )
                 for i in range(len(release))
             ]
             inputs = torch.stack([pad(x, (0, 0, 0, self.slots - len(x))) for x, _ in found])
@@ -112,7 +118,9 @@ def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:
     """
     values, logits = head.forward(x)
     classes = torch.eye(head.classes, dtype=x.dtype, device=x.device)
-    implied = head.backward([value.unsqueeze(-2) for value in values], logits.softmax(-1) - classes, down_to=1)[0]
+    implied = head.backward(
+        [value.unsqueeze(-2) for value in values], logits.softmax(-1) - classes, down_to=1
+    )[0]
     cosine = (implied @ column) / (implied.norm(dim=-1) * column.norm()).clamp(min=1e-300)
     best = cosine.nan_to_num(nan=-1.0).max(0)
     return best.indices.where(best.values > _POINTS_ALONG, -1)

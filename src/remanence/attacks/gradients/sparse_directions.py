@@ -72,8 +72,12 @@ def unmixed(
     for trial in range(len(layers[0][0])):
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        found.append(_one_batch(head, own, precision, generator, slots, starts, tolerance=_LOOSELY).padded(slots))
-    return Recovered(*(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__))
+        found.append(
+            _one_batch(head, own, precision, generator, slots, starts, tolerance=_LOOSELY).padded(slots)
+        )
+    return Recovered(
+        *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
+    )
 
 
 def _one_batch(

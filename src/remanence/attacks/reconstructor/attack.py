@@ -36,12 +36,21 @@ from remanence.data.releases import Gradient, Logits, Release, Weights
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.fingerprints import code_version, fingerprint
-from remanence.scale.run import current
+from remanence.scale.run import IN_PROCESS, Run
 from remanence.scoring.errors import public_errors
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _STRANGERS = 4  # other sets that each reconstruction of a batch is held against
+
+
+@final
+@dataclass(frozen=True)
+class _Kept:
+    """Where learning keeps its state between kills, and what that state belongs to."""
+
+    belongs_to: str
+    path: Path | None
 
 
 @final
@@ -127,8 +136,18 @@ class Reconstructor(Attack[Release]):
         """Train shadows and networks."""
         return self.learn(knowledge, generator)
 
+    def prepare_on(
+        self, run: Run, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """Train shadows as units of a run, whose folder keeps what is learnt."""
+        return self.learn(knowledge, generator, run=run)
+
     def learn(
-        self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None = None
+        self,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        shadows: Shadows | None = None,
+        run: Run = IN_PROCESS,
     ) -> Callable[[Release], Reconstruction]:
         """The same, from shadows that somebody has trained already, on records that the prior holds."""
         self.check(knowledge)
@@ -137,9 +156,10 @@ class Reconstructor(Attack[Release]):
         belongs_to = self._fingerprint(ours, generator, shadows)
         stored = shadows
         if stored is None and not self._streams(knowledge):
-            stored = farm.stored(self.shadows or _STORED)
+            stored = farm.stored(self.shadows or _STORED, run)
         trial = HeldOut.of(aside, generator, self._asked(knowledge))
-        networks = [self._learn(farm, stored, trial, belongs_to, member) for member in range(self.ensemble)]
+        keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
+        networks = [self._learn(farm, stored, trial, keep, member) for member in range(self.ensemble)]
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
@@ -171,7 +191,7 @@ class Reconstructor(Attack[Release]):
         return quick and self.shadows is None
 
     def _learn(
-        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, belongs_to: str, member: int
+        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, keep: _Kept, member: int
     ) -> ReconstructorNetwork:
         generator = farm.generator
         sample = farm.block(_STATISTICS) if stored is None else stored
@@ -210,13 +230,12 @@ class Reconstructor(Attack[Release]):
             apart = separation_loss(drawn / unit, own / unit, torch.stack(others) / unit)
             return aim + separation * apart
 
-        checkpoint = self.checkpoint or current().checkpoint(belongs_to)
         learner = Learner(
             steps=self.steps,
             learning_rate=self.learning_rate or network.learning_rate,
             scheduled=self.mode == "strong",
-            checkpoint=None if checkpoint is None else checkpoint.with_suffix(f".{member}.pt"),
-            fingerprint=belongs_to,
+            checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
+            fingerprint=keep.belongs_to,
             capture=self.perceptual is None,  # who knows what somebody's network does
         )
 

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.reconstructor.decoders import Decoder
 from remanence.attacks.reconstructor.readers import Reader, Tensors
+from remanence.attacks.reconstructor.shadows import finite_trials
 from remanence.data.records import Records
 from remanence.scoring.roc import Roc
 
@@ -96,7 +97,9 @@ class HeldOut:
             knowledge.mechanism.release(knowledge.known_data, targets[start : start + chunk], generator)
             for start in range(0, len(targets), chunk)
         ]
-        return cls(type(parts[0]).concatenate(parts).require_numbers().tensors, targets, strangers)
+        release = type(parts[0]).concatenate(parts)
+        kept = finite_trials(release)
+        return cls(release.take(kept).tensors, targets[kept], strangers[kept])
 
     def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, float]:
         """The mean error of the closest record, and the true positive rate where one stranger in a hundred passes."""

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
+from remanence.attacks.attack import training_failed
 from remanence.data.records import Records
+from remanence.data.releases import Release
 from remanence.scale.fingerprints import fingerprint
 from remanence.scale.journal import Plan
 from remanence.scale.ranks import own_stream, ranks
-from remanence.scale.run import current
+from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
 
 
@@ -56,9 +58,10 @@ class ShadowFarm:
         if targets is None:
             targets = self.knowledge.prior.sample(count or self.at_once, self.generator)
         release = mechanism.release(self.knowledge.known_data, targets, self.generator)
-        return Shadows(release.tensors, targets)
+        kept = finite_trials(release)
+        return Shadows(release.take(kept).tensors, targets[kept])
 
-    def stored(self, count: int) -> Shadows:
+    def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
         """A fixed number, trained block by block and kept; single records are used up before one comes twice.
 
         Ranks that learn together train a share each.
@@ -77,11 +80,23 @@ class ShadowFarm:
         # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
         own = fingerprint(self.generator)
         mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
-        inputs = current().inputs(self.generator.device, mechanism, known, targets, own)
+        inputs = run.inputs(self.generator.device, mechanism, known, targets, own)
         plan = Plan("training shadows", inputs, count, most)
         train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
-        found = current().perform(plan, lambda: train, _join)
-        return Shadows({name: tensor.to(self.generator.device) for name, tensor in found.items()}, targets)
+        found = run.map(plan, lambda: train, _join)
+        release = mechanism.releases(
+            {name: tensor.to(self.generator.device) for name, tensor in found.items()}
+        )
+        kept = finite_trials(release)
+        return Shadows(release.take(kept).tensors, targets[kept])
+
+
+def finite_trials(release: Release) -> Tensor:
+    """The places of the models whose training came to finite numbers; refuses where fewer than half did."""
+    lost = release.not_finite()
+    if 2 * int(lost.sum()) > len(lost):
+        raise training_failed(lost)
+    return (~lost).nonzero().squeeze(1).to(next(iter(release.tensors.values())).device)
 
 
 def _join(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -89,10 +104,10 @@ def _join(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _train_block(
-    knowledge: Knowledge, targets: Records, seed: int, device: torch.device, most: int, block: int, count: int
+    knowledge: Knowledge, targets: Records, seed: int, device: torch.device, most: int, block: int
 ) -> dict[str, Tensor]:
     generator = torch.Generator(device).manual_seed(unit_seed([seed], block))
-    chosen = targets[block * most : block * most + count]
+    chosen = targets[block * most : (block + 1) * most]
     return dict(knowledge.mechanism.release(knowledge.known_data, chosen, generator).tensors)
 
 

@@ -12,16 +12,22 @@ from scipy.special import log_ndtr
 
 from remanence.bounds.bound import require
 from remanence.bounds.engine.closed_forms import (
-    gaussian_log_delta,
+    gaussian_log_delta_ends,
     gaussian_success,
     log_complement,
     shift_of,
     single_step_success,
 )
 from remanence.bounds.engine.contour import estimate_success
-from remanence.bounds.engine.hockey_stick import epsilon_upper_both_ways, log_delta_upper_both_ways
+from remanence.bounds.engine.hockey_stick import (
+    epsilon_upper_both_ways,
+    log_delta_lower,
+    log_delta_upper_both_ways,
+)
 from remanence.bounds.engine.lattice import Ends, lattice_bracket, lattice_brackets
-from remanence.bounds.engine.schedule import Schedule, Segment, normalise, total_steps
+from remanence.bounds.engine.roots import root
+from remanence.bounds.engine.rounding import UNIT, exponent_slack, rounded_up
+from remanence.bounds.engine.schedule import Schedule, Segment, is_full_batch, normalise, total_steps
 
 _CLOSED_FORM_SLACK = (
     1e-13  # relative, in γ and in log γ: many times what scipy's log_ndtr was measured to be off
@@ -114,7 +120,7 @@ def _check(log_baseline: float, rtol: float) -> None:
 def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     if log_baseline == 0:
         return Bracket(0.0, 0.0, 0.0, -math.inf, -math.inf, "closed form", converged=True)
-    if all(segment.sample_rate == 1 for segment in segments):
+    if is_full_batch(segments):
         log_success, complement = gaussian_success(log_baseline, shift=shift_of(segments))
     elif total_steps(segments) == 1:
         log_success, complement = single_step_success(log_baseline, segment=segments[0])
@@ -223,12 +229,26 @@ def delta_upper(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     """
     segments = normalise(schedule)
     require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "8")
-    if all(segment.sample_rate == 1 for segment in segments):
-        log_delta = float(gaussian_log_delta(epsilon, shift=shift_of(segments)))
+    if is_full_batch(segments):
+        log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
     else:
         log_delta = log_delta_upper_both_ways(segments, epsilon)
-    # Rounded up, also from below the smallest float.
-    return min(math.nextafter(math.exp(log_delta) * (1 + 1e-12), 1.0), 1.0)
+    return rounded_up(math.exp(log_delta))
+
+
+def delta_lower(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
+    """A certified δ that the run needs at this ε: with a smaller one it is not (ε, δ)-differentially private.
+
+    >>> round(delta_lower(Segment(0.987386, sample_rate=0.02, steps=1000), 4.0) * 1e5, 3)
+    1.0
+    """
+    segments = normalise(schedule)
+    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "8")
+    if is_full_batch(segments):
+        log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[0]
+    else:
+        log_delta = log_delta_lower(segments, epsilon)
+    return max(math.nextafter(math.exp(log_delta) * (1 - 4 * UNIT), -1.0), 0.0)
 
 
 def epsilon_upper(schedule: Segment | Sequence[Segment], delta: float) -> float:
@@ -239,19 +259,20 @@ def epsilon_upper(schedule: Segment | Sequence[Segment], delta: float) -> float:
     """
     segments = normalise(schedule)
     require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "1e-5")
-    log_delta = math.log(delta) - 1e-12
-    if all(segment.sample_rate == 1 for segment in segments):
+    log_delta = math.log(delta) - exponent_slack(math.log(delta))
+    if is_full_batch(segments):
         return _gaussian_epsilon(shift_of(segments), log_delta)
     return epsilon_upper_both_ways(segments, log_delta)
 
 
 def _gaussian_epsilon(shift: float, log_delta: float) -> float:
-    low, high = 0.0, shift**2 / 2 + shift * math.sqrt(-2 * log_delta) + 1e-12
-    if gaussian_log_delta(0.0, shift=shift) <= log_delta:
+    def excess(epsilon: float) -> float:
+        return gaussian_log_delta_ends(epsilon, shift=shift)[1] - log_delta
+
+    if excess(0.0) <= 0:
         return 0.0
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (low, middle) if gaussian_log_delta(middle, shift=shift) <= log_delta else (middle, high)
-    return high
+    most = shift**2 / 2 + shift * math.sqrt(-2 * log_delta) + 1e-12  # P(S > ε) alone is below δ there
+    found = root(excess, 0.0, most, precision=1e-300)
+    while excess(found) > 0:
+        found *= 1 + 1e-14
+    return found

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx, log_ndtr, ndtri_exp
+from scipy.special import erf, erfcx, log_ndtr, ndtri_exp
 
+from remanence.bounds.engine.rounding import FUNCTION, exponent_slack
 from remanence.bounds.engine.schedule import Schedule, Segment
 
 Array = npt.NDArray[np.floating[Any]]
@@ -95,3 +96,38 @@ def gaussian_log_delta(epsilon: npt.ArrayLike, *, shift: float) -> Array:
         ratio = np.minimum(epsilon + log_ndtr(far) - log_ndtr(near), 0)
         bulk = log_ndtr(near) + log_complement(ratio)
     return np.where((near < 0) & (far < 0), tail, bulk)
+
+
+def gaussian_log_delta_ends(epsilon: float, *, shift: float) -> tuple[float, float]:
+    """Log δ(ε) of a Gaussian mechanism, certified from below and from above.
+
+    With x = ε/μ − μ/2 < 0: δ = (erf(−x/√2) + erf((x+μ)/√2))/2 − (e^ε − 1)·Φ(−x−μ), which does not cancel for small μ.
+    Else δ = φ(x)·(R(x) − R(x+μ)) with the Mills ratio R. Where those two cancel: R′(x) = x·R(x) − 1 rises, and lies
+    between −1/(1 + x²) and −1/(3 + x²) (the convergents x/(x²+1) < R < (x²+2)/(x³+3x)), so R(x) − R(x+μ) is between
+    μ/(3 + (x+μ)²) and μ·min(1/(1+x²), 1 − x·R(x)).
+
+    >>> low, high = gaussian_log_delta_ends(1.0, shift=1.0)
+    >>> round(math.exp(low), 9), round(math.exp(high), 9)
+    (0.126936738, 0.126936738)
+    """
+    size = epsilon / shift + shift / 2  # of the terms that x is the difference of
+    x, beyond, root = epsilon / shift - shift / 2, size, math.sqrt(0.5)
+    if x < 0:
+        risen = 0.5 * float(erf(-x * root) + erf(beyond * root))
+        log_far = float(log_ndtr(-beyond))
+        fallen = math.expm1(epsilon) * math.exp(log_far) if epsilon < 1 else math.exp(epsilon + log_far)
+        fallen -= 0.0 if epsilon < 1 else math.exp(log_far)
+        density = math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        slack = FUNCTION * (risen + fallen * (1 + epsilon + abs(log_far)) + density * size)
+        low, high = risen - fallen - slack, min(risen - fallen + slack, 1.0)
+        return (math.log(low) if low > 0 else -math.inf), math.log(high)
+    here, there = (math.sqrt(math.pi / 2) * float(erfcx(point * root)) for point in (x, beyond))
+    error = FUNCTION * (1 + size)
+    high = min(
+        here * (1 + error) - there * (1 - error),
+        shift * min(1 - x * here + error * (1 + x * here), 1 / (1 + x * x)) * (1 + error),
+    )
+    low = max(here * (1 - error) - there * (1 + error), shift / (3 + beyond * beyond) * (1 - error))
+    exponent = -x * x / 2 - 0.5 * math.log(2 * math.pi)
+    pad = exponent_slack(x * x, x * size, math.log(high))
+    return exponent + math.log(low) - pad, min(exponent + math.log(high) + pad, 0.0)

@@ -16,6 +16,7 @@ from remanence.bounds.engine.contour import estimate_log_delta
 from remanence.bounds.engine.cumulant import Moments, cumulants, moments, order_for_mean
 from remanence.bounds.engine.lattice import build_laws, starting_spacing
 from remanence.bounds.engine.law import Law
+from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import Schedule, total_steps
 
 _MOST_ROUNDS = 5
@@ -109,6 +110,40 @@ def log_delta_upper(
             break
         spacing *= 0.5
     return best
+
+
+def log_delta_lower(schedule: Schedule, epsilon: float, *, rtol: float = 1e-5) -> float:
+    """A certified lower bound on log δ(ε) when the target is taken out, about `rtol` below the truth.
+
+    δ(ε) ≥ μ(E) − e^ε·ν(E) for every event E; here E is a large summed rounded loss.
+
+    >>> from remanence.bounds.engine.schedule import Segment
+    >>> run = (Segment(0.987386, sample_rate=0.02, steps=1000),)
+    >>> round(math.exp(log_delta_lower(run, 4.0)) * 1e5, 3)
+    1.0
+    """
+    order, at = _tilt(schedule, epsilon, removing=True)
+    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+    laws = build_laws(
+        schedule,
+        ("null", "alternative"),
+        order=order,
+        at=at,
+        spacing=spacing,
+        log_mass=math.log(rtol) - 14,
+    ).by_name
+    null, alternative = laws["null"], laws["alternative"]
+    index = math.ceil((epsilon - null.first) / null.spacing)
+    if not 0 <= index < len(null.probabilities):
+        return -math.inf
+    present, absent = alternative.above(index, 1 - order).low, null.above(index, -order).high
+    log_present, log_absent = alternative.log_scale(index), null.log_scale(index) + epsilon
+    pad = exponent_slack(
+        alternative.log_total, null.log_total, (1 + abs(order)) * null.loss_at(index), epsilon
+    )
+    ratio = log_absent - log_present + 2 * pad
+    left = present - absent * math.exp(min(ratio, 700.0))
+    return log_present - pad + math.log(left) if left > 0 else -math.inf
 
 
 def _smallest_epsilon(profile: Profile, log_delta: float, start: float) -> float:

@@ -80,3 +80,8 @@ def total_steps(schedule: Schedule) -> int:
     7
     """
     return sum(segment.steps for segment in schedule)
+
+
+def is_full_batch(schedule: Schedule) -> bool:
+    """Whether every step uses every record, so that the run composes to one Gaussian mechanism."""
+    return all(segment.sample_rate == 1 for segment in schedule)

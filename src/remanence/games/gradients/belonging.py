@@ -1,12 +1,13 @@
 """Does an update belong to these weights? Identities that every gradient of a ReLU network meets, whatever the batch.
 
-A ReLU neuron is homogeneous: what comes in times its gradient equals what goes out times its gradient. For every hidden neuron j,
+A ReLU neuron is homogeneous: what comes in times its gradient equals what goes out times its gradient. For every
+hidden neuron j,
 
     Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
 
-and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends on the
-batch, its size, dropout, class weights, or a factor that multiplies the update. Noise, another network's update and
-new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
+and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends
+on the batch, its size, dropout, class weights, or a factor that multiplies the update. Noise, another network's
+update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
 it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
 """
 
@@ -20,14 +21,19 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.exceptions import MisfitError
 from remanence.games.gradients.verification import Rounding
 
 Layer = tuple[Tensor, Tensor | None]
 
-_ROUNDINGS = 4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
+_ROUNDINGS = (
+    4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
+)
 _ONCE = 0.75  # the same for half precision, in which only what is sent is rounded
 _HALF = 1e-4  # precisions above are half precision
-_FOREIGN = 0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
+_FOREIGN = (
+    0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
+)
 
 
 @final
@@ -56,7 +62,8 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
     kinds = [kind for kind in (kind.where_there_is_any() for kind in kinds) if len(kind.off)]
     if not kinds:
         return Belonging(0.0, 0.0, 0.0)
-    # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at the precision.
+    # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
+    # the precision.
     allowed = (_ONCE if rounding.relative > _HALF else _ROUNDINGS) * rounding.relative
     allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
     slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
@@ -69,6 +76,25 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
     if plain > allowed and decayed < plain / 4:
         return Belonging(decayed, allowed, decay)
     return Belonging(plain, allowed, 0.0)
+
+
+def misfit(fit: Belonging, source: str) -> MisfitError:
+    """What does not fit, and what the update may be instead."""
+    if fit.is_foreign:
+        return MisfitError(
+            f"This is no gradient of this network at these weights: {source}.",
+            needs="an update that was made from these weights: the gradient of every ReLU neuron then balances",
+            got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
+            hint="--weights for the weights before the round; --local-steps if the client took many; what an "
+            "update with noise gives away at most, `remanence bound` tells",
+        )
+    return MisfitError(
+        f"This is not one step from these weights: {source}.",
+        needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
+        got=f"neurons that are off balance by {fit.misfit:.2g}",
+        hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
+        "rounds; --weights if the weights are not those before the round",
+    )
 
 
 def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> list[Layer]:

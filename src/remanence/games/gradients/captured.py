@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -12,23 +12,29 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Baseline, Uninformed
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import InputError
+from remanence.exceptions import InputError, MisfitError
+from remanence.games.gradients.belonging import belonging, misfit
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import prove
-from remanence.games.gradients.verification import Proof, Proposal, Rounding
+from remanence.games.gradients.verification import Layer, Proof, Proposal, Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import ONE_RELEASE
-from remanence.rounds import Rounds, stream
+from remanence.protocol import AnyGame, Unit, Work
+from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.outcome import Outcome
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Comparison, Criterion, Reduction
+
+Reconstruct = Callable[[Gradient], Reconstruction]
 
 
 @final
 @dataclass(frozen=True)
-class Captured:
+class Captured(AnyGame):
     """One or more captured gradients. Every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
@@ -38,16 +44,18 @@ class Captured:
     gradients with the entries of every tensor shuffled.
     """
 
-    mechanism: SharedGradient
+    mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
     gradients: Gradient
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
     rounding: Rounding | None = None  # of the gradients' numbers; left out, the mechanism's precision
-    training: LocalTraining = LocalTraining()
+    training: LocalTraining = field(default_factory=LocalTraining)
     bounds: tuple[Bound, ...] = ()
+    default_trials: int = field(init=False, repr=False)  # every gradient
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "default_trials", len(self.gradients))
         if self.batches is not None and len(self.batches) != len(self.gradients):
             raise InputError(
                 "Batches and gradients do not belong together.",
@@ -61,12 +69,36 @@ class Captured:
         """The adversary knows the network and nothing else."""
         return Knowledge(self.mechanism, Uninformed(), None)
 
-    @property
-    def default_trials(self) -> int:
-        """Every gradient."""
-        return len(self.gradients)
+    def fits(self) -> None:
+        """The gradients are numbers, and were made from these weights."""
+        if self.gradients.not_finite().any():
+            raise MisfitError(
+                "This is no gradient that could be trained with.",
+                needs="finite numbers",
+                got="NaN or infinite ones",
+                hint="check how it was captured and stored",
+            )
+        if self.training.is_plain:
+            head, updates = self._updates(self.gradients)
+            for number, one in enumerate(updates):
+                fit = belonging(head, one, self._rounding)
+                if not fit.is_one_step:
+                    raise misfit(fit, f"update {number}")
 
-    def guess(self) -> Baseline:
+    @property
+    def _rounding(self) -> Rounding:
+        return self.rounding or Rounding(self.mechanism.precision)
+
+    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
+        """The dense layers, and each update of them."""
+        head = dense_head(self.mechanism.module).to(next(iter(gradients.tensors.values())).device)
+        layers = head.layers_of(gradients.tensors)
+        return head, [
+            [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
+            for index in range(len(gradients))
+        ]
+
+    def baseline(self, chances: int = 1) -> Baseline:
         """Nothing: there is nothing to guess from."""
         return Uninformed().baseline(self.criterion)
 
@@ -83,54 +115,59 @@ class Captured:
         batches = None if self.batches is None else [batch.to(device) for batch in self.batches]
         return replace(self, gradients=self.gradients.to(device), batches=batches)
 
-    def rounds(self, attack: Attack, *, trials: int, seed: int, device: torch.device | str = "cpu") -> Rounds:
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The samples share their gradients."""
+        return (ONE_RELEASE,)
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All gradients together: a control needs them all, and they are few."""
+        count = min(trials, len(self.gradients))
+        return Work(count, count, (replace(self, bounds=()),))
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> tuple[Attack, Reconstruct]:
+        """The attack, ready for any gradient of this network."""
+        return attack, attack.prepare_on(run, self.knowledge, draws.stream("attack"))
+
+    def trials(self, prepared: tuple[Attack, Reconstruct], draws: Draws, unit: Unit) -> Outcome:
         """Attack every gradient, and a shuffled copy of each."""
-        attack.check(self.knowledge)
-        reconstruct = attack.prepare(self.knowledge, stream(seed, "attack", device))
-        gradients = self.gradients.take(slice(0, trials))
-        shuffled = _shuffled(gradients, stream(seed, "control", device))
+        _, reconstruct = prepared
+        gradients = self.gradients.take(slice(0, unit.size))
+        shuffled = _shuffled(gradients, draws.stream("control"))
         guess, decoy = reconstruct(gradients), reconstruct(shuffled)
         proofs = self.proofs(guess, gradients)
         sizes = self._sizes(proofs)
-        main = self._judge(guess, proofs, sizes)
-        control = self._judge(decoy, self.proofs(decoy, shuffled), sizes)
-        owner = torch.repeat_interleave(torch.arange(len(proofs)), torch.tensor([size or 1 for size in sizes]))
+        owner = torch.repeat_interleave(
+            torch.arange(len(proofs)), torch.tensor([size or 1 for size in sizes])
+        )
+        first = torch.cat([torch.zeros(1, dtype=torch.bool), owner[1:] == owner[:-1]]).logical_not()
         numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
-        numbers |= {
-            "proven": torch.tensor([proof.count for proof in proofs]),
-            "proven_batch_size": torch.tensor([proof.batch_size or 0 for proof in proofs]),
-        }
-        layers = dense_head(self.mechanism.module).names
-        for index, name in enumerate(layers):
+        counts = torch.tensor([proof.count for proof in proofs])
+        numbers |= {"proven": counts, "proven_batch_size": torch.tensor([p.batch_size or 0 for p in proofs])}
+        for index, name in enumerate(dense_head(self.mechanism.module).names):
             numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
-        return Rounds(
-            main=main,
-            control=control,
-            baseline=self.guess(),
-            diagnostics={name: values[owner] for name, values in numbers.items()},
-            record=torch.arange(len(owner)),
-            caveats=(ONE_RELEASE,),
+        return Outcome(
+            main=self._judge(guess, proofs, sizes),
+            control=self._judge(decoy, self.proofs(decoy, shuffled), sizes),
+            numbers={name: values[owner] for name, values in numbers.items()},
+            proven=counts[owner].where(first, 0),  # once for each update
         )
 
     def proofs(self, guess: Reconstruction, gradients: Gradient) -> list[Proof]:
         """What recomputation says about each update and what was proposed for it."""
-        head = dense_head(self.mechanism.module).to(gradients.tensors[next(iter(gradients.tensors))].device)
-        layers = head.layers_of(gradients.tensors)
-        rounding = self.rounding or Rounding(self.mechanism.precision)
-        found = []
-        for index in range(len(gradients)):
-            one = [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
-            found.append(prove(head, one, _proposal(guess.records[index]), rounding, self.training))
-        return found
+        head, updates = self._updates(gradients)
+        return [
+            prove(head, one, _proposal(guess.records[index]), self._rounding, self.training)
+            for index, one in enumerate(updates)
+        ]
 
-    def _sizes(self, proofs: Sequence[Proof]) -> list[int | None]:
+    def _sizes(self, proofs: Sequence[Proof]) -> Sequence[int | None]:
         """How many samples are behind each gradient; None for all where one is not known."""
         if self.batches is not None:
             return [len(batch) for batch in self.batches][: len(proofs)]
-        known = [proof.batch_size or self.batch_size for proof in proofs]
-        return [max(size, proof.count) for size, proof in zip(known, proofs, strict=True) if size] if all(
-            known
-        ) else [None] * len(proofs)
+        sizes = [proof.batch_size or self.batch_size for proof in proofs]
+        if None in sizes:
+            return [None] * len(proofs)
+        return [max(size or 0, proof.count) for size, proof in zip(sizes, proofs, strict=True)]
 
     def _judge(
         self, guess: Reconstruction, proofs: Sequence[Proof], sizes: Sequence[int | None]

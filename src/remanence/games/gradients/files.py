@@ -138,19 +138,22 @@ def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a file holds weights close to the network's, where an update was expected: it is far too near to them."""
     apart = total = 0.0
     for name, parameter in model.named_parameters():
-        if parameter.ndim >= 2 and name in tensors:
-            apart += float((tensors[name].double() - parameter.double()).square().sum())
-            total += float(parameter.double().square().sum())
+        if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
+            own = parameter.detach().double()
+            apart += float((tensors[name].double() - own).square().sum())
+            total += float(own.square().sum())
     return total > 0 and apart < 0.25 * total
 
 
 def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
     """How coarse these numbers are; the coarsest tensor counts."""
-    return Rounding(max(torch.finfo(value.dtype).eps for value in tensors.values() if value.is_floating_point()))
+    return Rounding(
+        max(torch.finfo(value.dtype).eps for value in tensors.values() if value.is_floating_point())
+    )
 
 
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
-    """How coarse a difference of weights is: it was rounded on the scale of the weights, which are larger than a step."""
+    """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
     relative = rounding_of(weights).relative
     return Rounding(relative, relative / 2 * max(float(value.abs().max()) for value in weights.values()))
 

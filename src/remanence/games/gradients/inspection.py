@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -20,7 +20,7 @@ from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
-from remanence.games.gradients.belonging import belonging
+from remanence.games.gradients.belonging import belonging, misfit
 from remanence.games.gradients.captured import Captured
 from remanence.games.gradients.files import (
     check_gradient,
@@ -47,7 +47,7 @@ _EXACT = ("exclusive-neurons", "low-rank", "parallel-rows")
 class Declared:
     """What the owner says about the updates; what is left out is read off them, or unknown."""
 
-    training: LocalTraining = LocalTraining()
+    training: LocalTraining = field(default_factory=LocalTraining)
     batch_size: int | None = None
     weights: Path | None = None
     input_shape: tuple[int, ...] | None = None
@@ -70,7 +70,7 @@ class Subject:
     batch: Records | None  # what enters the head, for the owner's own batch
     exposure: Exposure | None
     rounding: Rounding  # of the gradients' numbers; the coarsest counts
-    declared: Declared = Declared()
+    declared: Declared = field(default_factory=Declared)
     notes: tuple[str, ...] = ()  # what was found out about the files
 
     @property
@@ -139,7 +139,7 @@ def _open_update(
         rounding = rounding_of_difference(weights)
         reading = _fitting(head, gradient, rounding, training)
     if reading is None:
-        raise _misfit(head, gradient, rounding, path)
+        raise misfit(belonging(head, head.layers_of(gradient), rounding), path.name)
     if reading.belonging.decay and training.is_plain:
         notes.append(
             f"A weight decay was found and taken out: {abs(reading.belonging.decay):.3g} times the weights."
@@ -167,29 +167,6 @@ def _fitting(
     if training.is_plain and not fit.is_one_step:
         return None
     return read_update(head, layers, rounding, training=training, search=False)
-
-
-def _misfit(
-    head: DenseHead, gradient: dict[str, Tensor], rounding: Rounding, path: Path
-) -> InputError:
-    """What does not fit, and what it may be."""
-    layers = head.layers_of(gradient)
-    fit = belonging(head, layers, rounding)
-    if fit.is_foreign:
-        return InputError(
-            f"This is no gradient of this network at these weights: {path.name}.",
-            needs="an update that was made from these weights; every ReLU neuron's gradient then balances",
-            got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
-            hint="--weights for the weights before the round; --local-steps if the client took many; for an "
-            "update with noise, `remanence bound` has the answer",
-        )
-    return InputError(
-        f"This is not one step from these weights: {path.name}.",
-        needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
-        got=f"neurons that are off balance by {fit.misfit:.2g}",
-        hint="--local-steps and --learning-rate if the client took several steps or has momentum from earlier rounds; "
-        "--weights if the weights are not those before the round",
-    )
 
 
 def audit_gradients(

@@ -43,13 +43,19 @@ class LocalTraining:
     def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
         """Old weights minus new ones over the learning rate, after all steps on the whole batch."""
         assert self.learning_rate is not None
-        start = [part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None]
+        start = [
+            part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None
+        ]
         now = [part.clone() for part in start]
         first, second = [torch.zeros_like(p) for p in now], [torch.zeros_like(p) for p in now]
         for step in range(1, self.steps + 1):
             moved = _with_parts(head, now)
             pairs = moved.gradients(records.inputs, records.labels, present=records.shares)
-            flat = [g for pair, b in zip(pairs, head.biases, strict=True) for g in (pair if b is not None else pair[:1])]
+            flat = [
+                g
+                for pair, b in zip(pairs, head.biases, strict=True)
+                for g in (pair if b is not None else pair[:1])
+            ]
             flat = [g + self.weight_decay * p for g, p in zip(flat, now, strict=True)]
             if self.optimizer == "adam":
                 first = [0.9 * m + 0.1 * g for m, g in zip(first, flat, strict=True)]
@@ -70,7 +76,9 @@ def _with_parts(head: DenseHead, parts: Sequence[Tensor]) -> DenseHead:
     """The same head with other weights."""
     each = iter(parts)
     pairs = [(next(each), None if bias is None else next(each)) for bias in head.biases]
-    return DenseHead(head.names, tuple(w for w, _ in pairs), tuple(b for _, b in pairs), head.is_whole_network)
+    return DenseHead(
+        head.names, tuple(w for w, _ in pairs), tuple(b for _, b in pairs), head.is_whole_network
+    )
 
 
 def explains(
@@ -87,7 +95,9 @@ def explains(
     left, fine = [], True
     for (weight, _), (found, _) in zip(layers, made, strict=True):
         share = (weight - found).norm() / weight.norm().clamp(min=1e-300)
-        coarse = rounding.relative + rounding.absolute * weight.numel() ** 0.5 / float(weight.norm().clamp(min=1e-300))
+        coarse = rounding.relative + rounding.absolute * weight.numel() ** 0.5 / float(
+            weight.norm().clamp(min=1e-300)
+        )
         fine &= bool(share <= _ROUNDINGS * training.steps * coarse) and bool(share < 1e-2)
         left.append(share)
     return fine, torch.stack(left)

@@ -51,33 +51,42 @@ def read_update(
             return Reading(fit, nothing)
         one = without_decay(head, one, fit.decay) if fit.decay else one
     best = Reading(fit, nothing)
-    for sign in (1, -1):
-        turned: list[Layer] = [(sign * weight, None if bias is None else sign * bias) for weight, bias in one]
-        for records in _proposals(head, turned, rounding, training, search=search):
-            proof = prove(head, turned, records, rounding, training, scale_is_known=sign == 1)
-            if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):
-                best = Reading(fit, proof, sign)
-            if best.proof.explains_all:
-                return best
-        if best.proof.count:
-            break
+    for look in (_quickly, _by_search)[: 1 + search]:
+        for sign in (1, -1):
+            if best.proof.count and sign != best.sign:
+                continue
+            turned: list[Layer] = [(sign * w, None if b is None else sign * b) for w, b in one]
+            for records in look(head, turned, rounding, training):
+                proof = prove(head, turned, records, rounding, training, scale_is_known=sign == 1)
+                if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):
+                    best = Reading(fit, proof, sign)
+                if best.proof.explains_all:
+                    return best
     return best
 
 
-def _proposals(
-    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining, *, search: bool
+def _quickly(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
 ) -> Iterator[Proposal]:
-    """What the exact attacks name, the quickest first."""
-    batched: Layers = [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
+    """What the attacks name that take no search."""
     precision = min(rounding.of_largest(one[0][0]), 0.1)
     if training.is_plain:
-        yield proposed(reconstruct_at_any_scale(head, batched, precision=precision))
-        if search:
-            yield proposed(reconstruct_low_rank(head, batched, precision=precision))
+        yield proposed(reconstruct_at_any_scale(head, _batched(one), precision=precision))
     inputs, labels = parallel_rows(head, one, precision)
     yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
-    if search and not training.is_plain:
-        yield proposed(unmixed(head, batched, precision=precision))
+
+
+def _by_search(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+) -> Iterator[Proposal]:
+    """What the sparse directions of the gradient give."""
+    precision = min(rounding.of_largest(one[0][0]), 0.1)
+    attack = reconstruct_low_rank if training.is_plain else unmixed
+    yield proposed(attack(head, _batched(one), precision=precision))
+
+
+def _batched(one: list[Layer]) -> Layers:
+    return [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
 
 
 def prove(

@@ -4,15 +4,16 @@ An attack proposes records and their shares; nothing that it says about itself c
 record has a part in is recomputed in double precision, and held against what was sent, within a tolerance that follows
 the rounding errors of the numbers in which it was computed through the network. There are two ways to a proof:
 
-- *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose part
-  stands out of the rounding error is proven, and their number is proven too.
+- *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose
+  part stands out of the rounding error is proven, and their number is proven too.
 - *Some of its neurons*: the rest of the batch is unknown, but there are neurons of the first layer whose rows and
   columns the proposed records explain to the last digit. A stranger must not be able to pass for that: the chance that
   noise, or a mixture of several records, meets the same checks is bounded, and must be below one in a million.
 
-For mixtures: samples that share their active neurons and have parallel loss vectors look like one sample in between, with the
-sum of their shares. With two classes all loss vectors are parallel; with more, they must differ by much more than
-the tolerance. What remains as evidence then is a share that is one over a whole number, where the scale of the update is known.
+For mixtures: samples that share their active neurons and have parallel loss vectors look like one sample in
+between, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
+by much more than the tolerance. What remains as evidence then is a share that is one over a whole number, where the
+scale of the update is known.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NO_BETTER = 0.1  # a record that is known to a tenth only is not called recover
 @final
 @dataclass(frozen=True)
 class Rounding:
-    """How coarse the numbers of an update are: relative to each of them, and, for a difference of weights, on their scale."""
+    """How coarse an update's numbers are: relative to each; for a difference of weights, on the weights' scale too."""
 
     relative: float  # 1.2e-7 for float32
     absolute: float = 0.0
@@ -171,11 +172,13 @@ class _Recomputed:
     ) -> _Recomputed:
         values, logits = head.forward(proposal.inputs)
         deltas = head.backward(values, head.loss_vectors(logits, proposal.labels))
-        value_errors, delta_errors = _rounding(head, values, logits, deltas, rounding.relative)
+        off = rounding.relative * proposal.inputs.abs()
+        if rounding.absolute:  # inputs were solved for from rows with these errors
+            inverse = torch.linalg.pinv((deltas[0] * proposal.shares.unsqueeze(-1)).mT)  # (records, neurons)
+            off = off + rounding.absolute * inverse.norm(dim=-1, keepdim=True)
+        value_errors, delta_errors = _rounding(head, values, logits, deltas, off, rounding.relative)
         sizes = torch.stack([weight.norm() for weight, _ in layers])
-        return cls(
-            head, layers, proposal, rounding, values, deltas, value_errors, delta_errors, sizes
-        )
+        return cls(head, layers, proposal, rounding, values, deltas, value_errors, delta_errors, sizes)
 
     @property
     def precision(self) -> float:
@@ -255,8 +258,8 @@ class _Recomputed:
     def errors(self, *, is_whole: bool) -> Tensor:
         """How far each input may be from the truth, relatively.
 
-        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and their
-        rounding, comes back in the inputs, the more the less the records' derivatives differ.
+        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
+        their rounding, comes back in the inputs, the more the less the records' derivatives differ.
         """
         rest, ratio = self.left(0)[0], self._worst()
         rows = ~self.undecided(0) if is_whole else self._support(ratio).any(0)
@@ -308,7 +311,7 @@ class _Recomputed:
         return (rows > 0) & enough
 
     def _bits_of_whole_sizes(self, tolerance: Tensor) -> Tensor:
-        """What a share that is one over a whole number proves: little where the tolerance is as wide as their distance."""
+        """What a share that is one over a whole number proves: little where the tolerance is as wide."""
         size = 1 / self.proposal.shares
         off = (size - size.round()).abs()
         room = (2 * tolerance * size).clamp(min=1e-15)
@@ -331,14 +334,17 @@ class _Recomputed:
     def distinct(self) -> int | None:
         """How many records there are, if all have the same share; class weights have one for each label."""
         shares, labels = self.proposal.shares, self.proposal.labels
-        groups = [shares] if _equal(shares, self.precision) else [shares[labels == y] for y in labels.unique()]
+        groups = (
+            [shares] if _equal(shares, self.precision) else [shares[labels == y] for y in labels.unique()]
+        )
         return len(shares) if all(_equal(group, self.precision) for group in groups) else None
 
 
 def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
     """How far apart loss vectors of one label lie, as the derivatives that they put into the columns: a median.
 
-    Inputs are taken from all rows of the first layer; where neurons are shared these are mixtures, which lie closer together.
+    Inputs are taken from all rows of the first layer; where neurons are shared these are mixtures, which lie closer
+    together.
     """
     weight, bias = first
     points = inputs
@@ -365,10 +371,15 @@ def _equal(shares: Tensor, precision: float) -> bool:
 
 
 def _rounding(
-    head: DenseHead, values: Sequence[Tensor], logits: Tensor, deltas: Sequence[Tensor], precision: float
+    head: DenseHead,
+    values: Sequence[Tensor],
+    logits: Tensor,
+    deltas: Sequence[Tensor],
+    inputs_off: Tensor,
+    precision: float,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A running error analysis: what rounding at this precision may do to each value and each derivative."""
-    off = [precision * values[0].abs()]
+    """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
+    off = [inputs_off]
     for weight, value, after in zip(head.weights, values, [*values[1:], logits], strict=True):
         # Errors of many terms are independent: their squares add up, not their sizes.
         spread = (off[-1].square() @ weight.square().mT).sqrt()
@@ -377,9 +388,7 @@ def _rounding(
     chances = logits.softmax(-1)
     slope = off.pop()
     back = [chances * (1 - chances) * slope + precision * chances + precision * deltas[-1].abs()]
-    for weight, value, delta in zip(
-        head.weights[:0:-1], values[:0:-1], list(deltas)[-2::-1], strict=True
-    ):
+    for weight, value, delta in zip(head.weights[:0:-1], values[:0:-1], list(deltas)[-2::-1], strict=True):
         source = list(deltas)[len(deltas) - len(back)]
         spread = ((back[-1].square() + (precision * source).square()) @ weight.square()).sqrt()
         back.append((spread + precision * delta.abs()) * (value > 0))

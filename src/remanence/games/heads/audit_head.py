@@ -19,14 +19,13 @@ from remanence.game import Game
 from remanence.games.heads.ceiling import head_ceiling
 from remanence.games.heads.released_head import (
     HeadWeights,
-    KeptAttack,
     expose_head,
     read_head,
     require_one_guess,
 )
 from remanence.mechanisms.heads.transfer_head import TransferHead, embed
 from remanence.results.verdict import Policy
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
 
 _CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
@@ -106,14 +105,14 @@ def audit_head(
         largest = min(8, *(size for size, _ in game.prior.sizes))
         sizes = infer_class_sizes(seen, recipe, game.prior.records, generator, largest=largest)[0]
         game = replace(game, prior=replace(game.prior, counts=tuple(sizes.tolist())))
-    chosen = [KeptAttack(attack) for attack in ([Reconstructor()] if attacks is None else attacks)]
+    chosen = [Reconstructor()] if attacks is None else list(attacks)
     if limit is None:
-        guess = game.guess().lower
+        guess = game.baseline().lower
         limit = guess + 0.1 * (1 - guess)
     result = audit(game, chosen, policy=Policy(limit), trials=trials, seed=seed, device=device, target=target)
     if head is None:
         return result
-    return expose_head(result, game.to(device), own.to(device), head, chosen, seed)
+    return expose_head(result, game.to(device), own.to(device), head, seed)
 
 
 def _check_kinds(backbone_or_features: object, recipe: object, prior: object, error: object) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError  # the error alone: files are read with weights_only
@@ -16,18 +16,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.attack import Attack
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.auditing import AuditResult
 from remanence.data.records import Records
-from remanence.data.releases import Release, Weights
+from remanence.data.releases import Weights
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.protocol import Prepared
 from remanence.results.caveats import RELEASED_HEAD_UNLIKE_RECIPE
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 from remanence.scoring.rates import SuccessRate
 
 _RETRAINED = 50  # heads that the released one is compared with
@@ -105,32 +104,6 @@ class PictureExposure:
             f"{within}, and {close}, too few to tell ({chance}): "
             f"{self.public_needed} are needed, {times} times as many"
         )
-
-
-@dataclass(frozen=True)
-class KeptAttack(Attack[Release]):
-    """Another attack that remembers what it prepared, so that one head more costs nothing."""
-
-    attack: Attack
-    prepared: list[Callable[[Release], Reconstruction]] = field(
-        default_factory=list, compare=False, repr=False
-    )
-
-    @property
-    def info(self) -> AttackInfo:  # type: ignore[override]
-        """The other attack's."""
-        return self.attack.info
-
-    def check(self, knowledge: Knowledge) -> None:
-        """As the other attack does."""
-        self.attack.check(knowledge)
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Release], Reconstruction]:
-        """Prepare it, and remember."""
-        self.prepared.append(self.attack.prepare(knowledge, generator))
-        return self.prepared[-1]
 
 
 def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weights:
@@ -220,15 +193,12 @@ def _no_picture_of_each_class(got: str) -> InputError:
     )
 
 
-def expose_head(
-    result: AuditResult, game: Game, own: Records, head: Weights, attacks: list[KeptAttack], seed: int
-) -> AuditResult:
+def expose_head(result: AuditResult, game: Game, own: Records, head: Weights, seed: int) -> AuditResult:
     """The result with what came back out of this very head, by the attack that did best on heads like it."""
-    attack = next(each for each in attacks if each.info.name == result.strongest.attack)
     device = own.features.device
-    if not attack.prepared:  # the trials were taken from an earlier run
-        attack.prepare(game.knowledge, stream(seed, "attack", device))
-    guesses = attack.prepared[-1](head.to(device)).records[0]  # (classes,)
+    assert result.strongest.prepare is not None
+    prepared: Prepared = result.strongest.prepare()
+    guesses = prepared.reconstruct(head.to(device)).records[0]  # (classes,)
     assert game.strangers is not None
     public = game.strangers.records  # type: ignore[attr-defined]
     if len(guesses) != len(game.prior.classes):  # type: ignore[attr-defined]

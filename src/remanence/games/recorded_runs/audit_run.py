@@ -26,8 +26,8 @@ from remanence.games.recorded_runs.recording import Recording
 from remanence.references import BESAG_1989, MAHLOUJIFAR_2024, REMANENCE
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy, decide
-from remanence.rounds import stream
 from remanence.scale.progress import track
+from remanence.scale.seeds import stream
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 ATTACK = "one-run-canaries"
@@ -133,9 +133,7 @@ def audit_run(
     return AuditResult(
         target=target or str(folder),
         seed=seed,
-        verdict=decide(
-            [evidence.main], min((b.success for b in proven), default=None), policy, rejected=rejected
-        ),
+        verdict=decide([evidence], proven, policy),
         policy=policy,
         threat_model=_threat_model(run, described),
         subject={"sha256": {"canaries": described["sha256"], **_hashes(run.recording)}},

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
-from remanence.rounds import stream
+from remanence.scale.seeds import stream
 
 MOST_CANDIDATES = 2000  # finding them solves one system of this size in every step
 

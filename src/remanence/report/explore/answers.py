@@ -14,7 +14,7 @@ from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.frontier import evenly, frontier
 from remanence.exceptions import InputError
-from remanence.report.frequencies import sentence, times
+from remanence.report.frequencies import ceiling, frequency, sentence
 from remanence.report.tables import upwards
 
 Json = dict[str, Any]
@@ -73,13 +73,19 @@ class Question:
 
     @property
     def run(self) -> Segment:
-        """The training that is asked about."""
-        noise = self.noise_multiplier
-        if noise is None:
-            assert self.epsilon is not None
-            settings = {"delta": self.delta, "sample_rate": self.sample_rate, "steps": self.steps}
-            noise = noise_for_epsilon(self.epsilon, **settings)
-        return Segment(noise, self.sample_rate, self.steps)
+        """The training that is asked about; with a budget, the riskiest that keeps it."""
+        return Segment(self._noise(enough=False), self.sample_rate, self.steps)
+
+    @property
+    def noise(self) -> float:
+        """The noise that was given, or that is certainly enough for the budget."""
+        return self._noise(enough=True)
+
+    def _noise(self, *, enough: bool) -> float:
+        if self.noise_multiplier is not None or self.epsilon is None:
+            return self.noise_multiplier or 0.0
+        settings = {"delta": self.delta, "sample_rate": self.sample_rate, "steps": self.steps}
+        return noise_for_epsilon(self.epsilon, **settings, enough=enough)
 
     @property
     def command(self) -> str:
@@ -97,7 +103,7 @@ class Question:
         noise, names = f"{self.noise_multiplier!r}", "bounds"
         training = f"sample_rate={self.sample_rate!r}, steps={self.steps}"
         if self.epsilon is not None:
-            noise = f"noise_for_epsilon({self.epsilon!r}, delta={self.delta!r}, {training})"
+            noise = f"noise_for_epsilon({self.epsilon!r}, delta={self.delta!r}, {training}, enough=False)"
             names = "bounds, noise_for_epsilon"
         call = f"bounds.dpsgd(1 / {self.candidates}, noise_multiplier={noise}, {training})"
         return f"from remanence import {names}; print({call}.success)"
@@ -137,12 +143,12 @@ def estimate(question: Question) -> Json:
         )
     run = Segment(noise, question.sample_rate, question.steps)
     log_success = _estimated(run, question.log_baseline)
-    return {"most": times(log_success, up=True), **_dots(question, log_success)}
+    return {"most": frequency(log_success, up=True), **_dots(question, log_success)}
 
 
 def answer(question: Question) -> Json:
     """The certified ceiling with its sentence, the other methods beside it, and the same as a command."""
-    run, log_baseline = question.run, question.log_baseline
+    run, noise, log_baseline = question.run, question.noise, question.log_baseline
     found = {
         "certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run]),
         "Rényi": bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run]),
@@ -154,11 +160,11 @@ def answer(question: Question) -> Json:
     best = found["certified"]
     return {
         "sentence": sentence(best, question.candidates, whole_run=True),
-        "guess": times(log_baseline),
-        "most": times(best.log_success, up=True),
+        "guess": frequency(log_baseline),
+        "most": ceiling(best),
         **_dots(question, best.log_success),
-        "noise_multiplier": run.noise_multiplier,
-        "noise": upwards(run.noise_multiplier, 6),
+        "noise_multiplier": noise,
+        "noise": upwards(noise, 6),
         "methods": [_method(name, bound) for name, bound in found.items()],
         "assumptions": list(best.assumptions),
         "command": question.command,
@@ -216,4 +222,4 @@ def _dots(question: Question, log_success: float) -> Json:
 
 
 def _method(name: str, bound: Bound) -> Json:
-    return {"name": name, "most": times(bound.log_success, up=True), "reference": bound.reference.short}
+    return {"name": name, "most": ceiling(bound), "reference": bound.reference.short}

@@ -120,7 +120,7 @@ function moved() {
   if (grid) return answerFromGrid();
   run(ask("estimate").then((found) => {
     showDots(found.dots);
-    if ($("sentence").classList.contains("stale")) $("sentence").textContent = `About ${found.most} times in 1000 …`;
+    if ($("sentence").classList.contains("stale")) $("sentence").textContent = `About ${found.most} …`;
   }));
   resting = setTimeout(() => run(answerAll()), 150);
 }

@@ -1,0 +1,1 @@
+"""What an adversary does with a language model: let it go on, and search the completions of a template."""

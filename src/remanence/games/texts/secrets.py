@@ -1,0 +1,235 @@
+"""Which parts of a file of texts are secrets, and what stands before them.
+
+A line is JSON: {"prefix": ..., "secret": ...}, {"text": ..., "secret": ...}, {"text": ..., "spans": [[from, to], ...]},
+or {"text": ...} (or a string) together with a rule that finds the secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from remanence.checks import whole
+from remanence.exceptions import InputError
+from remanence.mechanisms.language_model import LanguageModel
+
+_LONGEST_LINE = 10_000_000  # characters: a file that is no list of texts would fill the memory
+
+
+@final
+@dataclass(frozen=True)
+class Secret:
+    """The tokens that must come out after those of the prompt, and where they stand in the file."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    line: int  # from 1
+    part: int = 1  # which secret of the line
+
+
+Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]
+
+
+@final
+@dataclass(frozen=True)
+class Numbers:
+    """Every number of at least so many digits is a secret; the text before it is the prefix.
+
+    >>> [match.group() for match in Numbers(4).found("Room 12, code 482913, 2024-05")]
+    ['482913', '2024']
+    """
+
+    digits: int = 4
+
+    def __post_init__(self) -> None:
+        whole("digits", self.digits)
+
+    def found(self, text: str) -> Iterator[re.Match[str]]:
+        """Where they are."""
+        return re.finditer(rf"\d{{{self.digits},}}", text)
+
+    def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
+        """The secrets of one text."""
+        return _of_spans(model, text, [match.span() for match in self.found(text)], line)
+
+
+@final
+@dataclass(frozen=True)
+class Names:
+    """Every occurrence of a name that was given is a secret; the text before it is the prefix."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise InputError(
+                "There are no names to look for.",
+                needs="at least one, none of them empty",
+                got=repr(list(self.names)),
+                hint="Names(('Ada Example',))",
+            )
+
+    def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
+        """The secrets of one text."""
+        pattern = "|".join(re.escape(name) for name in sorted(self.names, key=len, reverse=True))
+        return _of_spans(model, text, [match.span() for match in re.finditer(pattern, text)], line)
+
+
+@final
+@dataclass(frozen=True)
+class Windows:
+    """Every window of a text: so many tokens are known, and so many after them are to come out."""
+
+    prefix: int = 50
+    continuation: int = 50
+    stride: int = 50
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole(name, value)
+
+    def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
+        """The secrets of one text; a text that is shorter than a window has none."""
+        tokens = model.tokens(text)
+        last = len(tokens) - self.prefix - self.continuation
+        for part, first in enumerate(range(0, last + 1, self.stride), 1):
+            middle = first + self.prefix
+            window = tuple(tokens[first:middle]), tuple(tokens[middle : middle + self.continuation])
+            yield Secret(*window, line, part)
+
+
+def split(model: LanguageModel, text: str, start: int, stop: int, line: int = 1, part: int = 1) -> Secret:
+    """The tokens of `text[start:stop]` as they are in the whole text, and those before them.
+
+    Training saw the text as a whole, so that its own tokens are asked for: the first that holds a character of the
+    secret, and all up to its last. That token may begin before the secret, usually with a space.
+    """
+    tokens = model.tokens(text[:stop])
+    low, high = 0, len(tokens)  # the most tokens that are wholly before the secret
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(model.decode(tokens[:middle])) <= start else (low, middle - 1)
+    prompt, secret = tokens[:low], tokens[low:]
+    if not prompt and model.start is not None:
+        prompt = [model.start]
+    if not prompt or not secret:
+        raise InputError(
+            f"Line {line} has nothing before its secret." if not prompt else f"Line {line} has no secret.",
+            needs="a prefix that the adversary knows and a secret after it, at least a token each",
+            got=f"{len(prompt)} tokens before it, {len(secret)} in it",
+            hint="give every record a few words before the secret",
+        )
+    return Secret(tuple(prompt), tuple(secret), line, part)
+
+
+def read_texts(
+    path: str | Path, model: LanguageModel, *, find: Finder | None = None, prefix_tokens: int | None = None
+) -> list[Secret]:
+    """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last so many of each prefix."""
+    path = Path(path)
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = read_records(_lines(file, path), model, find=find, prefix_tokens=prefix_tokens)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            "The texts cannot be read.",
+            needs="a text file in UTF-8",
+            got=f"{path}: {error}",
+            hint="train.jsonl",
+        ) from None
+    return found
+
+
+def read_records(
+    records: Iterator[Any] | Sequence[Any],
+    model: LanguageModel,
+    *,
+    find: Finder | None = None,
+    prefix_tokens: int | None = None,
+) -> list[Secret]:
+    """The secrets of records as `read_texts` finds them in a file: dictionaries or strings."""
+    if prefix_tokens is not None:
+        whole("prefix_tokens", prefix_tokens)
+    found, lines = [], 0
+    for lines, record in enumerate(records, 1):
+        for secret in _of_record(model, record, find, lines):
+            prompt = secret.prompt if prefix_tokens is None else secret.prompt[-prefix_tokens:]
+            length = len(prompt) + len(secret.tokens)
+            if length > model.context:
+                raise InputError(
+                    f"Line {lines} is longer than the model can see.",
+                    needs=f"at most {model.context} tokens, prefix and secret together",
+                    got=f"{len(prompt)} and {len(secret.tokens)}",
+                    hint="--prefix-tokens 50 keeps the end of each prefix; --windows cuts long texts",
+                )
+            found.append(Secret(prompt, secret.tokens, secret.line, secret.part))
+    if not found:
+        raise InputError(
+            "There is no secret to look for.",
+            needs="at least one record with a secret in it",
+            got="an empty file" if lines == 0 else f"{lines} texts in which the rule finds none",
+            hint='{"prefix": "The code of Ada is", "secret": " 482913"}, or --numbers, --names or --windows',
+        )
+    return found
+
+
+def _lines(file: Iterator[str], path: Path) -> Iterator[Any]:
+    for number, line in enumerate(file, 1):
+        try:
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"{len(line)} characters in one line")
+            yield json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"Line {number} of {path.name} is not a record.",
+                needs="one JSON object or string in each line, and no empty line",
+                got=str(error)[:200],
+                hint='{"prefix": "The code of Ada is", "secret": " 482913"}',
+            ) from None
+
+
+def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int) -> Iterator[Secret]:
+    """The secrets of one record, by what it says itself or by the rule."""
+    fields = {"text": record} if isinstance(record, str) else record
+    if not isinstance(fields, dict):
+        raise _unclear(line, f"a {type(record).__name__}")
+    text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
+    if isinstance(prefix, str) and isinstance(secret, str):
+        return iter([split(model, prefix + secret, len(prefix), len(prefix) + len(secret), line)])
+    if isinstance(text, str) and isinstance(secret, str) and secret:
+        start = text.rfind(secret)
+        if start < 0:
+            raise _unclear(line, "a secret that is not in its text")
+        return iter([split(model, text, start, start + len(secret), line)])
+    if isinstance(text, str) and spans is not None:
+        if not (isinstance(spans, list) and all(_is_span(span, len(text)) for span in spans)):
+            raise _unclear(line, "spans that are not places in its text")
+        return _of_spans(model, text, [(first, last) for first, last in spans], line)
+    if isinstance(text, str) and find is not None:
+        return find(model, text, line)
+    raise _unclear(line, f"fields {', '.join(sorted(map(str, fields))) or 'none'}")
+
+
+def _is_span(span: Any, length: int) -> bool:
+    whole_numbers = isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)
+    return whole_numbers and 0 <= span[0] < span[1] <= length
+
+
+def _of_spans(
+    model: LanguageModel, text: str, spans: Sequence[tuple[int, int]], line: int
+) -> Iterator[Secret]:
+    for part, (start, stop) in enumerate(spans, 1):
+        yield split(model, text, start, stop, line, part)
+
+
+def _unclear(line: int, got: str) -> InputError:
+    return InputError(
+        f"Line {line} does not say what its secret is.",
+        needs="prefix and secret; text and secret; text and spans; or a text and a rule",
+        got=got,
+        hint="--numbers 4, --names names.txt or --windows 50 find the secrets of plain texts",
+    )

@@ -1,0 +1,90 @@
+"""A causal language model as an audit sees it: token ids in, logits out, and the way between text and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from remanence.exceptions import InputError
+
+Read = Callable[[Tensor], Tensor]  # ids (batch, length) → logits (batch, length, vocabulary)
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Anything that continues text.
+
+    `logits` maps ids `(batch, length)` to logits `(batch, length, vocabulary)`; those at a place depend on the ids up
+    to it alone. `remember`, where there is one, reads a start `(length,)` once and returns the function that reads on
+    from there. `start` is the token that a text without a prefix begins with.
+    """
+
+    name: str
+    logits: Read
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+    vocabulary: int
+    context: int  # the most tokens that it can see
+    start: int | None = None
+    remember: Callable[[Tensor], Read] | None = None
+    device: torch.device | str = "cpu"
+    sha256: str = ""  # of its weights, where they are known
+
+    def after(self, start: Tensor) -> Read:
+        """The logits of what follows a start `(length,)`, which is read once if the model can remember."""
+        if len(start) == 0:
+            return self.logits
+        if self.remember is not None:
+            return self.remember(start)
+        return partial(self._read_again, start)
+
+    def _read_again(self, start: Tensor, ids: Tensor) -> Tensor:
+        return self.logits(torch.cat([start.expand(len(ids), -1), ids], 1))[:, len(start) :]
+
+    def tokens(self, text: str) -> list[int]:
+        """A text's tokens; refuses those that the model has no logits for."""
+        ids = self.encode(text)
+        strange = [token for token in ids if not 0 <= token < self.vocabulary]
+        if strange:
+            raise InputError(
+                "The tokenizer does not fit the model.",
+                needs=f"tokens from 0 to {self.vocabulary - 1}, as many as {self.name} has logits for",
+                got=f"token {strange[0]}",
+                hint="the tokenizer that the model was trained with; it lies in the same folder",
+            )
+        return ids
+
+    @torch.no_grad()
+    def require_causal(self) -> None:
+        """Refuse what is no causal language model: a token's logits must not change with the tokens after it."""
+        length = min(6, self.context)
+        ids = torch.arange(length, device=self.device)[None] % self.vocabulary
+        other = ids.clone()
+        other[0, -1] = (other[0, -1] + 1) % self.vocabulary
+        before, after = self.logits(ids), self.logits(other)
+        if before.shape != (1, length, self.vocabulary):
+            raise InputError(
+                f"{self.name} does not answer like a language model.",
+                needs=f"logits of shape {(1, length, self.vocabulary)} for {length} tokens",
+                got=str(tuple(before.shape)),
+                hint="a causal model, and vocabulary= as many tokens as it has logits for",
+            )
+        if not bool(before.isfinite().all()):
+            raise InputError(
+                f"{self.name} answers with NaN or infinite numbers.",
+                needs="finite logits",
+                got="others",
+                hint="weights of a training that did not diverge, in a precision that holds them",
+            )
+        off = (before - after)[:, :-1].abs().max() if length > 1 else torch.zeros(())
+        if float(off) > 1e-3 * float(before.abs().max()):
+            raise InputError(
+                f"{self.name} is not a causal model.",
+                needs="logits that depend on the tokens before them alone",
+                got=f"a change by {float(off):.2g} when a later token changes",
+                hint="a decoder (GPT, Llama, ...), not an encoder (BERT, ...)",
+            )

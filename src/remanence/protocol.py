@@ -1,0 +1,152 @@
+"""What every game answers, so that `play` and `audit` can ask it: the three questions of an audit.
+
+Does what was handed in belong together (`fits`)? What does recomputation support (`trials`, by the game's own
+criterion)? What would a stranger achieve (`baseline`, and the control within `trials`)?
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Baseline, Prior
+from remanence.attacks.attack import Attack, Reconstruction, attempt
+from remanence.bounds.bound import Bound
+from remanence.checks import whole
+from remanence.data.records import Records
+from remanence.data.releases import Release
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.results.caveats import Caveat
+from remanence.results.outcome import Outcome
+from remanence.scale.journal import Plan
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws, stream_seed
+from remanence.scoring.errors import Criterion
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """How many trials there are, how many are played at once, and what their outcomes depend on."""
+
+    total: int
+    at_once: int
+    depends_on: tuple[object, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Unit:
+    """Some of the trials, played together."""
+
+    number: int
+    size: int
+    records: Tensor | None = None  # (size,), which record each trial is about, where the game says
+    shows: bool = False  # whether reconstructions, which are data, may be kept
+
+    @classmethod
+    def of(cls, plan: Plan, number: int, records: Tensor | None, shows: bool) -> Unit:
+        """A unit of a plan; reconstructions are shown from the first one alone."""
+        size, first = plan.size(number), number * plan.at_once
+        chosen = None if records is None else records[first : first + size]
+        return cls(number, size, chosen, shows and number == 0)
+
+
+class AnyGame(ABC):
+    """A game: a frozen dataclass that says what is known, how trials are played, and what a guess achieves."""
+
+    mechanism: Mechanism[Release]  # the training that is audited
+    criterion: Criterion  # when a reconstruction counts
+    bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
+    default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
+
+    @property
+    @abstractmethod
+    def knowledge(self) -> Knowledge:
+        """All that the adversary has before the release."""
+
+    @abstractmethod
+    def trials(self, prepared: Any, draws: Draws, unit: Unit) -> Outcome:
+        """Play a unit of trials: it draws from its own streams, and its outcome depends on nothing else.
+
+        What counts as recovered is decided here, by comparison with the truth or by recomputing the release.
+        """
+
+    @abstractmethod
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What a guess without the release achieves, if it has so many chances."""
+
+    def fits(self) -> None:  # noqa: B027
+        """Raise `MisfitError` where what was handed in is not what it is declared to be."""
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> Any:
+        """All that the attack can do before the release; `trials` gets it back for every unit."""
+        return Prepared.of(attack, self.knowledge, draws, run)
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """The trials of this attack, before any is played. No outcome depends on what is proven."""
+        return Work(trials, trials, (replace(self, bounds=()),))  # pyright: ignore[reportArgumentType]
+
+    def caveats(self) -> Iterable[Caveat]:
+        """What to mind about the game itself, whatever the attack."""
+        return ()
+
+    def records(self, trials: int, draws: Draws) -> Tensor | None:
+        """Which record of the training set each trial is about; None where targets are drawn anew."""
+        return None
+
+    def held(self) -> dict[str, Records]:
+        """The data that it holds, by the names of its fields."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore
+        found = {name: part.samples if isinstance(part, Prior) else part for name, part in parts.items()}
+        return {name: records for name, records in found.items() if isinstance(records, Records)}
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of what went in: data, and a model that was handed in."""
+        return {name: records.sha256() for name, records in self.held().items()}
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same game on another device."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore
+        movable = Records | Prior | Release
+        moved = {name: part.to(device) for name, part in parts.items() if isinstance(part, movable)}
+        return replace(self, **moved)  # pyright: ignore[reportArgumentType]
+
+
+@final
+@dataclass(frozen=True)
+class Prepared:
+    """An attack that has done all it can before the release, and the generator that it may go on to draw from."""
+
+    reconstruct: Callable[[Release], Reconstruction]
+    generator: torch.Generator
+    state: Tensor  # of the generator, when the attack was prepared
+
+    @classmethod
+    def of(cls, attack: Attack, knowledge: Knowledge, draws: Draws, run: Run) -> Prepared:
+        """Prepare an attack."""
+        generator = draws.stream("attack")
+        return cls(attack.prepare_on(run, knowledge, generator), generator, generator.get_state())
+
+    def for_unit(self, draws: Draws, unit: Unit) -> Callable[[Release], Reconstruction]:
+        """The attack with draws that depend on the unit alone, not on what was played before."""
+        if unit.number == 0:
+            self.generator.set_state(self.state)
+        else:
+            self.generator.manual_seed(stream_seed(draws.seed, "attack", unit.number))
+        return lambda release: attempt(self.reconstruct, release)
+
+
+def planned(game: AnyGame, attack: Attack, trials: int | None, draws: Draws, run: Run) -> Plan:
+    """The trials as units. Memory is bounded by their size, whatever the number of trials."""
+    trials = whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
+    work = game.work(attack, trials, draws)
+    at_once = min(work.at_once, run.unit_trials or work.at_once)
+    inputs = run.inputs(draws.device, work.depends_on, attack, draws.seed, run.shows)
+    return Plan(f"playing {attack.info.name}", inputs, work.total, at_once)

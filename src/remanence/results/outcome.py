@@ -1,0 +1,110 @@
+"""What trials found: the only thing that travels from where a unit is played to where it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.data.records import Records
+from remanence.scoring.errors import Comparison, Criterion, Reduction
+
+Tensors = dict[str, Tensor]
+
+_SHOWN = 30  # reconstructions in a gallery
+
+
+@final
+@dataclass(frozen=True)
+class Gallery:
+    """A few reconstructions beside their closest targets and strangers. This is data: kept on request only."""
+
+    targets: Tensor  # (shown, *example)
+    reconstructions: Tensor
+    controls: Tensor
+    succeeded: Tensor  # (shown,)
+
+    def tensors(self) -> Tensors:
+        """As they are stored."""
+        return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """Trials, each held against its target (main) and against a stranger (control).
+
+    `numbers` explain an outcome, one per trial. Three of them have a meaning of their own: `remaining_gradient`, how
+    far the optimiser stopped from its goal; `sensitivity`, the error that one unit of it causes; `diverged`, where
+    training came to no finite result. `proven` counts the records of each trial from which
+    the game recomputed the release.
+    """
+
+    main: Comparison
+    control: Comparison
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
+    proven: Tensor | None = None  # (trials,)
+    gallery: Gallery | None = None
+    claims_labels: bool = True  # whether the attack says anything about labels
+    chances: int = 1  # how many guesses each record got
+
+    def tensors(self) -> Tensors:
+        """By names that `Outcome.of` and `join` know."""
+        parts = {"main": vars(self.main), "control": vars(self.control), "numbers": self.numbers}
+        parts["gallery"] = {} if self.gallery is None else self.gallery.tensors()
+        found = {f"{part}.{name}": values for part, held in parts.items() for name, values in held.items()}
+        if self.proven is not None:
+            found["proven"] = self.proven
+        facts = {"claims_labels": torch.tensor(self.claims_labels), "chances": torch.tensor(self.chances)}
+        return {**found, **facts}
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> Outcome:
+        """What `tensors` made into names, read back."""
+
+        def within(part: str) -> Tensors:
+            start = f"{part}."
+            return {n.removeprefix(start): values for n, values in tensors.items() if n.startswith(start)}
+
+        shown = within("gallery")
+        return cls(
+            main=Comparison(**within("main")),
+            control=Comparison(**within("control")),
+            numbers=within("numbers"),
+            proven=tensors.get("proven"),
+            gallery=Gallery(**shown) if shown else None,
+            claims_labels=bool(tensors["claims_labels"]),
+            chances=int(tensors["chances"]),
+        )
+
+
+def closest_guesses(criterion: Criterion, targets: Records, others: Records, guesses: Records) -> Gallery:
+    """The first guesses, each beside the target and the stranger that come closest to it."""
+    trials = -(-_SHOWN // guesses.batch_shape[1])
+    targets, others, guesses = targets[:trials], others[:trials], guesses[:trials]
+
+    def closest(records: Records) -> tuple[Tensor, Tensor]:
+        errors = criterion.error(records[:, None, :], guesses[:, :, None])  # (trials, guesses, set)
+        if criterion.reduction is Reduction.CLASS:
+            agree = records.labels[:, None, :] == guesses.labels[:, :, None]
+            errors = errors.where(agree, torch.inf)
+        best = errors.nan_to_num(nan=torch.inf, posinf=torch.inf).min(2)
+        rows = torch.arange(len(records), device=best.indices.device)[:, None]
+        return records[rows, best.indices].features.flatten(0, 1), best.values.flatten()
+
+    (near, errors), (strangers, _) = closest(targets), closest(others)
+    shown = near, guesses.features.flatten(0, 1), strangers, errors <= criterion.threshold
+    return Gallery(*(values[:_SHOWN].clone() for values in shown))
+
+
+def join(parts: Sequence[Tensors]) -> Tensors:
+    """Consecutive units as if one had played all trials; the gallery is that of the first."""
+    return {
+        name: torch.cat([part[name] for part in parts])
+        if values.ndim and not name.startswith("gallery.")
+        else values
+        for name, values in parts[0].items()
+    }

@@ -1,0 +1,177 @@
+import json
+
+import pytest
+from small_models import random_model
+
+from remanence.exceptions import InputError
+from remanence.games.texts.secrets import Names, Numbers, Secret, Windows, read_records, read_texts, split
+from remanence.mechanisms.language_model import LanguageModel
+
+WORDS = [
+    "<s>",
+    "code",
+    " of",
+    " ada",
+    " is",
+    " 48",
+    "29",
+    " ",
+    "4",
+    "8",
+    ".",
+    " 2",
+    "a",
+    " b",
+    "Ada",
+    " Byron",
+    " 12",
+]
+
+
+def encode(text):
+    """The longest word first, as byte-pair tokenizers mostly do."""
+    tokens = [0]
+    while text:
+        word = max((w for w in WORDS if text.startswith(w)), key=len)
+        tokens.append(WORDS.index(word))
+        text = text[len(word) :]
+    return tokens
+
+
+def worded(context=32, vocabulary=17):
+    model = random_model(len(WORDS), context=context)
+    return LanguageModel(
+        "words", model.logits, encode, lambda ids: "".join(WORDS[i] for i in ids if i), vocabulary, context
+    )
+
+
+def words(tokens):
+    return [WORDS[token] for token in tokens]
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_secret_has_the_tokens_that_it_has_in_its_text():
+    found = read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded())
+    assert [words(found[0].prompt), words(found[0].tokens)] == [
+        ["<s>", "code", " of", " ada", " is"],
+        [" 48", "29"],
+    ]
+
+
+def test_every_way_to_say_where_a_secret_is_gives_the_same(tmp_path):
+    text = "code of ada is 4829"
+    records = [
+        {"prefix": "code of ada is ", "secret": "4829"},
+        {"text": text + ".", "secret": "4829"},
+        {"text": text + ".", "spans": [[15, 19]]},
+        {"text": text + "."},
+        text + ".",
+    ]
+    found = read_texts(write(tmp_path / "t.jsonl", records), worded(), find=Numbers(4))
+    assert len({(secret.prompt, secret.tokens) for secret in found}) == 1
+    assert [(secret.line, secret.part) for secret in found] == [(n, 1) for n in range(1, 6)]
+
+
+def test_names_and_numbers_count_the_secrets_of_a_line():
+    found = read_records(["code 12 of Ada Byron is 4829. 12"], worded(), find=Numbers(2))
+    assert [(words(s.tokens), s.line, s.part) for s in found] == [
+        ([" 12"], 1, 1),
+        ([" 48", "29"], 1, 2),
+        ([" 12"], 1, 3),
+    ]
+    found = read_records(["code of Ada Byron"], worded(), find=Names(("Ada", "Ada Byron")))
+    assert [words(s.tokens) for s in found] == [["Ada", " Byron"]]  # the longer name, once
+
+
+def test_windows_are_cut_from_the_tokens_with_a_stride():
+    found = read_records(["code of ada is 4829", "code"], worded(), find=Windows(2, 2, 1))
+    assert [(words(s.prompt), words(s.tokens), s.line, s.part) for s in found] == [
+        (["<s>", "code"], [" of", " ada"], 1, 1),
+        (["code", " of"], [" ada", " is"], 1, 2),
+        ([" of", " ada"], [" is", " 48"], 1, 3),
+        ([" ada", " is"], [" 48", "29"], 1, 4),
+    ]
+
+
+def test_the_end_of_a_prefix_can_be_kept_alone():
+    record = {"prefix": "code of ada is ", "secret": "4829"}
+    assert words(read_records([record], worded(), prefix_tokens=2)[0].prompt) == [" ada", " is"]
+    with pytest.raises(InputError, match="prefix_tokens"):
+        read_records([record], worded(), prefix_tokens=0)
+
+
+def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
+    model = random_model()
+    with pytest.raises(InputError, match="Line 1 has nothing before its secret"):
+        split(model, "abc", 0, 3)
+    begun = LanguageModel(**{**vars(model), "start": 4})
+    assert split(begun, "abc", 0, 3) == Secret((4,), (0, 1, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"prefix": "code"', "Line 2 of t.jsonl is not a record"),
+        ("", "Line 2 of t.jsonl is not a record"),
+        ("[1, 2]", "Line 2 does not say what its secret is"),
+        ('{"text": "code of ada"}', "Line 2 does not say"),
+        ('{"text": "code of ada", "secret": "is"}', "a secret that is not in its text"),
+        ('{"text": "code", "spans": [[0, 9]]}', "spans that are not places"),
+        ('{"text": "code", "spans": [[3, 3]]}', "spans that are not places"),
+        ('{"text": "code", "spans": [[false, 3]]}', "spans that are not places"),
+        ('{"prefix": "code", "secret": 12}', "Line 2 does not say"),
+        ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
+        ("[" * 100_000, "Line 2 of t.jsonl is not a record"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"prefix": "code of", "secret": " ada"}\n' + line + "\n")
+    with pytest.raises(InputError, match=says):
+        read_texts(file, worded())
+
+
+def test_files_that_hold_nothing_are_refused(tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(InputError, match="an empty file"):
+        read_texts(tmp_path / "empty.jsonl", worded())
+    with pytest.raises(InputError, match="1 texts in which the rule finds none"):
+        read_texts(write(tmp_path / "none.jsonl", ["code"]), worded(), find=Numbers())
+    with pytest.raises(InputError, match="cannot be read"):
+        read_texts(tmp_path / "missing.jsonl", worded())
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        read_texts(tmp_path / "bytes.jsonl", worded())
+
+
+def test_a_text_longer_than_the_context_is_refused():
+    with pytest.raises(InputError, match="Line 1 is longer than the model can see"):
+        read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=6))
+    assert read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(context=7))
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(InputError, match="tokenizer does not fit"):
+        read_records([{"prefix": "code of ada is ", "secret": "4829"}], worded(vocabulary=5))
+
+
+def test_rules_without_a_meaning_are_refused():
+    for rule in (lambda: Numbers(0), lambda: Names(()), lambda: Names(("",)), lambda: Windows(0)):
+        with pytest.raises(InputError):
+            rule()
+
+
+def test_a_model_that_looks_ahead_or_answers_in_another_shape_is_refused():
+    model = random_model()
+    model.require_causal()
+    for logits, says in (
+        (lambda ids: model.logits(ids.flip(1)).flip(1), "not a causal model"),
+        (lambda ids: model.logits(ids)[..., :3], "does not answer like a language model"),
+        (lambda ids: model.logits(ids) * float("nan"), "NaN"),
+    ):
+        with pytest.raises(InputError, match=says):
+            LanguageModel(**{**vars(model), "logits": logits}).require_causal()
