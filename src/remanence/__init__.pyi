@@ -18,6 +18,7 @@ from .attacks.gradients.gradient_matching import IDLG as IDLG
 from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
 from .attacks.gradients.low_rank import LowRank as LowRank
+from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor
 from .attacks.retrain import RetrainAndCompare as RetrainAndCompare

@@ -100,6 +100,13 @@ PARALLEL_ROWS = AttackInfo(
     "one gradient",
     PAN_2022.at("§5, for updates of several steps"),
     "remanence.attacks.gradients.parallel_rows:ParallelRows",
+LINEAR_READER = AttackInfo(
+    "linear-reader",
+    "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
+    "a transfer-learned head; public pictures of the same kind; the training recipe",
+    "weights",
+    REMANENCE,
+    "remanence.attacks.linear_reader:LinearReader",
 )
 RECONSTRUCTOR = AttackInfo(
     "reconstructor",
@@ -159,6 +166,7 @@ CATALOGUE = {
         DLG,
         IDLG,
         INVERTING,
+        LINEAR_READER,
         RECONSTRUCTOR,
         OBLIVIOUS,
     )
