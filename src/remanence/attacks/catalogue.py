@@ -100,6 +100,7 @@ PARALLEL_ROWS = AttackInfo(
     "one gradient",
     PAN_2022.at("§5, for updates of several steps"),
     "remanence.attacks.gradients.parallel_rows:ParallelRows",
+)
 LINEAR_READER = AttackInfo(
     "linear-reader",
     "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
