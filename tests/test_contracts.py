@@ -37,6 +37,7 @@ from remanence import (
     mean_squared_error,
 )
 from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
+from remanence.attacks.texts.attacks import TextAttack
 from remanence.testing import ContractError, check_attack, check_mechanism
 
 
@@ -80,7 +81,8 @@ QUICK = {
 
 
 def test_every_attack_of_the_catalogue_is_checked():
-    assert GAMES.keys() == CATALOGUE.keys()
+    prompting = {name for name in CATALOGUE if isinstance(load_attack(name), TextAttack)}  # tests/texts
+    assert GAMES.keys() | prompting == CATALOGUE.keys()
 
 
 @pytest.mark.parametrize(

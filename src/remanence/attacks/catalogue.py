@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence.exceptions import InputError
 from remanence.references import (
     BALLE_2022,
+    CARLINI_2019,
+    CARLINI_2021,
     DIMITROV_2024,
     GEIPING_2020,
     HAYES_2023,
+    HAYES_2025,
     MACIAZEK_2025,
     PAN_2022,
     REMANENCE,
@@ -19,6 +25,7 @@ from remanence.references import (
     ZHU_2019,
     Reference,
 )
+from remanence.scale.user_code import call_factory
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
@@ -33,7 +40,7 @@ class AttackInfo:
     needs: str
     sees: str
     reference: Reference
-    home: str  # module:class
+    home: str = ""  # module:class, of those that come with this package
     on_request: bool = False  # so slow that an audit runs it only when it is named
 
 
@@ -144,6 +151,50 @@ INVERTING = AttackInfo(
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
+_TEXTS = "a language model; the text before each secret"
+_PROMPTED = "continuations"
+GREEDY_DECODING = AttackInfo(
+    "greedy-decoding",
+    "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
+    _TEXTS,
+    _PROMPTED,
+    CARLINI_2021,
+    "remanence.attacks.texts.attacks:GreedyDecoding",
+)
+SAMPLING = AttackInfo(
+    "sampling",
+    "Prompts the model and samples, again and again; how often that takes is computed exactly.",
+    _TEXTS,
+    _PROMPTED,
+    HAYES_2025.at("(n, p)-discoverable extraction"),
+    "remanence.attacks.texts.attacks:Sampling",
+)
+TOP_K_SAMPLING = AttackInfo(
+    "top-k-sampling",
+    "The same among the 40 likeliest tokens.",
+    _TEXTS,
+    _PROMPTED,
+    HAYES_2025.at("(n, p)-discoverable extraction"),
+    "remanence.attacks.texts.attacks:TopKSampling",
+)
+NEAR_VERBATIM = AttackInfo(
+    "near-verbatim",
+    "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
+    _TEXTS,
+    _PROMPTED,
+    REMANENCE,
+    "remanence.attacks.texts.attacks:NearVerbatim",
+    on_request=True,
+)
+TEMPLATE_SEARCH = AttackInfo(
+    "template-search",
+    "Tries all completions of the secret's form, likeliest first; the rank of the true one is computed exactly.",
+    f"{_TEXTS}; its form",
+    "answers",
+    CARLINI_2019.at("exposure"),
+    "remanence.attacks.texts.attacks:TemplateSearch",
+    on_request=True,
+)
 OBLIVIOUS = AttackInfo(
     "oblivious",
     "Guesses the likeliest record without looking at the release.",
@@ -169,23 +220,49 @@ CATALOGUE = {
         INVERTING,
         LINEAR_READER,
         RECONSTRUCTOR,
+        GREEDY_DECODING,
+        SAMPLING,
+        TOP_K_SAMPLING,
+        NEAR_VERBATIM,
+        TEMPLATE_SEARCH,
         OBLIVIOUS,
     )
 }
 
 
 def load_attack(name: str) -> Attack:
-    """The attack of this name, with its default settings.
+    """The attack of this name, with its default settings; or the one that `path/to/file.py:Class` makes.
+
+    Packages add theirs by an entry point of the group `remanence.attacks`.
 
     >>> load_attack("closed-form")
     ClosedForm()
     """
-    if name not in CATALOGUE:
+    from remanence.attacks.attack import Attack  # loads torch, which the list can do without
+
+    if name in CATALOGUE:
+        module, _, class_name = CATALOGUE[name].home.partition(":")
+        return getattr(import_module(module), class_name)()
+    path, colon, factory = name.rpartition(":")
+    if colon:
+        found = call_factory(Path(path), factory, "an attack")
+    else:
+        elsewhere = {entry.name: entry for entry in entry_points(group="remanence.attacks")}
+        if name not in elsewhere:
+            known = [*CATALOGUE, *elsewhere]
+            close = get_close_matches(name, known, 1)
+            raise InputError(
+                f"There is no attack named {name!r}.",
+                needs=f"{', '.join(known)}; or path/to/file.py:Class",
+                got=name,
+                hint=f"--attack {close[0]}" if close else "`remanence attacks` describes each",
+            )
+        found = elsewhere[name].load()()
+    if not isinstance(found, Attack):
         raise InputError(
-            f"There is no attack named {name!r}.",
-            needs=", ".join(CATALOGUE),
-            got=name,
-            hint="`remanence attacks` describes each",
+            f"{name} is no attack.",
+            needs="a class that derives from remanence.Attack and needs no arguments",
+            got=type(found).__name__,
+            hint="docs/how-to/new-attack.md shows one",
         )
-    module, _, class_name = CATALOGUE[name].home.partition(":")
-    return getattr(import_module(module), class_name)()
+    return found

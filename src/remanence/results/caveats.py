@@ -156,6 +156,20 @@ RECORDS_REPEAT = Caveat(
     "Use one larger batch through BatchMemoryManager instead of accumulating.",
 )
 
+NO_BASE_MODEL = Caveat(
+    "no-base-model",
+    "a language model is audited without the model that its fine-tuning began with.",
+    "What the base model says already, from its own training, counts here as if the fine-tuning gave it away.",
+    "Name the base model, or audit the adapter, whose base is known.",
+)
+NO_UNSEEN_TEXTS = Caveat(
+    "no-unseen-texts",
+    "a language model is audited without texts of the same kind that it was not trained on.",
+    "The control is another record's secret after the same prompt. What the model learned about all such texts, and "
+    "would say of others too, may count as recovered.",
+    "Keep some texts out of the training and hand them in as unseen ones.",
+)
+
 CAVEATS = {
     caveat.id: caveat
     for caveat in (
@@ -171,6 +185,8 @@ CAVEATS = {
         NO_TRACE,
         DIVERGED,
         ONE_RELEASE,
+        NO_BASE_MODEL,
+        NO_UNSEEN_TEXTS,
         RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,
         NOISE_BELOW_CLAIM,
