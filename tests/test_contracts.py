@@ -76,6 +76,7 @@ GAMES = {
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
     "retrain-and-compare": [shortlist_game(candidates=4)],
+    "parallel-rows": [gradient_game(), gradient_game(hidden=2)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],
     "dlg": [gradient_game()],

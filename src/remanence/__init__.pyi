@@ -17,7 +17,6 @@ from .attacks.gradients.gradient_matching import DLG as DLG
 from .attacks.gradients.gradient_matching import IDLG as IDLG
 from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
-from .attacks.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .attacks.gradients.low_rank import LowRank as LowRank
 from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
@@ -49,6 +48,7 @@ from .game import Game as Game
 from .game import play as play
 from .games.attributes import Attribute as Attribute
 from .games.attributes import infer_attributes as infer_attributes
+from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
 from .games.heads.audit_head import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe

@@ -100,6 +100,14 @@ LOW_RANK = AttackInfo(
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
 )
+PARALLEL_ROWS = AttackInfo(
+    "parallel-rows",
+    "Reads samples off rows of the first layer's update that are multiples of one another.",
+    "an update of a fully connected ReLU network with a bias in its first layer, after any number of steps",
+    "one gradient",
+    PAN_2022.at("§5, for updates of several steps"),
+    "remanence.attacks.gradients.parallel_rows:ParallelRows",
+)
 LINEAR_READER = AttackInfo(
     "linear-reader",
     "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
@@ -248,6 +256,7 @@ CATALOGUE = {
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
+        PARALLEL_ROWS,
         DLG,
         IDLG,
         INVERTING,
