@@ -151,7 +151,6 @@ INVERTING = AttackInfo(
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
-<<<<<<< HEAD
 STORED = AttackInfo(
     "stored-in-object",
     "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
@@ -191,7 +190,6 @@ WHOLE_OBJECT = AttackInfo(
     "the fitted object",
     REMANENCE,
     "remanence.attacks.tables.from_object:WholeObject",
-=======
 _TEXTS = "a language model; the text before each secret"
 _PROMPTED = "continuations"
 GREEDY_DECODING = AttackInfo(
@@ -235,7 +233,6 @@ TEMPLATE_SEARCH = AttackInfo(
     CARLINI_2019.at("exposure"),
     "remanence.attacks.texts.attacks:TemplateSearch",
     on_request=True,
->>>>>>> main
 )
 OBLIVIOUS = AttackInfo(
     "oblivious",
@@ -262,19 +259,16 @@ CATALOGUE = {
         INVERTING,
         LINEAR_READER,
         RECONSTRUCTOR,
-<<<<<<< HEAD
         STORED,
         STATISTICS,
         PIPELINE,
         LEAVES,
         WHOLE_OBJECT,
-=======
         GREEDY_DECODING,
         SAMPLING,
         TOP_K_SAMPLING,
         NEAR_VERBATIM,
         TEMPLATE_SEARCH,
->>>>>>> main
         OBLIVIOUS,
     )
 }
