@@ -190,6 +190,7 @@ WHOLE_OBJECT = AttackInfo(
     "the fitted object",
     REMANENCE,
     "remanence.attacks.tables.from_object:WholeObject",
+)
 _TEXTS = "a language model; the text before each secret"
 _PROMPTED = "continuations"
 GREEDY_DECODING = AttackInfo(
