@@ -16,6 +16,7 @@ from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import report as cli_report
+from remanence.cli import text as cli_text
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -250,7 +251,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     terminal = console()
     terminal.print(summary_table(list(results.values())))
     terminal.print(
-        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
+        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
         soft_wrap=True,
@@ -260,6 +261,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 cli_bounds.register(app)
 cli_report.register(app)
 cli_gradient.register(app)
+cli_text.register(app)
 cli_runs.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)

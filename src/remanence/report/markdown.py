@@ -32,7 +32,7 @@ def summary(result: AuditResult) -> str:
         for bound in result.bounds
     ]
     caveats = [
-        f"- **{plain(caveat.id)}** ({plain(', '.join(names))}): {plain(caveat.means)}"
+        f"- **{plain(caveat.id)}** ({plain(', '.join(names))}): {plain(f'{caveat.seen} {caveat.means}'.strip())}"
         for caveat, names in words.caveats(result).items()
     ]
     parts = [

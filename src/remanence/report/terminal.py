@@ -94,7 +94,9 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
     concerned = [entry for entry in evidence if caveat in entry.caveats]
     names = ", ".join(entry.attack for entry in concerned)
     text = Text.assemble(
-        ("caveat ", "yellow"), (caveat.id, "bold"), f" ({names}): {caveat.means} {caveat.do}"
+        ("caveat ", "yellow"),
+        (caveat.id, "bold"),
+        f" ({names}): {caveat.seen}{' ' * bool(caveat.seen)}{caveat.means} {caveat.do}",
     )
     unresolved = sorted({record for entry in concerned for record in entry.unresolved})
     if caveat == OPTIMISER_NOT_CONVERGED:

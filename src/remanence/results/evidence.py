@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +44,14 @@ class Played(Protocol):
 
     def caveats(self) -> Iterable[Caveat]:
         """What to mind about it."""
+        ...
+
+    def findings(self) -> Mapping[str, float]:
+        """Further numbers that it proves, whatever the attack."""
+        ...
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """A rate with what the game knows about its certainty."""
         ...
 
 
@@ -95,7 +103,7 @@ class Evidence:
         baseline = game.baseline(outcome.chances)
         caveats = [*check_rates(main, control, baseline), *game.caveats()]
         record = torch.arange(len(errors)) if record is None else record
-        findings, unresolved = {}, ()
+        findings, unresolved = dict(game.findings()), ()
         if left is not None and sensitivity is not None:
             predicted = sensitivity * left
             numbers["predicted_error"] = predicted
@@ -117,7 +125,7 @@ class Evidence:
         predicted = numbers.get("predicted_error")
         return cls(
             attack=attack.info.name,
-            main=main,
+            main=game.certain(main),
             control=control,
             baseline=baseline,
             caveats=tuple(caveats),
@@ -148,8 +156,10 @@ class Evidence:
 
     @property
     def rejects_the_claim(self) -> bool:
-        """Whether a test of what the training claims to be failed at the stated confidence."""
-        return self.findings.get("p_value_of_the_claim", 1.0) <= 1 - self.main.confidence
+        """Whether what the training claims was measured to be false, or failed a test at the level of accusing."""
+        level = self.findings.get("accused_at", 1 - self.main.confidence)
+        tested = self.findings.get("p_value_of_the_claim", 1.0) <= level
+        return tested or any(caveat.contradicts for caveat in self.caveats)
 
     def to_json(self) -> Json:
         """The entry in audit.json."""
@@ -164,7 +174,10 @@ class Evidence:
                 "note": self.baseline.note,
                 **({"on_average": True} if self.baseline.on_average else {}),
             },
-            "caveats": [{"id": c.id, "means": c.means, "do": c.do} for c in self.caveats],
+            "caveats": [
+                {"id": c.id, "means": c.means, "do": c.do, **({"seen": c.seen} if c.seen else {})}
+                for c in self.caveats
+            ],
             "labels": None if self.label_rate is None else _rate(self.label_rate),
             "error": {
                 "median": finite(self.median_error),
@@ -189,7 +202,10 @@ class Evidence:
             control=_read_rate(entry["control"]),
             baseline=Baseline(**entry["baseline"]),
             caveats=tuple(
-                CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])) for c in entry["caveats"]
+                replace(
+                    CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])), seen=c.get("seen", "")
+                )
+                for c in entry["caveats"]
             ),
             label_rate=None if entry["labels"] is None else _read_rate(entry["labels"]),
             median_error=error["median"],
