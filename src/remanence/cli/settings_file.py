@@ -28,7 +28,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise _unusable(path, f"at {error.json_path}: {error.message[:200]}", schema) from None
     if settings["target"] not in TARGETS:
         settings["target"] = str(path.parent / settings["target"])
-    for name in ("out", "journal"):
+    for name in ("out", "journal", "data"):
         if name in settings and "://" not in settings[name]:
             settings[name] = str(path.parent / settings[name])
     return settings
