@@ -172,6 +172,11 @@ class AuditResult:
             f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
             f"your limit is {limit * 1000:.0f}.",
         ]
+        if found := best.pictures:
+            lines.append(
+                f"  This head: of {sum(picture.came_back for picture in found)} of its {len(found)} classes a picture "
+                "came back; the rate above is that of heads made like it."
+            )
         for on_average, words in (
             (False, "no attack exceeds"),
             (True, "on average over records, no attack exceeds"),

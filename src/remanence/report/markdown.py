@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from remanence.auditing import AuditResult
-from remanence.games.heads.released_head import exposed_pictures
+from remanence.games.heads.audit_head import exposed_pictures
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 

@@ -8,12 +8,12 @@ from remanence.adversary.priors import Baseline
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
-from remanence.games.heads.released_head import PictureExposure
 from remanence.references import bibliography
 from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
+from remanence.results.this_head import PictureExposure
 from remanence.scoring.rates import SuccessRate
 from remanence.scoring.roc import TruePositiveRate
 
@@ -104,12 +104,16 @@ def findings(evidence: Evidence) -> list[str]:
 
 def released(result: AuditResult) -> str:
     """What the table about the released head shows."""
+    best, found = result.strongest, result.strongest.pictures
+    back = sum(picture.came_back for picture in found)
+    belongs = "" if best.this_head is None else f" (p = {float(best.this_head.fit):.2g})"
     return (
-        f"What {result.strongest.attack} drew of each class from the very head that is about to be published, and "
-        "which of your pictures is closest to it, by its position. That one came back if it is within the threshold "
-        "and, by more than chance, closer than public pictures that nothing was learned from: of those that came "
-        "back, at most one in twenty is expected to be there by chance, if your pictures and the public ones are draws "
-        "of one kind."
+        f"This head: a picture of {back} of its {len(found)} classes came back. (The rates above are about heads made "
+        f"like it; it is like those that were made anew by the recipe{belongs}.) The table has what {best.attack} drew "
+        "of each class from the very head that is about to be published, and which of your pictures is closest to it, "
+        "by its position. That one came back if it is within the threshold and, by more than chance, closer than "
+        "public pictures that nothing was learned from: of those that came back, at most one in twenty is expected "
+        "to be there by chance, if your pictures and the public ones are draws of one kind."
     )
 
 
