@@ -1,7 +1,7 @@
 """Which heads are told apart from heads of the declared recipe, on scikit-learn's digits.
 
-`python benchmarks/head_fit.py` prints a table: of heads that were made as declared (SGD on all ten pictures, 30 epochs at
-0.05) and of heads that were not, the share with a p-value of at most 5 %, for two initialisations.
+`python benchmarks/head_fit.py` prints a table: of heads that were made as declared (SGD on all ten pictures, 30 epochs
+at 0.05) and of heads that were not, the share with a p-value of at most 5 %, for two initialisations.
 """
 
 from __future__ import annotations

@@ -18,17 +18,16 @@ from remanence.game import play
 from remanence.games.heads.head_game import head_game
 from remanence.mechanisms.heads.transfer_head import TransferHead
 
-PYTORCH = {"initialisation": "pytorch"}
 RECIPES = {
     "SGD 0.05, 30 epochs, start 0.002": TransferHead(10, 30, 0.05),
-    "the same, PyTorch's start": TransferHead(10, 30, 0.05, **PYTORCH),
-    "150 epochs": TransferHead(10, 150, 0.05, **PYTORCH),
-    "momentum 0.9": TransferHead(10, 30, 0.05, momentum=0.9, **PYTORCH),
-    "minibatches of 5": TransferHead(10, 30, 0.05, batch_size=5, **PYTORCH),
-    "weight decay 0.1": TransferHead(10, 30, 0.05, 0.1, **PYTORCH),
-    "Adam 0.01": TransferHead(10, 30, 0.01, optimizer="adam", **PYTORCH),
-    "Adam 0.001": TransferHead(10, 30, 0.001, optimizer="adam", **PYTORCH),
-    "16 hidden units, SGD 0.5": TransferHead(10, 30, 0.5, hidden=16, **PYTORCH),
+    "the same, PyTorch's start": TransferHead(10, 30, 0.05, initialisation="pytorch"),
+    "150 epochs": TransferHead(10, 150, 0.05, initialisation="pytorch"),
+    "momentum 0.9": TransferHead(10, 30, 0.05, momentum=0.9, initialisation="pytorch"),
+    "minibatches of 5": TransferHead(10, 30, 0.05, batch_size=5, initialisation="pytorch"),
+    "weight decay 0.1": TransferHead(10, 30, 0.05, 0.1, initialisation="pytorch"),
+    "Adam 0.01": TransferHead(10, 30, 0.01, optimizer="adam", initialisation="pytorch"),
+    "Adam 0.001": TransferHead(10, 30, 0.001, optimizer="adam", initialisation="pytorch"),
+    "16 hidden units, SGD 0.5": TransferHead(10, 30, 0.5, hidden=16, initialisation="pytorch"),
     "DP-SGD, noise 1": TransferHead(10, 30, 0.05, noise_multiplier=1.0),
 }
 
