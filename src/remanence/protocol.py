@@ -28,6 +28,7 @@ from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 from remanence.scoring.errors import Criterion
+from remanence.scoring.rates import SuccessRate
 
 
 @final
@@ -97,6 +98,14 @@ class AnyGame(ABC):
         """What to mind about the game itself, whatever the attack."""
         return ()
 
+    def findings(self) -> dict[str, float]:
+        """Further numbers that the game itself proves, whatever the attack."""
+        return {}
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """A success rate with what the game knows about its certainty, where trials are not independent."""
+        return rate
+
     def records(self, trials: int, draws: Draws) -> Tensor | None:
         """Which record of the training set each trial is about; None where targets are drawn anew."""
         return None
@@ -148,5 +157,5 @@ def planned(game: AnyGame, attack: Attack, trials: int | None, draws: Draws, run
     trials = whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     work = game.work(attack, trials, draws)
     at_once = min(work.at_once, run.unit_trials or work.at_once)
-    inputs = run.inputs(draws.device, work.depends_on, attack, draws.seed, run.shows)
-    return Plan(f"playing {attack.info.name}", inputs, work.total, at_once)
+    depends_on = {"game": work.depends_on, "attack": attack, "seed": draws.seed, "shows": run.shows}
+    return run.plan(f"playing {attack.info.name}", work.total, at_once, draws.device, depends_on)

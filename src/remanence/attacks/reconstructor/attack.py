@@ -36,8 +36,9 @@ from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scale.fingerprints import code_version, fingerprint
+from remanence.scale.fingerprints import fingerprint
 from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.sources import versions
 from remanence.scoring.errors import public_errors
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
@@ -278,7 +279,7 @@ class Reconstructor(Attack[Release]):
         The generator is the one that all ranks have in common, before each takes a stream of its own.
         """
         given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
-        return fingerprint(self, knowledge, generator, generator.device.type, given, code_version())
+        return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
 
     def _network(
         self, knowledge: Knowledge, sample: Shadows, start: Callable[[Tensors], Tensor] | None = None

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from pickle import UnpicklingError  # the error alone: files are read with weights_only
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from remanence.data.releases import Weights
 from remanence.exceptions import InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
-
-_DAMAGED = (  # what a broken file raises on the way
-    OSError,
-    SafetensorError,
-    UnpicklingError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    struct.error,
-)
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
 
 HeadWeights = Mapping[str, Tensor] | nn.Module | Path | str
 
@@ -92,10 +77,9 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
         )
     path = Path(weights)
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except _DAMAGED as error:
+        content = read_bytes(path, MOST)
+        return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
+    except UnusableFileError as error:
         raise InputError(
             "The head cannot be read.",
             needs="a .safetensors file, or a state dict that torch.save wrote",
