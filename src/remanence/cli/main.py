@@ -41,6 +41,7 @@ from remanence.cli.output import (
     show_result,
 )
 from remanence.exceptions import RemanenceError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -153,6 +154,7 @@ def audit(
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
+    game = None
     if Path(target).is_dir():
         result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
@@ -198,10 +200,8 @@ def audit(
     else:
         show_result(result, path)
         if data:
-            cli_tables.show_table(result, game, folder, data, by)
-            if show_reconstructions:
-                typer.echo(f"Rows, for your eyes only: {cli_tables.write_rows(game, folder)}")
-        typer.echo(f"Report: {report}")
+            cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
+        typer.echo(f"Report: {plain(report)}")
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 

@@ -171,12 +171,16 @@ def _extra(module: str, package: str | None = None) -> Any:
         ) from None
 
 
-def show_table(result: AuditResult, game: LeaveOneOut, folder: Path, data: Path, by: str | None) -> None:
-    """Print what came back, column by column and group by group, and write it to columns.json."""
+def show_table(
+    result: AuditResult, game: object, folder: Path, data: Path, by: str | None, *, rows: bool
+) -> None:
+    """Print what came back, column by column and group by group, and write it to columns.json; and `rows` to rows.csv."""
     from rich.table import Table
 
+    from remanence.games.leave_one_out import LeaveOneOut
     from remanence.report.columns import column_findings, group_findings
 
+    assert isinstance(game, LeaveOneOut)
     frame = read_table(data)
     unknown = [name for name in (by or "").split(",") if name and name not in frame.columns]
     if unknown:
@@ -204,11 +208,13 @@ def show_table(result: AuditResult, game: LeaveOneOut, folder: Path, data: Path,
     for row in columns:
         shown.add_row(row["column"], row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
     out.print(shown)
-    for name, rows in groups.items():
+    for name, found in groups.items():
         table = Table(name, "rows that came back", title=f"By {name}")
-        for row in rows:
+        for row in found:
             table.add_row(str(row["group"]), _rate(row))
         out.print(table)
+    if rows:
+        out.print(f"Rows, for your eyes only: {write_rows(game, folder)}", highlight=False, soft_wrap=True)
 
 
 def _rate(row: dict[str, Any]) -> str:
@@ -227,12 +233,13 @@ def _stored(game: LeaveOneOut) -> list[tuple[str, int]]:
 def write_rows(game: LeaveOneOut, folder: Path) -> Path:
     """All rows as they came back, in their own words, in a file that only its owner can read."""
     from remanence.attacks.tables.from_object import WholeObject
+    from remanence.data.records import Records
     from remanence.mechanisms.tables.fitted import FittedModel
 
     assert isinstance(game.mechanism, FittedModel)
     assert game.release is not None
-    found = WholeObject().expose(game.mechanism, game.data, game.release).records[:, 0]
-    table, labels = game.mechanism.table(found)
+    found = WholeObject().expose(game.mechanism, game.data, game.release).records
+    table, labels = game.mechanism.table(Records(found.flat[:, 0], found.labels[:, 0]))
     pd = _extra("pandas")
     names = [column.name for column in game.mechanism.rows.columns]
     frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
