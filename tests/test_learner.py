@@ -124,3 +124,16 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be continued"):
         learn(path, 20)
+
+
+def test_a_single_flipped_bit_of_a_checkpoint_is_found(tmp_path):
+    path = tmp_path / "learner.pt"
+    with pytest.raises(KeyboardInterrupt):
+        learn(path, 200, stop=101)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="checksum"):
+            learn(path, 200)

@@ -209,7 +209,7 @@ def test_who_watches_sees_the_error_fall_and_the_rate_at_every_look():
     attack = replace(QUICK, watch=lambda *look: seen.append(look))
     attack.prepare(heads_game().knowledge, torch.Generator().manual_seed(0))
     steps, errors, rates = zip(*seen, strict=True)
-    assert steps == (*range(12, 241, 12), 250)
+    assert steps == (0, *range(12, 241, 12), 250)  # 0: the linear reader, from which it starts
     assert errors[-1] < 0.9 * errors[0]
     assert all(0 <= rate <= 1 for rate in rates)
 

@@ -17,11 +17,17 @@ from .attacks.gradients.gradient_matching import DLG as DLG
 from .attacks.gradients.gradient_matching import IDLG as IDLG
 from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
-from .attacks.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .attacks.gradients.low_rank import LowRank as LowRank
+from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor
 from .attacks.retrain import RetrainAndCompare as RetrainAndCompare
+from .attacks.texts.attacks import GreedyDecoding as GreedyDecoding
+from .attacks.texts.attacks import NearVerbatim as NearVerbatim
+from .attacks.texts.attacks import Sampling as Sampling
+from .attacks.texts.attacks import TemplateSearch as TemplateSearch
+from .attacks.texts.attacks import TopKSampling as TopKSampling
+from .attacks.texts.decoding import Decoding as Decoding
 from .attacks.transcripts.optimised import GradientBased as GradientBased
 from .attacks.transcripts.prior_aware import PriorAware as PriorAware
 from .auditing import AuditResult as AuditResult
@@ -42,6 +48,7 @@ from .game import Game as Game
 from .game import play as play
 from .games.attributes import Attribute as Attribute
 from .games.attributes import infer_attributes as infer_attributes
+from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
 from .games.heads.audit_head import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe
@@ -52,6 +59,12 @@ from .games.membership import Membership as Membership
 from .games.recorded_runs.audit_run import audit_run as audit_run
 from .games.recorded_runs.canaries import Canaries as Canaries
 from .games.tables import Table as Table
+from .games.texts.audit_text import audit_text as audit_text
+from .games.texts.audit_text import text_game as text_game
+from .games.texts.game import Texts as Texts
+from .games.texts.secrets import Names as Names
+from .games.texts.secrets import Numbers as Numbers
+from .games.texts.secrets import Windows as Windows
 from .mechanisms.glm.families import Gaussian as Gaussian
 from .mechanisms.glm.families import Logistic as Logistic
 from .mechanisms.glm.families import Multinomial as Multinomial
@@ -61,6 +74,7 @@ from .mechanisms.heads.transfer_head import TransferHead as TransferHead
 from .mechanisms.heads.transfer_head import augment as augment
 from .mechanisms.heads.transfer_head import embed as embed
 from .mechanisms.known_attributes import Disclosed as Disclosed
+from .mechanisms.language_model import LanguageModel as LanguageModel
 from .mechanisms.looped import looped as looped
 from .mechanisms.mechanism import Mechanism as Mechanism
 from .mechanisms.networks.dpsgd import DPSGD as DPSGD

@@ -148,5 +148,5 @@ def planned(game: AnyGame, attack: Attack, trials: int | None, draws: Draws, run
     trials = whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     work = game.work(attack, trials, draws)
     at_once = min(work.at_once, run.unit_trials or work.at_once)
-    inputs = run.inputs(draws.device, work.depends_on, attack, draws.seed, run.shows)
-    return Plan(f"playing {attack.info.name}", inputs, work.total, at_once)
+    depends_on = {"game": work.depends_on, "attack": attack, "seed": draws.seed, "shows": run.shows}
+    return run.plan(f"playing {attack.info.name}", work.total, at_once, draws.device, depends_on)

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from bounds_by_hand import rounded_test
 
+from remanence import bounds
 from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.closed_forms import gaussian_success
-from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.contour import Estimate, estimate_success
 from remanence.bounds.engine.cumulant import moments
+from remanence.bounds.engine.lattice import Ends
 from remanence.bounds.engine.schedule import Segment
 from remanence.exceptions import InputError
 
@@ -221,3 +225,55 @@ def test_a_thousand_more_random_settings_are_bracketed(seed):
     generator = np.random.default_rng(seed)
     for _ in range(10):
         check_random_setting(generator, 10**6)
+
+
+def test_an_estimate_that_contradicts_the_certificate_is_an_error(monkeypatch):
+    wrong = Estimate(math.log(0.5), math.log(0.5), converged=True)
+    monkeypatch.setattr("remanence.bounds.engine.bracket.estimate_success", lambda *_: wrong)
+    with pytest.raises(ArithmeticError, match="contradicts"):
+        dpsgd_bracket(Segment(1.2345, 0.02, 1000), math.log(0.1))
+
+
+def test_two_sides_that_cross_are_an_error(monkeypatch):
+    crossed = Ends(-1.0, -2.0, -3.0, -2.0)
+    monkeypatch.setattr("remanence.bounds.engine.bracket.lattice_bracket", lambda *_, **__: (crossed, None))
+    monkeypatch.setattr("remanence.bounds.engine.bracket._atomic", lambda *_: crossed)
+    monkeypatch.setattr("remanence.bounds.engine.bracket.Ends.excess", lambda *_: 0.0)
+    with pytest.raises(ArithmeticError, match="crossed"):
+        dpsgd_bracket(Segment(1.2346, 0.02, 1000), math.log(0.01))
+
+
+def test_no_guarantee_of_the_bounds_rests_on_an_assertion():
+    for path in Path(bounds.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)], path
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "baseline", "at_most"),
+    [
+        (0.5, 1e-9, 2, 1e-9, 1.0002),  # was 6.4
+        (0.5, 1e-7, 2, 1e-9, 1.0045),
+        (0.6, 1e-4, 10**6, 0.1, 1.8636),
+        (1.75, 2.9e-5, 222, 7.6e-12, 1.0024),  # took seconds and was loose by half
+        (0.823, 8.7e-5, 10_843, 2.1e-10, 1.489),
+        (2.0, 1e-5, 10**9, 0.1, 1.4),
+    ],
+)
+def test_rare_large_losses_neither_loosen_nor_slow_the_bracket(noise, rate, steps, baseline, at_most):
+    bracket = dpsgd_bracket(Segment(noise, rate, steps), math.log(baseline))
+    assert bracket.log_upper - bracket.log_lower <= 3e-3
+    assert math.exp(bracket.log_upper) <= at_most * baseline
+
+
+@pytest.mark.parametrize("baseline", [1e-9, 1e-4, 0.3])
+def test_ceilings_never_fall_where_the_risk_rises(baseline):
+    log = math.log(baseline)
+    lines = [
+        [Segment(0.5, rate, 2) for rate in (1e-9, 1e-8, 1e-7, 1e-5, 1e-3, 0.1, 1.0)],
+        [Segment(noise, 1e-3, 50) for noise in (50.0, 5.0, 1.0, 0.5, 0.3, 0.2, 0.16, 0.14, 0.1, 0.05)],
+        [Segment(0.7, 1e-4, steps) for steps in (1, 2, 3, 10, 100, 10**4, 10**6)],
+    ]
+    for line in lines:
+        uppers = [dpsgd_bracket(run, log).log_upper for run in line]
+        assert all(after >= before - 1e-4 for before, after in itertools.pairwise(uppers))

@@ -5,12 +5,16 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 
-from conftest import shortlist_game
-from remanence import Oblivious, Policy, RetrainAndCompare, audit, play
+from conftest import SOURCES, noisy_sum, shortlist_game
+from remanence import Oblivious, Policy, RetrainAndCompare, audit, looped, play
 from remanence.exceptions import InputError
 from remanence.scale import files
 from remanence.scale.journal import DamagedUnitError, Journal, Plan
@@ -34,11 +38,11 @@ def units(folder):
 
 
 def test_what_is_written_is_read(tmp_path):
-    journal = Journal(tmp_path)
-    journal.write("a", TENSORS)
-    assert all(torch.equal(values, TENSORS[name]) for name, values in journal.read("a").items())
+    journal, key = Journal(tmp_path), "a" * 64
+    journal.write(key, TENSORS)
+    assert all(torch.equal(values, TENSORS[name]) for name, values in journal.read(key).items())
     assert journal.read("b") is None
-    assert journal.finished() == {"a"}
+    assert journal.finished() == {key}
 
 
 def test_only_the_owner_can_read_a_unit(tmp_path):
@@ -89,7 +93,7 @@ def test_a_run_folder_that_workers_do_not_share_is_a_sentence(tmp_path, monkeypa
     monkeypatch.undo()
     spoilt = Journal.write
     monkeypatch.setattr(Journal, "write", lambda self, key, _: spoilt(self, key, TENSORS))
-    monkeypatch.setattr("remanence.scale.journal.load", lambda packed: {})
+    monkeypatch.setattr("remanence.scale.journal.parse_tensors", lambda packed: {})
     with pytest.raises(InputError, match="checksum"):
         rate(Journal(tmp_path))
 
@@ -122,14 +126,15 @@ def test_a_finished_run_is_played_again_unless_it_is_resumed(tmp_path):
 
 
 def test_units_of_other_settings_are_never_used_and_do_not_outlive_the_run(tmp_path):
-    for number, change in enumerate(({"seed": 1}, {"attack": Oblivious()})):
-        rate(Journal(tmp_path / str(number)), **change)
-        shutil.copytree(tmp_path / str(number) / "units", tmp_path / "units", dirs_exist_ok=True)
-    assert len(units(tmp_path)) == 16
-    found, run = rate(Journal(tmp_path))
+    folder, other = tmp_path / "one", tmp_path / "other"
+    rate(Journal(folder), seed=1)
+    rate(Journal(other), attack=Oblivious())
+    shutil.copytree(other / "units", folder / "units", dirs_exist_ok=True)
+    assert len(units(folder)) == 16
+    found, run = rate(Journal(folder), resume=True)
     assert (run.reused, run.played) == (0, 8)
     assert found == rate(None)[0]
-    assert len(units(tmp_path)) == 8
+    assert not {path.name for path in units(other)} & {path.name for path in units(folder)}
 
 
 def test_more_trials_use_the_whole_units_of_fewer(tmp_path):
@@ -222,6 +227,185 @@ def test_a_broken_manifest_is_a_sentence(tmp_path, content):
 def test_a_folder_without_a_run_is_a_sentence(tmp_path):
     with pytest.raises(InputError, match=r"no run\.json"):
         read_status(tmp_path)
+
+
+FOREIGN = {
+    "units": "units/mine.safetensors",
+    "units of the same form": f"units/{'a' * 64}.safetensors",
+    "learning": "learning/notes",
+    "a heartbeat": "beat.json",
+    "a file of another kind": "notes.txt",
+    "somebody else's run.json": "run.json",
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_folder_that_holds_somebody_elses_files_is_refused_and_left_alone(tmp_path, kind):
+    file = tmp_path / FOREIGN[kind]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="not a run's"):
+        rate(Journal(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert file.read_text() == "mine"
+
+
+def test_links_inside_are_not_followed(tmp_path):
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    rate(Journal(folder))
+    shutil.copytree(folder / "units", elsewhere)
+    shutil.rmtree(folder / "units")
+    (folder / "units").symlink_to(elsewhere)
+    with pytest.raises(InputError, match="is a link to another place"):
+        rate(Journal(folder))
+    assert len(list(elsewhere.iterdir())) == 8
+
+
+def test_a_folder_within_learning_is_no_error_and_stays(tmp_path):
+    rate(Journal(tmp_path))
+    (tmp_path / "learning/mine").mkdir(parents=True)
+    rate(Journal(tmp_path))
+    assert (tmp_path / "learning/mine").is_dir()
+
+
+def test_a_recorded_unit_that_comes_out_differently_is_no_ground_to_build_on(tmp_path):
+    (tmp_path / "offset.txt").write_text("0")
+
+    def train(records, seed):  # reads a file that nobody declared
+        found = noisy_sum(records, seed)
+        return {"sum": found["sum"] + seed % 3 * float((tmp_path / "offset.txt").read_text())}
+
+    def played():
+        game = replace(shortlist_game(candidates=4), mechanism=looped(train))
+        with Run(journal=Journal(tmp_path / "run"), unit_trials=5, resume=True) as run:
+            play(game, RetrainAndCompare(), trials=40, run=run)
+        return run.reused, run.played
+
+    assert played() == (0, 8)
+    for lost in units(tmp_path / "run")[::2]:
+        lost.unlink()
+    assert played() == (4, 4)
+    assert played() == (8, 0)
+    (tmp_path / "offset.txt").write_text("100")
+    with pytest.raises(InputError, match="comes out differently now"):
+        played()
+
+
+def test_units_that_do_not_fit_are_named_with_what_changed(tmp_path, capsys):
+    rates = {"noise": 1.0}
+
+    def train(records, seed):
+        return {"sum": noisy_sum(records, seed)["sum"] * rates["noise"]}
+
+    def played():
+        game = replace(shortlist_game(candidates=4), mechanism=looped(train))
+        with Run(journal=Journal(tmp_path), unit_trials=5, resume=True) as run:
+            play(game, RetrainAndCompare(), trials=40, run=run)
+        return run.reused, run.played
+
+    assert played() == (0, 8)
+    rates["noise"] = 2.0
+    assert played() == (0, 8)
+    assert "changed: game.mechanism.train.rates.noise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length", [0, 1, 10, 60])
+def test_a_run_file_that_was_cut_off_does_not_stop_a_new_run(tmp_path, length):
+    whole, _ = rate(Journal(tmp_path))
+    content = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "run.json").write_bytes(content[:length])
+    with pytest.raises(InputError, match="no run to look at"):
+        read_status(tmp_path)
+    found, run = rate(Journal(tmp_path))
+    assert (found, run.reused) == (whole, 8), "units say themselves what they are"
+
+
+def test_a_run_of_a_later_version_is_not_touched(tmp_path):
+    rate(Journal(tmp_path))
+    later = json.loads((tmp_path / "run.json").read_text()) | {"remanence_run": 99}
+    (tmp_path / "run.json").write_text(json.dumps(later, indent=2))
+    before = (tmp_path / "run.json").read_bytes()
+    for look in (lambda: rate(Journal(tmp_path)), lambda: read_status(tmp_path)):
+        with pytest.raises(InputError, match="update remanence"):
+            look()
+    assert (tmp_path / "run.json").read_bytes() == before
+    assert len(units(tmp_path)) == 8
+
+
+HOLDS = """
+import sys, time
+from remanence.scale.journal import Journal
+journal = Journal(sys.argv[1])
+journal.begin({}); journal.beat(1, 0, 0.0)
+print("held", flush=True); sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_and_the_next_one_after_a_kill(tmp_path):
+    folder = tmp_path / "run"
+    environment = {**os.environ, "PYTHONPATH": SOURCES}
+    command = [sys.executable, "-c", HOLDS, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as holder:  # noqa: S603
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match=f"held by process {holder.pid} on {os.uname().nodename}"):
+            rate(Journal(folder))
+        holder.kill()
+    found, _ = rate(Journal(folder))
+    assert found == rate(None)[0]
+
+
+def test_a_place_without_locks_is_guarded_by_the_heartbeat():
+    import fsspec
+
+    place, files = "memory://bucket/guarded", fsspec.filesystem("memory")
+    rate(Journal(place))
+    beat = {"host": "another", "process": 7, "workers": 2, "played": 5, "seconds": 20.0, "time": time.time()}
+    files.pipe_file("/bucket/guarded/beat.json", json.dumps(beat).encode())
+    with pytest.raises(InputError, match="held by process 7 on another"):
+        rate(Journal(place))
+    files.pipe_file("/bucket/guarded/beat.json", json.dumps({**beat, "time": time.time() - 1000}).encode())
+    rate(Journal(place))
+
+
+def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
+    rate(Journal(tmp_path))
+    left = [tmp_path / f".audit.json.abc{files.PART}", tmp_path / "units" / f".key.abc{files.PART}"]
+    for path in (*left, tmp_path / ".mine"):
+        path.write_text("half")
+    rate(Journal(tmp_path))
+    assert not any(path.exists() for path in left)
+    assert (tmp_path / ".mine").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"works": [{"name": "x", "inputs": "y", "total": 10**18, "at_once": 1}]},
+        {"works": [{"name": "x", "inputs": "y", "total": 10**12, "at_once": 1}]},
+        {"works": [{"name": "x", "inputs": "y", "total": 10, "at_once": 0}]},
+        {"works": [{"name": "x"}]},
+        {"works": None},
+        {"settings": [1]},
+        {"settings": {"options": {"command": "rm"}}},
+        {"finished": 3},
+    ],
+    ids=str,
+)
+def test_a_run_file_of_another_shape_is_a_sentence(tmp_path, change):
+    rate(Journal(tmp_path))
+    document = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**document, **change}, indent=2))
+    with pytest.raises(InputError, match="no run to look at"):
+        read_status(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"process": "x"}', '{"host": "\\ud800"}', "[" * 100_000])
+def test_a_heartbeat_that_cannot_be_read_is_none(tmp_path, content):
+    journal = Journal(tmp_path)
+    journal.begin({})
+    (tmp_path / "beat.json").write_text(content)
+    assert read_status(tmp_path).process is None
 
 
 def test_a_url_that_fsspec_knows_is_a_run_folder_too(capsys):

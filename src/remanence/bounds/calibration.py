@@ -18,11 +18,10 @@ from remanence.bounds.engine.bracket import delta_lower, delta_upper, dpsgd_brac
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
 from remanence.bounds.engine.hockey_stick import log_delta_upper
 from remanence.bounds.engine.roots import root
-from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.engine.schedule import MOST_STEPS, Segment, log_never_sampled, normalise
 from remanence.bounds.settings import dpsgd
 from remanence.exceptions import InputError
 
-MOST_STEPS = 10**8
 _LEAST_RATE = 1e-9
 _NOISE_RANGE = (1e-3, 1e6)
 _PRECISION = 1e-6  # of the search; the certificate then decides
@@ -58,7 +57,7 @@ def calibrate(
 ) -> Calibration:
     """Solve for the one setting that is left out, so that γ(κ) ≤ max_success.
 
-    The smallest noise, the largest number of steps (up to 10^8) or the largest sampling rate.
+    The smallest noise, the largest number of steps (up to 10^9) or the largest sampling rate.
 
     >>> found = calibrate(0.3, 0.1, sample_rate=0.02, steps=1000)
     >>> round(found.noise_multiplier, 3), found.bound.success <= 0.3
@@ -98,14 +97,13 @@ def calibrate(
         return dpsgd_bracket(segment, log_kappa, rtol=width).log_upper - log_limit
 
     if noise_multiplier is None:
-        assert sample_rate is not None and steps is not None  # noqa: PT018
-        shape = Segment(1.0, sample_rate, steps)
+        shape = Segment(1.0, sample_rate, steps)  # pyright: ignore
+        sample_rate, steps = shape.sample_rate, shape.steps
         distance = float(ndtri(max_success) - ndtri(math.exp(log_kappa))) if log_kappa > -700 else 1.0
         guess = 1 / math.sqrt(math.log1p((distance / (sample_rate * math.sqrt(steps))) ** 2))
         segment = _least_noise(lambda noise: replace(shape, noise_multiplier=noise), excess, certified, guess)
     elif steps is None:
-        assert sample_rate is not None
-        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)
+        segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)  # pyright: ignore
     else:
         segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
     bound = dpsgd(log_baseline=log_kappa, schedule=[segment], rtol=width)
@@ -138,6 +136,8 @@ def noise_for_epsilon(
     require(epsilon, "epsilon", "a positive, finite number", 0 < epsilon < math.inf, "epsilon=8")
     require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "delta=1e-5")
     shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
+    if -math.expm1(log_never_sampled((shape,))) < delta:
+        return _NOISE_RANGE[0]  # so seldom sampled that no noise is needed
 
     def excess(segment: Segment) -> float:
         segments = normalise(segment)

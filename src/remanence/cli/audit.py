@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.interruption import told
 from remanence.cli.output import Device, Out, compute_device, console, default_folder
 from remanence.exceptions import InputError
 
@@ -97,15 +99,66 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
                 got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
                 hint="the command that began it",
             )
-        known = {name: value for name, value in options.items() if name != "command"}
-        context.default_map = {**known, "journal": place}
+        known = {name: value for name, value in options.items() if name not in ("command", "target")}
+        # A folder may have been moved: results go where they went, into the folder or beside it.
+        own = {} if "://" in place or known.get("out") is not None else {"out": place}
+        context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
     return place
+
+
+def named_target(target: str | None, resume: str | None, command: str) -> str:
+    """What to audit, as the user says it. A folder may come from anybody: no file that it names is run unasked."""
+    from remanence.targets import TARGETS
+
+    if target is not None:
+        return target
+    if resume is None:
+        raise InputError(
+            "There is nothing to audit.",
+            needs="a target",
+            got="none",
+            hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
+        )
+    from remanence.scale.journal import existing
+
+    stored = existing(resume)[1]["settings"]["options"].get("target", "")
+    if stored not in TARGETS:
+        raise InputError(
+            "This run is of somebody's own code, which is not run because a folder says so.",
+            needs="the target, named again",
+            got=f"{resume}, begun with {stored or 'no target'}",
+            hint=continuation(command, stored, resume),
+        )
+    return stored
+
+
+def continuation(command: str, target: str, place: str | Path) -> str:
+    """The command that goes on with a run."""
+    from remanence.targets import TARGETS
+
+    named = [] if target in TARGETS else [shlex.quote(target)]
+    return " ".join(["remanence", command, *named, "--resume", shlex.quote(str(place))])
+
+
+def interrupted(command: str, target: str, place: str | Path) -> str:
+    """What is done and what is left of a run that is being ended."""
+    from remanence.scale.status import read_status
+
+    try:
+        found = read_status(place)
+    except InputError:
+        return "Nothing was finished, and nothing is kept."
+    total = sum(work.units for work in found.works)
+    return (
+        f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
+        f"`{continuation(command, target, place)}` goes on."
+    )
 
 
 Resume = Annotated[
     str | None,
     typer.Option(
-        help="Continue the run in this folder; its target and options are known.",
+        help="Continue the run in this folder; its options are known. Code of your own is named again.",
         callback=restore_options,
         is_eager=True,
         rich_help_panel=_PANEL,
@@ -170,6 +223,12 @@ def begin_run(
     )
 
 
+def stored_place(folder: Path, journal: str | None) -> str | None:
+    """Where results go, as the run keeps it: nothing where that is the run folder, which may be moved."""
+    inside = journal is None or ("://" not in journal and Path(journal).absolute() == folder.absolute())
+    return None if inside else str(folder)
+
+
 def tell_reuse(run: Run) -> None:
     """Say what a run had not to play again."""
     if run.reused:
@@ -184,7 +243,7 @@ def _manifest_settings(game: AnyGame, options: Json) -> Json:
     return {
         "options": options,
         "data": game.fingerprints(),
-        "code": {**versions(), **(sources(path) if path.is_file() else {})},
+        "code": {**(sources(path) if path.is_file() else {}), **versions()},
     }
 
 
@@ -192,8 +251,16 @@ def _check_same_run(place: str, settings: Json) -> None:
     """Refuse to continue where the audit would not be the one that was begun."""
     from remanence.scale.journal import existing
 
-    before = existing(place)[1]["settings"]
-    then, now = ({**s["options"], **s["code"], "data": s["data"]} for s in (before, settings))
+    before = {"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]}
+    then, now = (
+        {
+            **s["options"],
+            **s["code"],
+            "data": s["data"],
+            "target": _without_place(s["options"].get("target", "")),
+        }
+        for s in (before, settings)
+    )
     free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
     differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     differing = [name for name in differing if name not in free]
@@ -204,6 +271,12 @@ def _check_same_run(place: str, settings: Json) -> None:
             got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
             hint="leave --resume out to play from the beginning, or mend what changed",
         )
+
+
+def _without_place(target: str) -> str:
+    """A file that was moved is the same target, if what is in it is the same."""
+    path, colon, factory = target.rpartition(":")
+    return f"{Path(path).name}{colon}{factory}"
 
 
 def _brief(value: object) -> str:
@@ -230,16 +303,20 @@ def status(
 
 def sweep(
     target: Annotated[
-        str, typer.Argument(help="A built-in name (see `remanence targets`) or path/to/file.py:factory.")
-    ],
+        str | None,
+        typer.Argument(
+            help="A built-in name (see `remanence targets`) or path/to/file.py:factory.", show_default=False
+        ),
+    ] = None,
     settings: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--set",
             help="A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
             "prior, known_data=N or candidates=N, and epsilon of transfer-learned heads.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
     ] = None,
@@ -274,7 +351,8 @@ def sweep(
     from remanence.sweeping import parse_axes
     from remanence.sweeping import sweep as run_sweep
 
-    axes, policy = parse_axes(settings), Policy(max_success)
+    target = named_target(target, resume, "sweep")
+    axes, policy = parse_axes(settings or []), Policy(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target).with_name(f"{default_folder(target).name}-sweep")
     check_writable(folder)
@@ -290,11 +368,11 @@ def sweep(
             "seed": seed,
             "device": compute_device(device),
             "unit_trials": unit_trials,
-            "out": str(folder),
+            "out": stored_place(folder, journal),
         }
         players = executor(executor_name, workers, address, gpus_per_unit, options["device"])
         run = begin_run(game, options, players, journal or folder, resume)
-        with run:
+        with told(lambda: interrupted("sweep", target, journal or folder)), run:
             points = run_sweep(
                 game, axes, attacks, policy=policy, trials=trials, seed=seed,
                 device=options["device"], run=run,
@@ -334,9 +412,10 @@ def _show(found: RunStatus) -> None:
     elif found.process:
         lines.append(f"Running in process {found.process}{_about(found.seconds_left)}.")
     else:
-        command = found.settings.get("options", {}).get("command", "audit")
+        options = found.settings.get("options", {})
+        command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
         speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
-        lines.append(f"Nobody is at work{speed}. `remanence {command} --resume {found.place}` continues.")
+        lines.append(f"Nobody is at work{speed}. `{command}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 

@@ -16,6 +16,7 @@ from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import report as cli_report
+from remanence.cli import text as cli_text
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -26,6 +27,7 @@ from remanence.cli.audit import (
     UnitTrials,
     Workers,
 )
+from remanence.cli.interruption import interruptible, told
 from remanence.cli.output import (
     AcceptUnproven,
     Device,
@@ -73,31 +75,33 @@ def remanence(
     Nothing leaves this machine.
 
     Exit codes: 0 within the limit that you set, 1 EXPOSED or CONTRADICTED, 2 wrong usage or input,
-    3 UNPROVEN, 70 a mistake in remanence itself.
+    3 UNPROVEN, 129, 130 or 143 interrupted, 70 a mistake in remanence itself.
     """
 
 
-def _from_settings(context: typer.Context, target: str) -> str:
+def _from_settings(context: typer.Context, target: str | None) -> str | None:
     """The target, or the one that an audit.toml names; its other settings become the defaults."""
-    if not target.endswith(".toml"):
+    if target is None or not target.endswith(".toml"):
         return target
     from remanence.cli.settings_file import read_settings
 
-    context.default_map = read_settings(Path(target))
-    return context.default_map["target"]
+    settings = read_settings(Path(target))
+    context.default_map = {**settings, **(context.default_map or {})}
+    return settings["target"]
 
 
 @app.command()
 def audit(
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A built-in name (see `remanence targets`), path/to/file.py:factory, a recorded run's folder, or an "
             "audit.toml with a target and options.",
             callback=_from_settings,
             is_eager=True,
+            show_default=False,
         ),
-    ],
+    ] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
     ] = None,
@@ -128,7 +132,7 @@ def audit(
     """Attack a model and hold the result against your limit.
 
     Writes audit.json for machines and report.html for people. What is finished is kept at once: an audit that was
-    killed goes on with `remanence audit --resume FOLDER`.
+    killed goes on with `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.attacks.catalogue import load_attack
     from remanence.auditing import audit as run_audit
@@ -139,6 +143,7 @@ def audit(
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
+    target = cli_runs.named_target(target, resume, "audit")
     policy = Policy(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
@@ -165,11 +170,11 @@ def audit(
                 "unit_trials": unit_trials,
                 "show_reconstructions": show_reconstructions,
                 "accept_unproven": accept_unproven,
-                "out": str(folder),
+                "out": cli_runs.stored_place(folder, journal),
             }
             players = cli_runs.executor(executor, workers, address, gpus_per_unit, place)
             run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
-            with run:
+            with told(lambda: cli_runs.interrupted("audit", target, journal or folder)), run:
                 result = run_audit(
                     game,
                     attacks,
@@ -245,7 +250,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     terminal = console()
     terminal.print(summary_table(list(results.values())))
     terminal.print(
-        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
+        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
         soft_wrap=True,
@@ -255,6 +260,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 cli_bounds.register(app)
 cli_report.register(app)
 cli_gradient.register(app)
+cli_text.register(app)
 cli_runs.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)
@@ -265,7 +271,8 @@ def main() -> None:
     # Many small matrices: a second thread costs more than it brings (28 times the time on a busy machine).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        app()
+        with interruptible():
+            app()
     except RemanenceError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(2)

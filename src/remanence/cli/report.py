@@ -108,7 +108,10 @@ def explore(
         write_twin(export)
         typer.echo(f"Page: {export}")
         return
+    from remanence.cli.interruption import let_go
     from remanence.report.explore.serving import serve
+
+    let_go()  # to the server, which ends when it is told to
 
     def ready(address: str) -> None:
         typer.echo(f"Page: {address} (Ctrl+C ends it)")

@@ -84,6 +84,8 @@ def counts(result: AuditResult) -> str:
     criterion = result.threat_model["criterion"]
     if criterion["error"] == "mismatch":
         return "Recovered means: the very record, out of the shortlist."
+    if result.threat_model["game"] == "Texts":
+        return f"Recovered means: it comes out within {criterion['threshold']:,.0f} tries, and not of the base model."
     words = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
     return words + ("." if criterion["label_scale"] is None else ", and the label right.")
 
@@ -144,6 +146,11 @@ def commands(result: AuditResult) -> tuple[str, str]:
     """How to run the same audit again, on the command line and in Python."""
     rate = result.evidence[0].main
     trials, limit, names = rate.clusters or rate.trials, result.policy.max_success, _attacks(result)
+    if result.threat_model["game"] == "Texts" and result.target != "tiny-text":  # the one that is built in
+        tries = result.threat_model["criterion"]["threshold"]
+        line = f"remanence text {shlex.quote(result.target)} --texts FILE --tries {tries:.0f}"
+        line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
+        return line, f"audit_text(model, texts, tries={tries:.0f}, policy=Policy({limit:g}))"
     line = f"remanence audit {shlex.quote(result.target)} --seed {result.seed} --trials {trials}"
     line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
     classes = [CATALOGUE[name].home.partition(":")[2] for name in names if name in CATALOGUE]

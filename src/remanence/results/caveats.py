@@ -110,6 +110,18 @@ INACTIVE_FEATURES = Caveat(
     "features that the model uses.",
     "Read the result as: these features of a record, not the whole record.",
 )
+DUPLICATE_RECORDS = Caveat(
+    "duplicate-records",
+    "some records of the table are equal in every column.",
+    "Who knows the others knows a record's twin already, so that recovering it says less.",
+    "Read the rate beside the number of twins; leave duplicates out of the table where they are a mistake.",
+)
+PART_NOT_CONFIRMED = Caveat(
+    "part-not-confirmed",
+    "some part of the model draws at random in training, so that fitting it again does not give it back.",
+    "Whether that part was fitted on this table could not be tested, and nothing that it holds was used.",
+    "Fit it with a fixed random_state.",
+)
 
 NOISE_BELOW_CLAIM = Caveat(
     "noise-below-claim",
@@ -156,6 +168,20 @@ RECORDS_REPEAT = Caveat(
     "Use one larger batch through BatchMemoryManager instead of accumulating.",
 )
 
+NO_BASE_MODEL = Caveat(
+    "no-base-model",
+    "a language model is audited without the model that its fine-tuning began with.",
+    "What the base model says already, from its own training, counts here as if the fine-tuning gave it away.",
+    "Name the base model, or audit the adapter, whose base is known.",
+)
+NO_UNSEEN_TEXTS = Caveat(
+    "no-unseen-texts",
+    "a language model is audited without texts of the same kind that it was not trained on.",
+    "The control is another record's secret after the same prompt. What the model learned about all such texts, and "
+    "would say of others too, may count as recovered.",
+    "Keep some texts out of the training and hand them in as unseen ones.",
+)
+
 CAVEATS = {
     caveat.id: caveat
     for caveat in (
@@ -171,8 +197,12 @@ CAVEATS = {
         NO_TRACE,
         DIVERGED,
         ONE_RELEASE,
+        NO_BASE_MODEL,
+        NO_UNSEEN_TEXTS,
         RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,
+        DUPLICATE_RECORDS,
+        PART_NOT_CONFIRMED,
         NOISE_BELOW_CLAIM,
         NOISE_REPEATS,
         CLIPPING_NOT_PER_RECORD,

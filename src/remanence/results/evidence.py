@@ -12,7 +12,6 @@ from torch import Tensor
 
 from remanence.adversary.priors import Baseline
 from remanence.attacks.attack import Attack
-from remanence.attacks.catalogue import CATALOGUE
 from remanence.results.caveats import (
     CAVEATS,
     DIVERGED,
@@ -74,6 +73,7 @@ class Evidence:
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
+    reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -129,13 +129,9 @@ class Evidence:
             gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
             settings=attack.settings(),
             proven=None if outcome.proven is None else int(outcome.proven.sum()),
+            reference=attack.info.reference.short,
             prepare=prepare,
         )
-
-    @property
-    def reference(self) -> str:
-        """Where the attack comes from, if it is one of ours."""
-        return CATALOGUE[self.attack].reference.short if self.attack in CATALOGUE else ""
 
     @property
     def tells(self) -> bool:
@@ -198,6 +194,7 @@ class Evidence:
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
+            reference=entry["reference"],
             arrays=arrays,
         )
 

@@ -1,25 +1,30 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all. Nothing else in the package writes what an audit keeps."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from remanence.exceptions import InputError
+from remanence.scale.reading import UnusableFileError, read_bytes
+
+PART = ".remanence-part"  # the ending of what was not finished; the next run in the folder sweeps it up
+_SEAL = b"remanence checked file 1\n"
 
 
 def check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be written to, before any time is spent; leave nothing there."""
     nearest = folder
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
     try:
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
         with tempfile.TemporaryFile(dir=nearest):
             pass  # permissions alone do not tell: root ignores them, and some file systems ignore root
-    except OSError:
+    except (OSError, ValueError):
         raise InputError(
             "The results cannot be written.",
             needs="a folder that can be created and written to",
@@ -35,13 +40,35 @@ def write_files(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _replace({folder / name: content for name, content in contents.items()})
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             "The results could not be written.",
             needs="a folder that can be created and written to, and room in it",
-            got=f"{folder}: {error.strerror}",
+            got=f"{folder}: {getattr(error, 'strerror', None) or error}",
             hint=hint,
         ) from None
+
+
+def write_checked(path: Path, content: bytes) -> None:
+    """Write one file with a checksum in front."""
+    write_files(path.parent, {path.name: _SEAL + hashlib.sha256(content).digest() + content})
+
+
+def read_checked(path: Path, most: int) -> bytes:
+    """What `write_checked` wrote; a single changed bit is found."""
+    packed = read_bytes(path, most)
+    head = len(_SEAL) + 32
+    content = packed[head:]
+    if not packed.startswith(_SEAL) or hashlib.sha256(content).digest() != packed[len(_SEAL) : head]:
+        raise UnusableFileError("the contents do not match their checksum")
+    return content
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f".*{PART}"):
+            path.unlink(missing_ok=True)
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:
@@ -49,18 +76,21 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
     written: dict[Path, str] = {}
     try:
         for path, content in contents.items():
-            handle, written[path] = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            handle, written[path] = tempfile.mkstemp(
+                dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART
+            )
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
         for path, temporary in written.items():
-            Path(temporary).replace(path)
+            os.replace(temporary, path)  # noqa: PTH105, one module by which all that is written goes
         for folder in {path.parent for path in contents}:
             _flush(folder)
     finally:
         for temporary in written.values():
-            Path(temporary).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink(missing_ok=True)
 
 
 def _flush(folder: Path) -> None:

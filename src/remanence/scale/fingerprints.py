@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from remanence.exceptions import InputError
-from remanence.scale.sources import code_version as code_version
 from remanence.scale.sources import imported_sources, is_library, own_file, sources
 
 T = TypeVar("T")
@@ -48,10 +47,10 @@ def fingerprint(*values: Any) -> str:
 
 
 def parts(**values: Any) -> dict[str, str]:
-    """The hashes of named values and of what they are made of, so that a later change can be named."""
+    """The hashes of named values, in full, and of what they are made of, so that a later change can be named."""
     walk = _Walk()
     for name, value in values.items():
-        walk.named[name] = walk.digest(value, name).hex()[:16]
+        walk.named[name] = walk.digest(value, name).hex()
     return walk.named
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, final
 
+from filelock import FileLock, Timeout
+
 from remanence.exceptions import InputError
-from remanence.scale.files import write_files
+from remanence.scale.files import sweep, write_files
+from remanence.scale.reading import GIB, UnusableFileError, read_bytes
+
+LOCK = "run.lock"
+MOST = 4 * GIB  # of one unit
 
 
 class Folder(Protocol):
@@ -24,8 +32,8 @@ class Folder(Protocol):
         """Replace the file, whole or not at all."""
         ...
 
-    def names(self, inside: str) -> set[str]:
-        """The files of a folder within."""
+    def names(self, inside: str = "") -> set[str]:
+        """The files of a folder within; without a name, all that lies in the folder itself."""
         ...
 
     def rename(self, name: str, to: str) -> None:
@@ -36,56 +44,109 @@ class Folder(Protocol):
         """Delete files; one that is gone already is no error."""
         ...
 
-    def prune(self) -> None:
-        """Drop the folder itself where nothing is in it."""
+    def prune(self, *inside: str) -> None:
+        """Drop these folders within and then the folder itself, where nothing is in them."""
+        ...
+
+    def lock(self) -> bool:
+        """Keep other writers out for as long as this process lives; False where one is there already."""
+        ...
+
+    def unlock(self) -> None:
+        """Let others in."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class LocalFolder:
-    """On a file system, NFS included: written beside its place, flushed to disk, renamed."""
+    """On a file system, NFS included: written beside its place, flushed, renamed; no link inside is followed."""
 
     path: Path
 
     def read(self, name: str) -> bytes | None:
         """The contents, or None where there is no such file."""
         try:
-            return (self.path / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise InputError(
-                "The run folder cannot be read.",
-                needs="a folder that can be read",
-                got=f"{self.path / name}: {error.strerror}",
-                hint="check its permissions and its disk",
-            ) from None
+            return read_bytes(self._place(name), MOST, follow=False)
+        except UnusableFileError as error:
+            if error.missing:
+                return None
+            raise self._refused(f"{self.path / name}: {error}") from None
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the file, whole or not at all."""
-        place = self.path / name
+        place = self._place(name)
         write_files(place.parent, {place.name: content}, hint=_AFTERWARDS.format(self.path))
 
-    def names(self, inside: str) -> set[str]:
-        """The files of a folder within; temporary ones start with a dot and do not count."""
-        found = (self.path / inside).glob("*")
-        return {path.name for path in found if not path.name.startswith(".")}
+    def names(self, inside: str = "") -> set[str]:
+        """The regular files of a folder within; hidden ones do not count."""
+        try:
+            with os.scandir(self._place(f"{inside}/x" if inside else "x").parent) as found:
+                return {
+                    entry.name
+                    for entry in found
+                    if not entry.name.startswith(".") and (not inside or entry.is_file(follow_symlinks=False))
+                }
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        except OSError as error:
+            raise self._refused(f"{self.path / inside}: {error.strerror}") from None
 
     def rename(self, name: str, to: str) -> None:
         """Give a file another name."""
-        (self.path / name).replace(self.path / to)
+        self._place(name).replace(self._place(to))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files; one that is gone already is no error."""
+        """Delete files; one that is gone already is no error, and neither is one that cannot be deleted."""
         for name in names:
-            (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._place(name).unlink(missing_ok=True)
 
-    def prune(self) -> None:
-        """Drop the folder itself, and those above it that it was the only one in."""
+    def prune(self, *inside: str) -> None:
+        """Drop the folder itself, and the one above where it was the only one in it."""
+        with contextlib.suppress(OSError):
+            for name in inside:
+                self._place(name).rmdir()
         with contextlib.suppress(OSError):
             self.path.rmdir()
             self.path.parent.rmdir()
+
+    def lock(self) -> bool:
+        """By a lock of the operating system, which ends with its process; what a killed one left is swept up."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise self._refused(f"{self.path / LOCK}: {error.strerror}") from None
+        for inside in (self.path, *self.path.iterdir()):
+            if inside.is_dir() and (inside == self.path or not inside.is_symlink()):
+                sweep(inside)
+        return True
+
+    def unlock(self) -> None:
+        """Let others in."""
+        self._lock.release()
+        self.remove([LOCK])
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.path / LOCK, thread_local=False)
+
+    def _place(self, name: str) -> Path:
+        place = self.path / name
+        if place.parent != self.path and place.parent.is_symlink():
+            raise self._refused(f"{place.parent} is a link to another place")
+        return place
+
+    def _refused(self, got: str) -> InputError:
+        return InputError(
+            "The run folder cannot be used.",
+            needs="a folder of regular files that can be read and written, with no links inside",
+            got=got,
+            hint="check its permissions and its disk, or take another folder",
+        )
 
     def __str__(self) -> str:
         return str(self.path)
@@ -116,12 +177,13 @@ class RemoteFolder:
         except Exception as error:  # noqa: BLE001
             raise self._failed(error) from None
 
-    def names(self, inside: str) -> set[str]:
+    def names(self, inside: str = "") -> set[str]:
         """The objects of a folder within, as they are now."""
         files = self._files()
         try:
             files.invalidate_cache()
-            return {found.rsplit("/", 1)[-1] for found in files.ls(f"{self.url}/{inside}", detail=False)}
+            place = f"{self.url}/{inside}".rstrip("/")
+            return {found.rstrip("/").rsplit("/", 1)[-1] for found in files.ls(place, detail=False)}
         except FileNotFoundError:
             return set()
         except Exception as error:  # noqa: BLE001
@@ -138,8 +200,15 @@ class RemoteFolder:
             with contextlib.suppress(FileNotFoundError):
                 files.rm_file(f"{self.url}/{name}")
 
-    def prune(self) -> None:
+    def prune(self, *inside: str) -> None:
         """Nothing to do: object storage has no folders."""
+
+    def lock(self) -> bool:
+        """Object storage has no locks that end with a process; the heartbeat tells of another writer."""
+        return True
+
+    def unlock(self) -> None:
+        """Nothing to do."""
 
     def __str__(self) -> str:
         return self.url

@@ -2,8 +2,13 @@
 
 run.json     what the run is: its settings, and the works that it consists of
 units/       KEY.safetensors, named by the hash of everything that the unit depends on
+learning/    what is being learnt, until it is
 beat.json    who runs it, and how fast
+run.lock     held by the one process that may write
 log.txt      what was lost, damaged or run again
+
+A run owns a folder that it made, or one that begins with the mark of a run. Nothing in the folder names a place, so
+that it can be moved.
 """
 
 from __future__ import annotations
@@ -12,21 +17,31 @@ import hashlib
 import json
 import os
 import platform
+import re
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from remanence.exceptions import InputError
-from remanence.scale.folders import Folder, LocalFolder, open_folder
+from remanence.scale.fingerprints import changed
+from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
+from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
 
 MANIFEST, BEAT, LOG, UNITS, LEARNING = "run.json", "beat.json", "log.txt", "units", "learning"
+RESULT = "audit.json"  # a folder with one is ours too
+VERSION = 1
+_MARK = b'{\n  "remanence_run": '  # how every run.json begins, so that one that was cut off is known
+_SILENCE = 60.0  # seconds after which a process on another machine is taken for dead
+_MOST_UNITS = 10**6
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 Json = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -44,6 +59,9 @@ class Plan:
     inputs: str
     total: int
     at_once: int
+    parts: Mapping[str, str] = field(
+        default_factory=dict, compare=False
+    )  # what `inputs` was made from, by name
 
     def __len__(self) -> int:
         return -(-self.total // self.at_once)
@@ -77,6 +95,9 @@ class Journal:
         if "://" not in str(self.place):  # workers may stand in another folder
             object.__setattr__(self, "place", Path(self.place).absolute())
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.place,)  # workers write, and hold no lock
+
     @cached_property
     def folder(self) -> Folder:
         """Where it lies."""
@@ -93,8 +114,8 @@ class Journal:
         if packed is None:
             return None
         try:
-            tensors, about = load(packed), _metadata(packed)
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            tensors, about = parse_tensors(packed), tensor_notes(packed)
+        except UnusableFileError as error:
             raise DamagedUnitError(f"{_file(key)}: {error}") from None
         if about != {"key": key, "sha256": hashlib.sha256(save(tensors)).hexdigest()}:
             raise DamagedUnitError(f"{_file(key)}: the contents do not match their checksum")
@@ -103,23 +124,30 @@ class Journal:
     def finished(self) -> set[str]:
         """The keys of all units that are there."""
         names = self.folder.names(UNITS)
-        return {name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)}
+        return {
+            name.removesuffix(_ENDING)
+            for name in names
+            if name.endswith(_ENDING) and _KEY.fullmatch(name.removesuffix(_ENDING))
+        }
 
     def set_aside(self, key: str) -> None:
         """Keep a damaged file for whoever wants to look at it, under another name."""
         self.folder.rename(_file(key), f"{_file(key)}.damaged")
 
     def begin(self, settings: Json, *, resume: bool = False) -> None:
-        """Open the run. Units of an unfinished one are used again; those of a finished one only on request."""
-        before = self.manifest()
+        """Open the run, for this process alone. Units of a finished one are used again only on request."""
+        self._require_ours()
+        if not self.folder.lock():
+            raise self._taken()
+        if not isinstance(self.folder, LocalFolder) and self._someone() is not None:
+            raise self._taken()
+        before = self._before()
+        self.__dict__["_earlier"] = [] if before is None else before["works"]
         if before is not None and before["finished"] and not resume:
             self.folder.remove(map(_file, self.finished()))
         same = before is not None and before["settings"] == settings
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         works = before["works"] if before is not None and same else []
-        self._put(
-            MANIFEST, {"version": 1, "started": now, "finished": None, "settings": settings, "works": works}
-        )
+        self._put_manifest({"started": _now(), "finished": None, "settings": settings, "works": works})
 
     def announce(self, plans: list[Plan]) -> None:
         """Add works to the manifest, so that `remanence status` knows what is left."""
@@ -127,26 +155,44 @@ class Journal:
         known = {work["inputs"] for work in manifest["works"]}
         new = [asdict(plan) for plan in plans if plan.inputs not in known]
         if new:
-            self._put(MANIFEST, {**manifest, "works": [*manifest["works"], *new]})
+            self._put_manifest({**manifest, "works": [*manifest["works"], *new]})
 
     def finish(self) -> None:
         """Close the run: units of other settings, which no work asked for, are of no more use."""
         manifest = self._manifest()
         wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
         self.folder.remove(map(_file, self.finished() - wanted))
-        self.folder.remove([BEAT, *(f"{LEARNING}/{name}" for name in self.folder.names(LEARNING))])
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._put(MANIFEST, {**manifest, "finished": now})
+        self.folder.remove([BEAT, *(f"{LEARNING}/{name}" for name in self._learning())])
+        self._put_manifest({**manifest, "finished": _now()})
+        self.folder.unlock()
 
     def forget_if_empty(self) -> None:
-        """Leave no trace of a run that has nothing to be continued."""
-        if not self.finished() and not self.folder.names(LEARNING):
-            self.folder.remove([MANIFEST, BEAT])
+        """Let the run go, without a trace where it has nothing to be continued."""
+        empty = not self.finished() and not self._learning()
+        if empty:
+            self.folder.remove([BEAT])
+            self.folder.prune(UNITS, LEARNING)
+            self.folder.remove([MANIFEST])  # last: without it, the rest would be nobody's
+        self.folder.unlock()
+        if empty:
             self.folder.prune()
 
     def manifest(self) -> Json | None:
         """What the run is; None where there is none yet."""
-        return self._read(MANIFEST)
+        content = self.folder.read(MANIFEST)
+        if content is None:
+            return None
+        try:
+            found = parse_json(content)
+            if (
+                isinstance(found, dict)
+                and isinstance(version := found.get("remanence_run"), int)
+                and version > VERSION
+            ):
+                raise _later(self.place, version)
+            return parse_json(content, _schema("run"))
+        except UnusableFileError as error:
+            raise _no_run(self.place, f"{MANIFEST}: {error}", DamagedRunError) from None
 
     def beat(self, workers: int, played: int, seconds: float) -> None:
         """Say that somebody is at work, and how fast."""
@@ -154,22 +200,68 @@ class Journal:
         self._put(BEAT, {**who, "played": played, "seconds": seconds, "time": time.time()})
 
     def last_beat(self) -> Json | None:
-        """The latest of them."""
-        return self._read(BEAT)
+        """The latest of them; None where there is none that can be read."""
+        content = self.folder.read(BEAT)
+        try:
+            return None if content is None else parse_json(content, _schema("beat"))
+        except UnusableFileError:
+            return None
 
     def log(self, line: str) -> None:
         """Keep a line about something that went wrong and was mended."""
         before = self.folder.read(LOG) or b""
-        stamp = datetime.now(UTC).isoformat(timespec="seconds")
-        self.folder.write(LOG, before + f"{stamp} {line}\n".encode())
+        self.folder.write(LOG, before + f"{_now()} {line}\n".encode())
 
     def checkpoint(self, name: str) -> Path | None:
         """Where learning may keep its state between kills; None where the journal is not on this machine."""
         if not isinstance(self.folder, LocalFolder):
             return None
-        folder = self.folder.path / LEARNING
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
+        return self.folder.path / LEARNING / name
+
+    def stale(self, plan: Plan) -> list[str]:
+        """What differs from the work of this name that the folder held when the run was opened."""
+        alike = [work for work in self.__dict__.get("_earlier", []) if work["name"] == plan.name]
+        if any(work["inputs"] == plan.inputs for work in alike):
+            return []
+        return min((changed(work.get("parts", {}), plan.parts) for work in alike), key=len, default=[])
+
+    def _learning(self) -> set[str]:
+        return {name for name in self.folder.names(LEARNING) if _KEY.fullmatch(name.split(".")[0])}
+
+    def _require_ours(self) -> None:
+        """Refuse a folder in which somebody else keeps something: a run deletes what it does not need any more."""
+        there = self.folder.names() - {LOCK}
+        content = self.folder.read(MANIFEST) if MANIFEST in there else None
+        marked = content is not None and content[: len(_MARK)] == _MARK[: len(content)]
+        if there and not marked and not (RESULT in there and not there & {MANIFEST, UNITS, LEARNING, BEAT}):
+            raise InputError(
+                "This folder is not a run's.",
+                needs="a folder that does not exist yet, an empty one, or one that a run made",
+                got=f"{self.place} with {', '.join(sorted(there)[:3])}{' and more' if len(there) > 3 else ''}",
+                hint="--out with another folder",
+            )
+
+    def _before(self) -> Json | None:
+        try:
+            return self.manifest()
+        except DamagedRunError:
+            return None  # cut off: its units say themselves what they are
+
+    def _someone(self) -> Json | None:
+        """Who else was heard of lately."""
+        beat = self.last_beat()
+        own = beat is not None and (beat["host"], beat["process"]) == (platform.node(), os.getpid())
+        return beat if beat is not None and not own and alive(beat) else None
+
+    def _taken(self) -> InputError:
+        beat = self.last_beat()
+        who = f"process {beat['process']} on {beat['host']}" if beat else "another process"
+        return InputError(
+            "Somebody is at work in this folder.",
+            needs="one run in a folder at a time",
+            got=f"{self.place}, held by {who}",
+            hint="wait for it (`remanence status` tells how long), end it, or --out with another folder",
+        )
 
     def _manifest(self) -> Json:
         found = self.manifest()
@@ -177,15 +269,12 @@ class Journal:
             raise _no_run(self.place, "nothing")
         return found
 
-    def _put(self, name: str, document: Json) -> None:
-        self.folder.write(name, json.dumps(document, indent=2, ensure_ascii=False).encode())
+    def _put_manifest(self, document: Json) -> None:
+        self._put(MANIFEST, {**document, "remanence_run": VERSION})
 
-    def _read(self, name: str) -> Json | None:
-        content = self.folder.read(name)
-        try:
-            return None if content is None else json.loads(content)
-        except ValueError as error:
-            raise _no_run(self.place, f"{name}: {error}") from None
+    def _put(self, name: str, document: Json) -> None:
+        first = {"remanence_run": VERSION} if "remanence_run" in document else {}
+        self.folder.write(name, json.dumps({**first, **document}, indent=2, ensure_ascii=False).encode())
 
     def __str__(self) -> str:
         return str(self.place)
@@ -196,7 +285,11 @@ _ENDING = ".safetensors"
 
 def plans(manifest: Json) -> list[Plan]:
     """The works of a manifest."""
-    return [Plan(**work) for work in manifest["works"]]
+    found = [Plan(**work) for work in manifest["works"]]
+    units = sum(map(len, found))
+    if units > _MOST_UNITS:
+        raise _no_run("this run", f"{units:,} units, and {_MOST_UNITS:,} are the most that a folder can have")
+    return found
 
 
 def existing(place: str | Path) -> tuple[Journal, Json]:
@@ -208,18 +301,47 @@ def existing(place: str | Path) -> tuple[Journal, Json]:
     return journal, manifest
 
 
+def alive(beat: Json) -> bool:
+    """Whether who sent it is still at work, as far as can be told from here."""
+    if beat["host"] != platform.node():
+        return abs(time.time() - beat["time"]) < _SILENCE + 10 * beat["seconds"] / max(1, beat["played"])
+    try:
+        os.kill(beat["process"], 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it exists, and belongs to somebody else
+    return True
+
+
+@cache
+def _schema(name: str) -> Json:
+    return json.loads((files("remanence.scale") / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _file(key: str) -> str:
     return f"{UNITS}/{key}{_ENDING}"
 
 
-def _metadata(packed: bytes) -> dict[str, str]:
-    """The header of a safetensors file holds what was said about it."""
-    length = int.from_bytes(packed[:8], "little")
-    return json.loads(packed[8 : 8 + length])["__metadata__"]
+class DamagedRunError(InputError):
+    """A run.json that cannot be read."""
 
 
-def _no_run(place: str | Path, got: str) -> InputError:
+def _later(place: str | Path, version: int) -> InputError:
     return InputError(
+        "This run was begun by a later version of remanence.",
+        needs=f"a run file of version {VERSION}",
+        got=f"{place}: version {version}",
+        hint="update remanence, or --out with another folder",
+    )
+
+
+def _no_run(place: str | Path, got: str, kind: type[InputError] = InputError) -> InputError:
+    return kind(
         "There is no run to look at.",
         needs=f"a folder or URL with a {MANIFEST}, as `remanence audit --out` makes it",
         got=f"{place}: {got}",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import tempfile
+import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import lru_cache
 from multiprocessing import current_process
-from pathlib import Path
 from typing import final
 
 import cloudpickle
@@ -22,6 +23,7 @@ from remanence.scale.journal import Tensors
 from remanence.scale.run import Outcomes, Task
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_BETWEEN_LOOKS = 0.5  # seconds between two looks of a worker at whether its parent is there
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
 
 
@@ -48,44 +50,64 @@ class Processes:
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done; no more than two for each worker are under way."""
         left, attempts = list(numbers), 1
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "task"
-            path.write_bytes(cloudpickle.dumps(task))  # once, not once for each unit
-            while left:
-                try:
-                    for number, tensors in self._attempt(path, left):
-                        left.remove(number)
-                        yield number, tensors
-                except BrokenProcessPool:
-                    _pool.cache_clear()
-                    attempts += 1
-                    if attempts > ATTEMPTS:
-                        raise _given_up(task, len(left)) from None
-                    waiting = left[: 2 * self.workers]
-                    report(
-                        f"{task.plan.name}: a worker died; those of units {waiting} that it had are run again "
-                        f"(attempt {attempts} of {ATTEMPTS})"
-                    )
+        packed = cloudpickle.dumps(
+            task
+        )  # once, and sent to a worker once: it holds data, and never touches a disk
+        while left:
+            try:
+                for number, tensors in self._attempt(packed, left):
+                    left.remove(number)
+                    yield number, tensors
+            except BrokenProcessPool:
+                _POOLS.clear()
+                attempts += 1
+                if attempts > ATTEMPTS:
+                    raise _given_up(task, len(left)) from None
+                waiting = left[: 2 * self.workers]
+                report(
+                    f"{task.plan.name}: a worker died; those of units {waiting} that it had are run again "
+                    f"(attempt {attempts} of {ATTEMPTS})"
+                )
 
-    def _attempt(self, path: Path, numbers: Sequence[int]) -> Outcomes:
-        pool = _pool(self.workers)
-        waiting, under_way = list(reversed(numbers)), set()
+    def _attempt(self, packed: bytes, numbers: Sequence[int]) -> Outcomes:
+        pool, name = _pool(self.workers), hashlib.sha256(packed).hexdigest()
+        waiting, under_way, sent = list(reversed(numbers)), set(), 0
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < 2 * self.workers:
-                    under_way.add(pool.submit(_carry_out, str(path), waiting.pop()))
+                    sent += 1
+                    under_way.add(
+                        pool.submit(_carry_out, name, packed if sent <= self.workers else None, waiting.pop())
+                    )
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for unit in done:
-                    yield unit.result()
+                    number, tensors = unit.result()
+                    if tensors is None:  # a worker that has not seen the task yet
+                        under_way.add(pool.submit(_carry_out, name, packed, number))
+                    else:
+                        yield number, tensors
         finally:
             for unit in under_way:
                 unit.cancel()
 
 
-@lru_cache(maxsize=1)
+_POOLS: dict[int, ProcessPoolExecutor] = {}  # by the number of their workers; one at a time
+
+
 def _pool(workers: int) -> ProcessPoolExecutor:
     # Of our own: the pool that loky shares with everybody is joblib's, and both would stumble over each other.
-    return ProcessPoolExecutor(workers, env=_ENVIRONMENT)
+    if workers not in _POOLS:
+        _POOLS.clear()
+        _POOLS[workers] = ProcessPoolExecutor(
+            workers, env=_ENVIRONMENT, initializer=_begin, initargs=(os.getpid(),)
+        )
+    return _POOLS[workers]
+
+
+def end_workers() -> None:
+    """Stop all workers at once, whatever they are doing."""
+    while _POOLS:
+        _POOLS.popitem()[1].shutdown(wait=True, kill_workers=True)
 
 
 def _given_up(task: Task, left: int) -> InputError:
@@ -97,15 +119,29 @@ def _given_up(task: Task, left: int) -> InputError:
     )
 
 
-def _carry_out(path: str, number: int) -> tuple[int, Tensors]:
-    return number, _task(path)(number)
+def _begin(parent: int) -> None:
+    """A worker ends with whoever started it, and leaves Ctrl+C to them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_BETWEEN_LOOKS)
+        os._exit(1)
 
-@lru_cache(maxsize=1)
-def _task(path: str) -> Task:
-    """What the driver wrote for its own workers, in a folder that only its user can enter."""
-    worker = current_process().name.rsplit("-", 1)[-1]
-    gpus = torch.cuda.device_count()
+    if hasattr(os, "getppid") and os.getppid() == parent:
+        threading.Thread(target=watch, daemon=True).start()
+    worker, gpus = current_process().name.rsplit("-", 1)[-1], torch.cuda.device_count()
     if gpus > 1 and worker.isdigit() and "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker) % gpus)
-    return cloudpickle.loads(Path(path).read_bytes())
+
+
+_KNOWN: dict[str, Task] = {}  # in a worker: the task that it has, by its hash
+
+
+def _carry_out(name: str, packed: bytes | None, number: int) -> tuple[int, Tensors | None]:
+    if name not in _KNOWN:
+        if packed is None:
+            return number, None
+        _KNOWN.clear()
+        _KNOWN[name] = cloudpickle.loads(packed)  # what the driver made, through its own pipe
+    return number, _KNOWN[name](number)

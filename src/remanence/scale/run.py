@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +21,11 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from remanence.exceptions import InputError
-from remanence.scale.fingerprints import code_version, device_kind, fingerprint
+from remanence.scale.fingerprints import device_kind, fingerprint, parts
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.scale.progress import note, track
 from remanence.scale.ranks import ranks
+from remanence.scale.sources import versions
 
 _BETWEEN_BEATS = 1.0  # seconds
 
@@ -48,16 +49,20 @@ class Task:
         """Carry out a unit, unless it is recorded already."""
         if self.journal is not None and self._recorded(self.journal, number):
             return {}
-        with one_thread():
-            outcome = self.do(number)
-        found = {
-            name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, values in outcome.items()
-        }
+        found = self.outcome(number)
         if self.journal is None:
             return found
         self.journal.write(self.plan.key(number), found)
         return {}
+
+    def outcome(self, number: int) -> Tensors:
+        """What a unit finds, here and now."""
+        with one_thread():
+            outcome = self.do(number)
+        return {
+            name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, values in outcome.items()
+        }
 
     def _recorded(self, journal: Journal, number: int) -> bool:
         # A worker may have died after it wrote and before it said so.
@@ -112,6 +117,8 @@ class Run:
     played: int = field(default=0, init=False)
     _opened: bool = field(default=False, init=False)
     _used: bool = field(default=False, init=False)
+    _replayed: bool = field(default=False, init=False)
+    _told: bool = field(default=False, init=False)
     _last_beat: float = field(default=0.0, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
 
@@ -147,18 +154,27 @@ class Run:
         """Whether units may hold reconstructions: in memory always, on disk on request."""
         return self.journal is None or self.galleries
 
-    def inputs(self, device: torch.device | str, *values: object) -> str:
-        """The fingerprint of all that a work depends on; not worth computing where nothing is kept."""
+    def plan(
+        self,
+        name: str,
+        total: int,
+        at_once: int,
+        device: torch.device | str,
+        depends_on: Mapping[str, object],
+    ) -> Plan:
+        """A work as units, known by all that its outcome depends on; not worth computing where nothing is kept."""
         if self.journal is None:
-            return ""
+            return Plan(name, "", total, at_once)
         code = self.settings.get("code")  # of the user's own, where a command knows it
-        return fingerprint(code_version(), torch.__version__, device_kind(device), code, *values)
+        found = parts(**depends_on, versions=versions(), device=device_kind(device), code=code)
+        key = fingerprint([found[each] for each in (*depends_on, "versions", "device", "code")])
+        return Plan(name, key, total, at_once, found)
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
         if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
             return None
-        return self.journal.checkpoint(fingerprint(code_version(), self.settings.get("code"), belongs_to))
+        return self.journal.checkpoint(fingerprint(versions(), self.settings.get("code"), belongs_to))
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""
@@ -172,22 +188,32 @@ class Run:
         self.journal.announce(plans)
 
     def map(self, plan: Plan, prepare: Callable[[], Do], join: Join) -> Tensors:
-        """What all units of a plan found, joined in order. Nothing is prepared where all of them are recorded."""
+        """What all units of a plan found, joined in order.
+
+        Before recorded units are trusted, one of them is played again: what no fingerprint sees, such as a file that
+        training reads, shows there. Where all of them are recorded, nothing is prepared once the run has seen that.
+        """
         self._used = True
         self.announce([plan])
         found = _Found(join)
-        missing = []
+        missing, recorded = [], None
         there = set() if self.journal is None else self.journal.finished()
         for number in range(len(plan)):
             tensors = self._recorded(plan, number) if plan.key(number) in there else None
             if tensors is None:
                 missing.append(number)
             else:
+                recorded = (number, tensors) if recorded is None or number % 7 == 3 else recorded
                 found.add(number, tensors)
                 self.reused += 1
-        if missing or ranks() > 1:  # ranks that learn together wait for each other
+        self._tell_stale(plan, recorded is None and bool(there))
+        if (
+            missing or (recorded and not self._replayed) or ranks() > 1
+        ):  # ranks that learn wait for each other
             with one_thread():
                 task = Task(plan, prepare(), self.journal)
+                if recorded is not None:
+                    self._replay(task, *recorded)
                 with contextlib.closing(self.executor.run(task, missing, self._report)) as units:
                     bar = track(units, total=len(missing), what=lambda: self._doing(plan, found))
                     for number, tensors in bar:
@@ -195,6 +221,30 @@ class Run:
                         self.played += 1
                         self._beat()
         return found.joined()
+
+    def _replay(self, task: Task, number: int, recorded: Tensors) -> None:
+        """Play a recorded unit again, and refuse the others where it comes out differently."""
+        self._replayed = True
+        again = task.outcome(number)
+        same = again.keys() == recorded.keys() and all(_same(again[name], recorded[name]) for name in again)
+        if not same:
+            raise InputError(
+                "A recorded unit comes out differently now.",
+                needs="the code, the data and the files that training read when the run began",
+                got=f"unit {number} of {task.plan.name} in {self.journal}",
+                hint="mend what changed, or begin anew in another folder; depends_on(file) names what training reads",
+            )
+
+    def _tell_stale(self, plan: Plan, unfit: bool) -> None:
+        """Say once why units that are there are not used."""
+        if self.journal is None or self._told:
+            return
+        self._told = True
+        if unfit and (names := self.journal.stale(plan)):
+            shown = ", ".join(names[:5]) + (" and more" if len(names) > 5 else "")
+            self._report(
+                f"{plan.name}: units of an earlier start do not fit and are not used; changed: {shown}"
+            )
 
     def _recorded(self, plan: Plan, number: int) -> Tensors | None:
         assert self.journal is not None
@@ -258,6 +308,16 @@ class _Found:
     def joined(self) -> Tensors:
         assert not self._early
         return self._join(self._parts)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(one.isnan(), other.isnan()):
+        return True
+    # Some sums on a GPU are added up in whatever order they come.
+    close = torch.cuda.is_available() and one.is_floating_point()
+    return close and torch.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True)
 
 
 IN_PROCESS = Run()  # here, and nothing is kept

@@ -57,8 +57,7 @@ def sources(start: Path) -> dict[str, str]:
 def imported_sources(names: Iterable[str], beside: Path) -> dict[str, str]:
     """The same for what some names stand for when they are imported in that file."""
     folder = beside.resolve().parent
-    found = {file for name in names for file in _files(_roots(folder, name), name)}
-    return _hashes({file for file in found if is_own(file, folder)}, folder)
+    return _hashes({file for name in names for file in _imported(name, folder)[0]}, folder)
 
 
 def own_file(module: ModuleType | dict[str, object]) -> Path | None:
@@ -87,40 +86,64 @@ def is_own(file: Path, folder: Path) -> bool:
 
 
 def _lies_outside(file: Path, folder: Path | None = None) -> bool:
-    # A system's Python is installed in /usr, where a project of one's own may be as well.
+    """Whether it belongs to no installation; a system's Python is in /usr, where a project may be as well."""
     folder = folder or file.parent
-    installed = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix)]
-    return not (
-        _INSTALLED & set(file.parts)
-        or any(file.is_relative_to(place) for place in (_PACKAGE, *_standard_library()))
-        or any(file.is_relative_to(place) and not folder.is_relative_to(place) for place in installed)
-    )
+    fixed, prefixes = _installations(sys.prefix, sys.base_prefix)
+    if _INSTALLED & set(file.parts) or _beneath(file, fixed):
+        return False
+    return not any(_beneath(file, (place,)) and not _beneath(folder, (place,)) for place in prefixes)
 
 
-@cache
-def _standard_library() -> tuple[Path, ...]:
+def _beneath(path: Path, places: tuple[str, ...]) -> bool:
+    return f"{path}{os.sep}".startswith(places)
+
+
+@lru_cache(maxsize=8)
+def _installations(*prefixes: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     paths = sysconfig.get_paths()
-    return tuple({Path(paths[name]).resolve() for name in ("stdlib", "platstdlib")})
+    fixed = (_PACKAGE, paths["stdlib"], paths["platstdlib"])
+    ends = [tuple(f"{Path(place).resolve()}{os.sep}" for place in places) for places in (fixed, prefixes)]
+    return ends[0], ends[1]
 
 
 def _hashes(files: set[Path], folder: Path) -> dict[str, str]:
-    waiting, libraries = list(files), set[str]()
+    waiting, libraries = list(files), dict[str, str]()
     while waiting:
         file = waiting.pop()
         state = file.stat()
-        found = set[Path]()
         for level, name in _imports(file, state.st_mtime_ns, state.st_size):
-            starts = [*file.parents][level - 1 : level] if level else _roots(folder, name)
-            beside = {path for path in _files(starts, name) if is_own(path, folder)}
-            found |= beside
-            if not level and not beside and name.split(".")[0] not in sys.stdlib_module_names:
-                libraries.add(name.split(".")[0])
-        waiting += found - files
-        files |= found
+            if level:
+                start = [*file.parents][level - 1 : level]
+                found = {path for path in _files(start, name) if is_own(path, folder)}
+            else:
+                found, library = _imported(name, folder)
+                libraries |= library
+            waiting += found - files
+            files = files | found
     hashes = {Path(os.path.relpath(file, folder)).as_posix(): _sha256(file) for file in files}
-    return dict(sorted(hashes.items())) | {
-        name: told for name in sorted(libraries) if (told := _version(name))
-    }
+    return dict(sorted(hashes.items())) | dict(sorted(libraries.items()))
+
+
+def _imported(name: str, folder: Path) -> tuple[set[Path], dict[str, str]]:
+    """The files of the user's own that a name may stand for; or the version of the library that it belongs to."""
+    top = name.split(".", maxsplit=1)[0]
+    if top == _PACKAGE.name:
+        return set(), {}
+    root = _root(top, folder, tuple(sys.path), sys.prefix, sys.base_prefix)
+    if root is not None:
+        return {path for path in _files([root], name) if is_own(path, folder)}, {}
+    version = None if top in sys.stdlib_module_names else _version(top)
+    return set(), {} if version is None else {top: version}
+
+
+@lru_cache(maxsize=4096)
+def _root(top: str, folder: Path, places: tuple[str, ...], *_prefixes: str) -> Path | None:
+    """The folder in which Python finds a name, as long as that is the user's own."""
+    for place in (folder, *(Path(place).resolve() for place in places)):
+        if (place / top).is_dir() or any((place / f"{top}{ending}").is_file() for ending in _ENDINGS):
+            inside = place / top / "__init__.py" if (place / top).is_dir() else place / f"{top}.py"
+            return place if _lies_outside(inside, folder) else None
+    return _elsewhere(top, folder)
 
 
 def _sha256(file: Path) -> str:
@@ -153,24 +176,16 @@ def _imports(file: Path, _modified: int, _size: int) -> tuple[tuple[int, str], .
     return tuple(dict.fromkeys(found))
 
 
-def _roots(folder: Path, name: str) -> list[Path]:
-    """Where a name may be found: beside the file, on Python's path, or where an editable installation points."""
-    roots = [folder, *(Path(place).resolve() for place in sys.path)]
-    top = name.split(".", maxsplit=1)[0]
-    if top not in sys.stdlib_module_names:
-        roots += _elsewhere(top)
-    return roots
-
-
-@lru_cache(maxsize=512)
-def _elsewhere(top: str) -> tuple[Path, ...]:
+def _elsewhere(top: str, folder: Path) -> Path | None:
+    """Where an editable installation points to."""
     try:
-        spec = find_spec(top)
+        spec = None if top in sys.stdlib_module_names else find_spec(top)
     except (ImportError, ValueError, AttributeError):
-        return ()
+        return None
     places = [*(spec.submodule_search_locations or ())] if spec else []
     places += [spec.origin] if spec and spec.origin and not places else []
-    return tuple(Path(place).resolve().parent for place in places)
+    found = [Path(place).resolve() for place in places]
+    return found[0].parent if found and _lies_outside(found[0], folder) else None
 
 
 def _files(starts: Iterable[Path], name: str) -> Iterator[Path]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from remanence.scale.journal import Json, existing, plans
-
-_SILENCE = 60.0  # seconds after which a process on another machine is taken for dead
+from remanence.scale.journal import Json, alive, existing, plans
 
 
 @dataclass(frozen=True)
@@ -55,26 +50,14 @@ def read_status(place: str | Path) -> RunStatus:
     )
     missing = sum(work.units - work.done for work in works)
     beat = None if manifest["finished"] else journal.last_beat()
-    alive = beat is not None and _alive(beat)
+    at_work = beat is not None and alive(beat)
     speed = beat["played"] / beat["seconds"] if beat and beat["played"] and beat["seconds"] else None
     return RunStatus(
         place=str(place),
         settings=manifest["settings"],
         works=works,
         finished=manifest["finished"],
-        running=min(beat["workers"], missing) if beat and alive else 0,
-        process=f"{beat['process']} on {beat['host']}" if beat and alive else None,
+        running=min(beat["workers"], missing) if beat and at_work else 0,
+        process=f"{beat['process']} on {beat['host']}" if beat and at_work else None,
         seconds_left=missing / speed if speed else None,
     )
-
-
-def _alive(beat: Json) -> bool:
-    if beat["host"] != platform.node():
-        return time.time() - beat["time"] < _SILENCE + 10 * beat["seconds"] / max(1, beat["played"])
-    try:
-        os.kill(beat["process"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it exists, and belongs to somebody else
-    return True

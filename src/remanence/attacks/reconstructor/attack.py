@@ -19,6 +19,7 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import RECONSTRUCTOR, AttackInfo
+from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
 from remanence.attacks.reconstructor.decoders import (
     convolutional,
     draws_pictures,
@@ -28,15 +29,16 @@ from remanence.attacks.reconstructor.decoders import (
 )
 from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.network import HeldOut, ReconstructorNetwork
-from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, HiddenReader, Reader
+from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, HiddenReader, Reader, Tensors
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scale.fingerprints import code_version, fingerprint
+from remanence.scale.fingerprints import fingerprint
 from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.sources import versions
 from remanence.scoring.errors import public_errors
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
@@ -159,12 +161,16 @@ class Reconstructor(Attack[Release]):
             stored = farm.stored(self.shadows or _STORED, run)
         trial = HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
-        networks = [self._learn(farm, stored, trial, keep, member) for member in range(self.ensemble)]
+        start = None
+        if self.mode == "strong" and self.conditional and linear_reads(knowledge):
+            blocks = fresh_shadows(farm) if stored is None else [stored]
+            start = learn_reading(ours, blocks, Shadows(trial.tensors, trial.targets)).draw
+        networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
             tensors = release.tensors
-            drawn = torch.stack([net.draw(net.reader.prepare(tensors)) for net in networks]).mean(0)
+            drawn = torch.stack([net.draw(net.prepare(tensors)) for net in networks]).mean(0)
             if asked is None:
                 unknown = torch.full(drawn.shape[:2], torch.nan, device=drawn.device)
                 return Reconstruction(Records(drawn, unknown))
@@ -191,16 +197,22 @@ class Reconstructor(Attack[Release]):
         return quick and self.shadows is None
 
     def _learn(
-        self, farm: ShadowFarm, stored: Shadows | None, trial: HeldOut, keep: _Kept, member: int
+        self,
+        farm: ShadowFarm,
+        stored: Shadows | None,
+        trial: HeldOut,
+        keep: _Kept,
+        start: Callable[[Tensors], Tensor] | None,
+        member: int,
     ) -> ReconstructorNetwork:
         generator = farm.generator
         sample = farm.block(_STATISTICS) if stored is None else stored
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = self._network(farm.knowledge, sample).to(generator.device)
-        stream = batches(farm, stored, self.batch, network.reader.prepare)
-        prepared = network.reader.prepare(trial.tensors)
+            network = self._network(farm.knowledge, sample, start).to(generator.device)
+        stream = batches(farm, stored, self.batch, network.prepare)
+        prepared = network.prepare(trial.tensors)
         separation = self._separation(farm.knowledge, network)
         unit = (
             network.decoder.unit
@@ -236,6 +248,7 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
             fingerprint=keep.belongs_to,
+            from_start=start is not None,
             capture=self.perceptual is None,  # who knows what somebody's network does
         )
 
@@ -266,9 +279,11 @@ class Reconstructor(Attack[Release]):
         The generator is the one that all ranks have in common, before each takes a stream of its own.
         """
         given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
-        return fingerprint(self, knowledge, generator, generator.device.type, given, code_version())
+        return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
 
-    def _network(self, knowledge: Knowledge, sample: Shadows) -> ReconstructorNetwork:
+    def _network(
+        self, knowledge: Knowledge, sample: Shadows, start: Callable[[Tensors], Tensor] | None = None
+    ) -> ReconstructorNetwork:
         prior, mechanism = knowledge.prior, knowledge.mechanism
         assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
         places = None
@@ -307,7 +322,9 @@ class Reconstructor(Attack[Release]):
         directions = None
         if places is not None and self.guesses > 1 and isinstance(prior, StratifiedPrior):
             directions = _directions(pool, prior.classes)
-        return ReconstructorNetwork(reader, decoder, places, rate, self.guesses, directions)
+        if start is not None:
+            decoder.silence()
+        return ReconstructorNetwork(reader, decoder, places, rate, self.guesses, directions, start)
 
     def _loss(self, drawn: Tensor, candidates: Tensor, unit: float = 1.0) -> Tensor:
         loss = softmin_loss(drawn / unit, candidates / unit)

@@ -42,14 +42,24 @@ class Decoder(nn.Module):
         """The size of what is drawn: half the range of pixels, or the spread of other features."""
         return max(float(self.scale.square().mean().sqrt()), 1e-12)
 
-    def forward(self, values: Tensor) -> Tensor:
-        """Records `(trials, *example)`."""
+    def forward(self, values: Tensor, start: Tensor | None = None) -> Tensor:
+        """Records `(trials, *example)`; with a `start`, what is added to that."""
         drawn = self.trunk(values).float().reshape(len(values), *self.shape)
+        if start is not None:
+            drawn = drawn + (start - self.offset) / self.scale
         if self.bounded and not self.clamped:
             drawn = drawn.tanh()
         elif self.bounded and not self.training:
             drawn = drawn.clamp(-1, 1)
         return self.offset + self.scale * drawn
+
+    def silence(self) -> Decoder:
+        """Draw nothing, before it has learnt to: what it is added to comes out as it is."""
+        last = [part for part in self.trunk.modules() if isinstance(part, nn.Linear | nn.Conv2d)][-1]
+        nn.init.zeros_(last.weight)
+        if last.bias is not None:
+            nn.init.zeros_(last.bias)
+        return self
 
 
 def perceptron(size: int, hidden: Sequence[int], pool: Records, *, strong: bool) -> Decoder:

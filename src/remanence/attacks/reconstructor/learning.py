@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError  # the error alone: checkpoints are read with weights_only
 from typing import TypeVar
 
 import torch
@@ -17,8 +16,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from remanence.exceptions import InputError
+from remanence.scale.files import read_checked, write_checked
+from remanence.scale.folders import MOST
 from remanence.scale.progress import track
 from remanence.scale.ranks import agreed, in_step, rank
+from remanence.scale.reading import UnusableFileError, parse_state
 
 Model = TypeVar("Model", bound=nn.Module)
 _AVERAGING = 0.999
@@ -38,6 +40,9 @@ class Learner:
     scheduled: bool = True
     checkpoint: Path | None = None
     fingerprint: str = ""  # a checkpoint with another one is refused
+    from_start: bool = (
+        False  # whether the untrained network is worth a look: what is learnt is never below it
+    )
     capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(
@@ -98,6 +103,8 @@ class Learner:
         self._resume(parts, state)
         for _ in range(state["step"]):
             draw()
+        if self.from_start and not state["step"]:
+            state["quality"] = agreed(quality(average.eval(), 0)[0])
         look_every = max(1, self.steps // _LOOKS)
         said = ""
         last = state["step"] if state["stale"] >= _PATIENCE else self.steps
@@ -123,19 +130,16 @@ class Learner:
     def _store(self, parts: dict, state: dict) -> None:
         if self.checkpoint is None or rank() > 0:
             return
-        temporary = self.checkpoint.with_suffix(".part")
         states = {name: part.state_dict() for name, part in parts.items()}
-        with temporary.open("wb") as file:
-            torch.save({**states, "state": state, "fingerprint": self.fingerprint}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.checkpoint)  # noqa: PTH105
+        packed = io.BytesIO()
+        torch.save({**states, "state": state, "fingerprint": self.fingerprint}, packed)
+        write_checked(self.checkpoint, packed.getvalue())
 
     def _resume(self, parts: dict, state: dict) -> None:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            stored = torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            stored = parse_state(read_checked(self.checkpoint, MOST))
             if stored["fingerprint"] != self.fingerprint:
                 raise ValueError("it belongs to another game, seed or reconstructor")
             for name, part in parts.items():
@@ -144,7 +148,7 @@ class Learner:
                 if isinstance(group["lr"], Tensor):  # a graph reads it on its own device
                     group["lr"] = group["lr"].to(group["params"][0].device)
             state.update(stored["state"])
-        except (RuntimeError, KeyError, ValueError, OSError, EOFError, UnpicklingError) as error:
+        except (UnusableFileError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 "The checkpoint cannot be continued.",
                 needs="a checkpoint of the same reconstructor in the same game, with the same seed and kind of device",

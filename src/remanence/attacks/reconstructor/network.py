@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +19,15 @@ from remanence.scoring.roc import Roc
 _HELD_OUT = 500  # shadows that show how learning goes, fewer where many classes are asked for
 _DRAWN = 2500  # pictures that each of these looks draws, about
 _AT_ONCE = 1024
+_START = "start"
 _COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
 
 
 class ReconstructorNetwork(nn.Module):
     """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for).
 
-    What is asked for is class · guesses + rank; `directions` has the direction of each class that ranks go along.
+    What is asked for is class · guesses + rank; `directions` has the direction of each class that ranks go along. With
+    a `start`, which draws a record of each class from a release, the network learns what to add to it.
     """
 
     directions: Tensor | None
@@ -37,19 +40,31 @@ class ReconstructorNetwork(nn.Module):
         learning_rate: float,
         guesses: int = 1,
         directions: Tensor | None = None,
+        start: Callable[[Tensors], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.reader, self.decoder, self.places, self.learning_rate = reader, decoder, places, learning_rate
+        self.start = start
         self.guesses = guesses
         self.register_buffer("directions", directions)
 
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """What the reader prepares, and the pictures that the network starts from."""
+        prepared = self.reader.prepare(tensors)
+        return prepared if self.start is None else {**prepared, _START: self.start(tensors)}
+
     def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
-        """A record for every release, `(trials, *example)`, from what the reader prepared."""
-        if asked is None or self.guesses == 1:
+        """A record for every release, `(trials, *example)`, from what was prepared."""
+        tensors = dict(tensors)
+        first = tensors.pop(_START, None)  # (trials, classes, *example)
+        if asked is None:
             return self.decoder(self.reader(tensors, asked))
-        values = self.reader(tensors, asked // self.guesses)
-        rank = one_hot(asked % self.guesses, self.guesses).to(values)
-        return self.decoder(torch.cat([values, rank], 1))
+        label, rank = asked // self.guesses, asked % self.guesses
+        values = self.reader(tensors, label)
+        if self.guesses > 1:
+            values = torch.cat([values, one_hot(rank, self.guesses).to(values)], 1)
+        rows = torch.arange(len(label), device=label.device)
+        return self.decoder(values, None if first is None else first[rows, label])
 
     def candidates(self, features: Tensor, asked: Tensor) -> Tensor:
         """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank."""

@@ -15,7 +15,6 @@ from remanence.attacks.attack import training_failed
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.scale.fingerprints import fingerprint
-from remanence.scale.journal import Plan
 from remanence.scale.ranks import own_stream, ranks
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
@@ -80,8 +79,8 @@ class ShadowFarm:
         # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
         own = fingerprint(self.generator)
         mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
-        inputs = run.inputs(self.generator.device, mechanism, known, targets, own)
-        plan = Plan("training shadows", inputs, count, most)
+        depends_on = {"mechanism": mechanism, "known_data": known, "targets": targets, "stream": own}
+        plan = run.plan("training shadows", count, most, self.generator.device, depends_on)
         train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
         found = run.map(plan, lambda: train, _join)
         release = mechanism.releases(

@@ -17,24 +17,30 @@ from remanence.bounds.engine.closed_forms import (
     log_complement,
     shift_of,
     single_step_success,
+    success_slack,
 )
 from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.cumulant import affordable
 from remanence.bounds.engine.hockey_stick import (
     epsilon_upper_both_ways,
-    log_delta_lower,
+    log_delta_ends,
     log_delta_upper_both_ways,
 )
-from remanence.bounds.engine.lattice import Ends, lattice_bracket, lattice_brackets
+from remanence.bounds.engine.lattice import Ends, certain_ends, lattice_bracket, lattice_brackets
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.rounding import UNIT, exponent_slack, rounded_up
-from remanence.bounds.engine.schedule import Schedule, Segment, is_full_batch, normalise, total_steps
-
-_CLOSED_FORM_SLACK = (
-    1e-13  # relative, in γ and in log γ: many times what scipy's log_ndtr was measured to be off
+from remanence.bounds.engine.schedule import (
+    Schedule,
+    Segment,
+    is_full_batch,
+    log_never_sampled,
+    normalise,
+    total_steps,
 )
 
-
-_ATOMIC_NOISE = 0.15
+_MIXTURE_SLACK = 1e-13  # many times what a sum of a few normal tails was measured to be off
+_ATOMIC_NOISE = 0.15  # below it one step tells for sure whether it used the target
+_TRUSTED = 1e-7  # relative, of an estimate that trusts itself to 1e-8
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Bracket:
 
     `log_upper` is the bound to report: no attack exceeds it. `log_lower` is the success of a test
     that exists, so the bound cannot be improved by more than the difference. `converged` says
-    that the bracket is as narrow as asked for and the independent estimate lies inside it.
+    that the bracket is as narrow as asked for; otherwise it holds all the same.
     """
 
     log_lower: float
@@ -77,13 +83,12 @@ def _bracket(segments: Schedule, log_baseline: float, rtol: float) -> Bracket:
     exact = _closed_form(segments, log_baseline)
     if exact is not None:
         return exact
-    atomic = _atomic(segments, log_baseline, rtol)
-    if atomic is not None and atomic.converged:
-        return atomic
-    ends, pair, narrow = lattice_bracket(segments, log_baseline, rtol=rtol)
+    atomic = _atomic(segments, log_baseline)
+    if atomic is not None and (atomic.excess(rtol) <= 1 or not affordable(segments, 1.0)):
+        return _assemble(segments, log_baseline, atomic, "whether it was sampled", rtol)
+    ends, pair = lattice_bracket(segments, log_baseline, rtol=rtol)
     method = "lattice" if pair.order in (0.0, 1.0) else "tilted lattice"
-    found = _assemble(segments, log_baseline, ends, method, narrow=narrow)
-    return found if found.converged or atomic is None else _tighter(found, atomic, rtol)
+    return _assemble(segments, log_baseline, ends if atomic is None else ends.meets(atomic), method, rtol)
 
 
 def dpsgd_brackets(
@@ -98,15 +103,14 @@ def dpsgd_brackets(
     segments = normalise(schedule)
     for log_baseline in log_baselines:
         _check(log_baseline, rtol)
-    exact = [_closed_form(segments, log_baseline) for log_baseline in log_baselines]
-    open_ones = [index for index, found in enumerate(exact) if found is None]
-    if min(segment.noise_multiplier for segment in segments) < _ATOMIC_NOISE:
+    if len(log_baselines) == 1 or min(segment.noise_multiplier for segment in segments) < _ATOMIC_NOISE:
         return [_bracket(segments, float(log_baseline), rtol) for log_baseline in log_baselines]
-    found = lattice_brackets(segments, [log_baselines[index] for index in open_ones], rtol=rtol)
-    results = dict(zip(open_ones, found, strict=True))
+    exact = [_closed_form(segments, log_baseline) for log_baseline in log_baselines]
+    left = [index for index, found in enumerate(exact) if found is None]
+    found = lattice_brackets(segments, [log_baselines[index] for index in left], rtol=rtol)
+    results = dict(zip(left, found, strict=True))
     return [
-        bracket
-        or _assemble(segments, log_baselines[index], results[index][0], "lattice", narrow=results[index][1])
+        bracket or _assemble(segments, log_baselines[index], results[index], "lattice", rtol)
         for index, bracket in enumerate(exact)
     ]
 
@@ -121,103 +125,76 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     if log_baseline == 0:
         return Bracket(0.0, 0.0, 0.0, -math.inf, -math.inf, "closed form", converged=True)
     if is_full_batch(segments):
-        log_success, complement = gaussian_success(log_baseline, shift=shift_of(segments))
+        shift = shift_of(segments)
+        found = gaussian_success(log_baseline, shift=shift)
     elif total_steps(segments) == 1:
-        log_success, complement = single_step_success(log_baseline, segment=segments[0])
+        shift = segments[0].records / segments[0].noise_multiplier  # of no part is it larger
+        found = single_step_success(log_baseline, segment=segments[0])
     else:
         return None
-    estimate, complement = min(float(log_success), 0.0), min(float(complement), 0.0)
-    slack = _CLOSED_FORM_SLACK
-    lower, upper = _widened(estimate, slack)
-    complement_lower, complement_upper = _widened(complement, slack)
+    estimate, complement = (min(float(log), 0.0) for log in found)
+    slack, other = success_slack(log_baseline, shift=shift)
+    if total_steps(segments) == 1 and not is_full_batch(segments):
+        # A mean is off by no more than its worst part; the parts with smaller shifts are better conditioned.
+        slack = other = max(slack, other, _MIXTURE_SLACK * (1 + abs(log_baseline)))
     return Bracket(
-        max(lower, log_baseline),
-        max(upper, log_baseline),
+        max(estimate - slack, log_baseline),
+        max(min(estimate + slack, 0.0), log_baseline),
         max(estimate, log_baseline),
-        complement_lower,
-        complement_upper,
+        complement - other,
+        min(complement + other, 0.0),
         "closed form",
         converged=True,
     )
 
 
-def _tighter(one: Bracket, other: Bracket, rtol: float) -> Bracket:
-    """What two valid brackets prove together."""
-    lower, upper = max(one.log_lower, other.log_lower), min(one.log_upper, other.log_upper)
-    return Bracket(
-        min(lower, upper),
-        upper,
-        min(max(one.log_estimate, lower), upper),
-        max(one.log_complement_lower, other.log_complement_lower),
-        min(one.log_complement_upper, other.log_complement_upper),
-        one.method,
-        converged=upper - lower <= rtol,
-    )
+def _atomic(segments: Schedule, log_baseline: float) -> Ends | None:
+    """So little noise that the only secret is whether the target was ever sampled; None where there is more of it.
 
-
-def _atomic(segments: Schedule, log_baseline: float, rtol: float) -> Bracket | None:
-    """So little noise that the only secret is whether the target was ever sampled.
-
-    It was not with probability a = Π (1 − q)^T, and then the transcript is as without it: γ ≤ a·κ + 1 − a.
+    It was not with probability a = Π (1 − q)^(k·T), and then the transcript is as without it: γ ≤ a·κ + 1 − a.
     The test that looks for any step above one half meets this up to T·Φ(−1/2σ) false alarms and
-    Φ(−1/2σ) misses. None where the noise is too large for this to say much.
+    Φ(−1/2σ) misses, and spends what it has left of κ at random.
     """
     if min(segment.noise_multiplier for segment in segments) >= _ATOMIC_NOISE:
         return None
-    absent = math.fsum(s.steps * s.log_absence for s in segments)
-    noise = max(segment.noise_multiplier for segment in segments)
-    slip = float(log_ndtr(-0.5 / noise))
+    slip = float(log_ndtr(-0.5 / max(segment.noise_multiplier for segment in segments)))
     false_alarms = math.log(total_steps(segments)) + slip
-    present = float(log_complement(min(absent, -1e-300))) if absent < 0 else -math.inf
-    complement = absent + float(log_complement(log_baseline))  # 1 − γ ≥ a·(1 − κ)
-    upper = float(log_complement(complement))
-    lower = log_baseline
-    if false_alarms < log_baseline:
-        rest = log_baseline + float(log_complement(false_alarms - log_baseline))
-        lower = float(np.logaddexp(absent + rest, present + float(log_complement(slip))))
-    slack = 1e-12 * (1 + abs(log_baseline) + abs(min(absent, 0.0)))
-    lower, upper = min(max(lower - slack, log_baseline), 0.0), min(upper + slack, 0.0)
+    ends = certain_ends(segments, log_baseline)
+    if false_alarms >= log_baseline:
+        return ends
+    absent = log_never_sampled(segments)
+    rest = log_baseline + float(log_complement(false_alarms - log_baseline))
+    lower = float(np.logaddexp(absent + rest, log_complement(absent) + log_complement(slip)))
+    lower -= exponent_slack(lower, absent, log_baseline)
+    missed = float(np.logaddexp(absent + log_complement(rest), log_complement(absent) + slip))
+    missed += exponent_slack(missed, absent, log_baseline)
+    return ends.meets(Ends(lower, 0.0, -math.inf, min(missed, 0.0)))
+
+
+def _assemble(segments: Schedule, log_baseline: float, ends: Ends, method: str, rtol: float) -> Bracket:
+    """The bracket with an independent estimate; an error where the two sides or the estimate contradict each other."""
+    lower, upper = max(ends.log_lower, log_baseline), max(min(ends.log_upper, 0.0), log_baseline)
+    if lower > upper + exponent_slack(lower, upper):
+        raise ArithmeticError(
+            f"the two sides of a certified bracket crossed: {segments}, log κ = {log_baseline}"
+        )
     lower = min(lower, upper)
-    estimate = max(log_baseline, min(upper, 0.0))
-    return Bracket(
-        lower,
-        upper,
-        estimate,
-        complement - slack,
-        0.0,
-        "whether it was sampled",
-        converged=upper - lower <= rtol,
-    )
-
-
-def _widened(logarithm: float, slack: float) -> tuple[float, float]:
-    # Relative to log γ near γ = 1, where log γ ≈ γ − 1; to γ as well as to log γ elsewhere.
-    margin = slack * (abs(logarithm) + min(1.0, abs(logarithm)))
-    return logarithm - margin, min(logarithm + margin, 0.0)
-
-
-def _assemble(segments: Schedule, log_baseline: float, ends: Ends, method: str, *, narrow: bool) -> Bracket:
-    lower = max(ends.log_lower, log_baseline)
-    upper = max(min(ends.log_upper, 0.0), log_baseline)
-    assert lower <= upper + 1e-12 * (1 + abs(upper)), "the two sides of a certified bracket crossed"
-    lower = min(lower, upper)
-    complement_lower = min(ends.log_complement_lower, ends.log_complement_upper)
     estimate = estimate_success(segments, log_baseline)
-    inside = lower <= estimate.log_success <= upper
-    if estimate.converged and inside:
-        log_estimate = estimate.log_success
-    else:
-        # The upper side is off by twice as much as the lower, to leading order in the spacing.
-        log_estimate = min(max((2 * lower + upper) / 3, lower), upper)
-    contradicted = estimate.converged and not inside
+    if estimate.converged and not lower - _TRUSTED <= estimate.log_success <= upper + _TRUSTED:
+        raise ArithmeticError(
+            f"the contour integral contradicts the certificate: {segments}, log κ = {log_baseline}: "
+            f"{estimate.log_success} is not between {lower} and {upper}"
+        )
+    # Without an estimate: the upper side is off by twice as much as the lower, to leading order in the spacing.
+    guess = estimate.log_success if estimate.converged else (2 * lower + upper) / 3
     return Bracket(
         lower,
         upper,
-        log_estimate,
-        complement_lower,
+        min(max(guess, lower), upper),
+        min(ends.log_complement_lower, ends.log_complement_upper),
         ends.log_complement_upper,
         method,
-        converged=narrow and not contradicted,
+        converged=ends.excess(rtol) <= 1,
     )
 
 
@@ -247,7 +224,7 @@ def delta_lower(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[0]
     else:
-        log_delta = log_delta_lower(segments, epsilon)
+        log_delta = log_delta_ends(segments, epsilon, rtol=5e-5)[0]
     return max(math.nextafter(math.exp(log_delta) * (1 - 4 * UNIT), -1.0), 0.0)
 
 

@@ -52,22 +52,44 @@ def gaussian_success(log_baseline: npt.ArrayLike, *, shift: float) -> tuple[Arra
     return np.asarray(log_ndtr(quantile)), np.asarray(log_ndtr(-quantile))
 
 
+def success_slack(log_baseline: float, *, shift: float) -> tuple[float, float]:
+    """How far log γ and log(1−γ) of a Gaussian mechanism may be off, by the error of Φ⁻¹(κ) + μ and of Φ itself.
+
+    The first moves log Φ(x) by φ(x)/Φ(x) times as much.
+    """
+    quantile = float(ndtri_exp(log_baseline))
+    moved = FUNCTION * (abs(quantile) + shift)
+    slacks = []
+    for x in (quantile + shift, -quantile - shift):
+        log = float(log_ndtr(x))
+        hazard = math.exp(min(-0.5 * x * x - 0.5 * math.log(2 * math.pi) - log, 700.0))
+        slacks.append(moved * hazard + FUNCTION * (abs(log) + min(1.0, abs(log))))
+    return slacks[0], slacks[1]
+
+
 def single_step_success(log_baseline: npt.ArrayLike, *, segment: Segment) -> tuple[Array, Array]:
     """Log γ and log(1−γ) of one subsampled step.
 
-    γ = (1−q)·κ + q·Φ(Φ⁻¹(κ) + 1/σ): one step's likelihood ratio rises with the noisy
-    gradient, so the best test is the Gaussian one.
+    γ = Σ_j w_j·Φ(Φ⁻¹(κ) + j/σ), for one record (1−q)·κ + q·Φ(Φ⁻¹(κ) + 1/σ): one step's likelihood ratio
+    rises with the noisy gradient, so the best test is the Gaussian one.
 
     >>> log_success, _ = single_step_success(np.log(0.1), segment=Segment(1.0, sample_rate=0.5))
     >>> round(float(np.exp(log_success)), 5)
     0.24457
     """
     log_baseline = np.asarray(log_baseline, dtype=np.float64)
-    present, missed = gaussian_success(log_baseline, shift=1 / segment.noise_multiplier)
-    log_rate = math.log(segment.sample_rate)
-    absent = segment.log_absence
-    log_success = np.minimum(np.logaddexp(absent + log_baseline, log_rate + present), 0)
-    complement = np.minimum(np.logaddexp(absent + log_complement(log_baseline), log_rate + missed), 0)
+    parts = [
+        gaussian_success(log_baseline, shift=shift / segment.noise_multiplier) for shift in segment.shifts
+    ]
+    log_success, complement = (
+        np.minimum(
+            np.logaddexp.reduce(
+                [log + part[side] for log, part in zip(segment.log_weights, parts, strict=True)]
+            ),
+            0,
+        )
+        for side in (0, 1)
+    )
     # Whichever of the two is small knows the other to more digits than its own sum does.
     return (
         np.where(complement < log_success, log_complement(complement), log_success),

@@ -207,8 +207,10 @@ def estimate_success(schedule: Schedule, log_baseline: float) -> Estimate:
     >>> round(math.exp(found.log_success), 6), found.converged
     (0.327393, True)
     """
-    order, at = order_for_baseline(schedule, log_baseline)
     fallback = Estimate(log_baseline, float(log_complement(log_baseline)), converged=False)
+    if not affordable(schedule, 1.0):
+        return fallback
+    order, at = order_for_baseline(schedule, log_baseline)
     for _ in range(3):
         line = _line_near(schedule, order, at)
         if line is None:

@@ -22,16 +22,6 @@ _MOST_NODES = 30_000
 _REACH = 9.5  # standard deviations; the density there is below 1e-19 of its peak
 
 
-def loss(segment: Segment, noisy: Array) -> Array:
-    """The privacy loss of one noisy gradient (its component along the target's), log dμ/dν.
-
-    >>> float(loss(Segment(1.0, sample_rate=0.5), np.array(0.5)))
-    0.0
-    """
-    exponent = (noisy - 0.5) / segment.noise_multiplier**2
-    return np.logaddexp(segment.log_absence, math.log(segment.sample_rate) + exponent)
-
-
 @dataclass(frozen=True)
 class Quadrature:
     """Nodes of a trapezoidal rule for E e^{zL}, exact to rounding for −`lowest` ≤ Re z ≤ `highest`."""
@@ -50,7 +40,7 @@ def quadrature(segment: Segment, *, lowest: float, highest: float, frequency: fl
     start, width, count = _layout(segment, lowest=lowest, highest=highest, frequency=frequency)
     noisy = start + width * np.arange(math.ceil(count))
     log_weights = -0.5 * (noisy / noise) ** 2 + math.log(width / noise / math.sqrt(2 * math.pi))
-    return Quadrature(loss(segment, noisy), log_weights)
+    return Quadrature(segment.loss(noisy), log_weights)
 
 
 def _layout(
@@ -58,18 +48,23 @@ def _layout(
 ) -> tuple[float, float, float]:
     noise = segment.noise_multiplier
     variance = noise**2
-    below, above = min(0.0, lowest), max(0.0, highest)
+    # With k records the loss is up to k times as steep, and the k branch points of e^{zL} lie on one line.
+    frequency = frequency * segment.records
+    below, above = min(0.0, lowest) * segment.records, max(0.0, highest) * segment.records
     strip = 18.7 * variance / (38 + 3.2 * frequency + 2 * min(-below, 200.0) + 4.5 * variance)
     if below < 0 and segment.sample_rate < 1:
         # Below this e^{zL} is flat, so a tilt cannot move the integrand any further.
-        flat = 0.5 + variance * (segment.log_odds_of_absence - math.log1p(-below) - 5)
+        flat = 0.5 + variance * (
+            segment.log_odds_of_absence - math.log(segment.records) - math.log1p(-below) - 5
+        )
         below = max(below, min(flat, 0.0))
     width = 2 * math.pi * noise / (8.7 + frequency / noise)
     if noise < 4:
         # With more noise the branch points are further away than the Gaussian needs them to be.
         width = min(width, strip)
     start = below - _REACH * noise
-    return start, width, (above + _REACH * noise - start) / width + 1
+    end = min(above + _REACH * noise, segment.cap)
+    return start, width, (end - start) / width + 1
 
 
 def affordable(schedule: Schedule, order: float, *, frequency: float = 0.0) -> bool:
@@ -262,6 +257,8 @@ def chernoff_success(schedule: Schedule, log_baseline: float) -> float:
     >>> round(math.exp(chernoff_success((Segment(10.0, steps=100),), math.log(0.1))), 3)
     0.519
     """
+    if not affordable(schedule, 2.0):
+        return 0.0
     centre, _ = order_for_baseline(schedule, min(log_baseline, -math.log(2)))
     grid = 1 + max(centre, 1e-3) * 2.0 ** np.arange(-8, 1.1, 0.5)
     best = math.inf

@@ -12,14 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.contour import estimate_log_delta
 from remanence.bounds.engine.cumulant import Moments, cumulants, moments, order_for_mean
-from remanence.bounds.engine.lattice import build_laws, starting_spacing
+from remanence.bounds.engine.lattice import build_laws, capped, starting_spacing
 from remanence.bounds.engine.law import Law
+from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.rounding import exponent_slack
-from remanence.bounds.engine.schedule import Schedule, total_steps
+from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
 
-_MOST_ROUNDS = 5
+_MOST_ROUNDS = 6
+_PAIR = ("spread", "null", "alternative")
+_SPARE = 14.0  # mass outside a window, below the tolerance
+_CUT = 6.0  # mass cut off at infinite losses, below the tolerance
+_GUESSED = 4.0  # Chernoff's bound on δ is above it by about so much
+_RARE = -40.0
+_LARGEST = 700.0  # an exponent that a float can still take
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,23 @@ def _tilt(schedule: Schedule, epsilon: float, *, removing: bool) -> tuple[float,
 def _profile(
     schedule: Schedule, order: float, at: Moments, *, removing: bool, spacing: float, rtol: float
 ) -> Profile:
+    # What is asked for is about as rare as the tilt has made it common.
+    log_floor = 0.0 if removing else 2 * min(at.cumulant - order * at.mean, 0.0)
     laws = build_laws(
-        schedule, ("spread",), order=order, at=at, spacing=spacing, log_mass=math.log(rtol) - 14
+        schedule,
+        ("spread",),
+        order=order,
+        at=at,
+        spacing=spacing,
+        log_mass=_log_mass(rtol),
+        log_floor=log_floor,
     )
     lost = laws.log_escaped if removing else laws.log_vanished
     return Profile(laws.by_name["spread"], removing, lost, laws.limited)
+
+
+def _log_mass(rtol: float) -> float:
+    return math.log(rtol) - _SPARE
 
 
 def chernoff_log_delta(schedule: Schedule, epsilon: float, *, removing: bool) -> float:
@@ -77,10 +97,6 @@ def chernoff_log_delta(schedule: Schedule, epsilon: float, *, removing: bool) ->
     return min(0.0, float(values.min()) + 1e-13 * total_steps(schedule))
 
 
-def _lowest_loss(schedule: Schedule) -> float:
-    return sum(segment.steps * segment.log_absence for segment in schedule)
-
-
 def log_delta_upper(
     schedule: Schedule, epsilon: float, *, removing: bool, enough: float = -math.inf, rtol: float = 1e-4
 ) -> float:
@@ -93,56 +109,75 @@ def log_delta_upper(
     >>> round(math.exp(log_delta_upper(run, 4.0, removing=True)) * 1e5, 3)
     1.0
     """
-    if not removing and -epsilon <= _lowest_loss(schedule):
+    if removing:
+        return log_delta_ends(schedule, epsilon, enough=enough, rtol=rtol)[1]
+    if -epsilon <= log_never_sampled(schedule):
         return -math.inf
-    best = chernoff_log_delta(schedule, epsilon, removing=removing)
+    best = chernoff_log_delta(schedule, epsilon, removing=False)
     if best <= enough:
         return best
-    order, at = _tilt(schedule, epsilon, removing=removing)
-    aim, trusted = estimate_log_delta(schedule, epsilon) if removing else (0.0, False)
+    schedule = capped(schedule, _RARE)  # this way round, large losses cost nothing
+    order, at = _tilt(schedule, epsilon, removing=False)
     spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
     for _ in range(_MOST_ROUNDS):
-        profile = _profile(schedule, order, at, removing=removing, spacing=spacing, rtol=rtol)
+        profile = _profile(schedule, order, at, removing=False, spacing=spacing, rtol=rtol)
         previous, best = best, min(best, profile.log_delta(epsilon))
         # The error falls with the square of the spacing, so the last gain tells what is left.
-        left = best - aim if trusted else (previous - best) / 3
-        if left <= rtol or best <= enough or profile.limited:
+        if (previous - best) / 3 <= rtol or best <= enough or profile.limited:
             break
         spacing *= 0.5
     return best
 
 
-def log_delta_lower(schedule: Schedule, epsilon: float, *, rtol: float = 1e-5) -> float:
-    """A certified lower bound on log δ(ε) when the target is taken out, about `rtol` below the truth.
+def log_delta_ends(
+    schedule: Schedule, epsilon: float, *, enough: float = -math.inf, rtol: float = 1e-4
+) -> tuple[float, float]:
+    """Certified bounds on log δ(ε) when the target is taken out, from below and from above.
 
-    δ(ε) ≥ μ(E) − e^ε·ν(E) for every event E; here E is a large summed rounded loss.
+    Below: δ(ε) ≥ μ(E) − e^ε·ν(E) for every event E; here E is a large summed rounded loss. Stops once they are `rtol`
+    apart, or the upper one is at most `enough`.
 
     >>> from remanence.bounds.engine.schedule import Segment
-    >>> run = (Segment(0.987386, sample_rate=0.02, steps=1000),)
-    >>> round(math.exp(log_delta_lower(run, 4.0)) * 1e5, 3)
-    1.0
+    >>> low, high = log_delta_ends((Segment(0.987386, sample_rate=0.02, steps=1000),), 4.0)
+    >>> round(math.exp(low) * 1e5, 3), round(math.exp(high) * 1e5, 3)
+    (1.0, 1.0)
     """
-    order, at = _tilt(schedule, epsilon, removing=True)
-    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
-    laws = build_laws(
-        schedule,
-        ("null", "alternative"),
-        order=order,
-        at=at,
-        spacing=spacing,
-        log_mass=math.log(rtol) - 14,
-    ).by_name
-    null, alternative = laws["null"], laws["alternative"]
+    low, high = -math.inf, chernoff_log_delta(schedule, epsilon, removing=True)
+    sampled = (
+        float(log_complement(log_never_sampled(schedule))) if log_never_sampled(schedule) < 0 else -math.inf
+    )
+    high = min(high, sampled + exponent_slack(sampled))  # δ ≤ P(the target was ever sampled)
+    full, target, spacing = schedule, high - _GUESSED, math.inf
+    for _ in range(_MOST_ROUNDS):
+        if high <= enough or high - low <= rtol:
+            break
+        schedule = capped(full, target + math.log(rtol) - _CUT)
+        order, at = _tilt(schedule, epsilon, removing=True)
+        first = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+        spacing = min(spacing, first)
+        laws = build_laws(schedule, _PAIR, order=order, at=at, spacing=spacing, log_mass=_log_mass(rtol))
+        upper, null, alternative = (laws.by_name[name] for name in _PAIR)
+        high = min(high, Profile(upper, True, laws.log_escaped, laws.limited).log_delta(epsilon))
+        low = max(low, _tested(null, alternative, epsilon, order))
+        if laws.log_escaped > high + math.log(rtol) - 1:  # cut off too much
+            target = max(low, target - 2 * _GUESSED)
+            continue
+        if laws.limited:
+            break
+        spacing *= min(max(math.sqrt(0.7 * rtol / max(high - low, rtol)), 1 / 16), 0.8)
+    return low, high
+
+
+def _tested(null: Law, alternative: Law, epsilon: float, order: float) -> float:
+    """Log(μ(S ≥ ε) − e^ε·ν(S ≥ ε)) of the rounded loss, from below."""
     index = math.ceil((epsilon - null.first) / null.spacing)
     if not 0 <= index < len(null.probabilities):
         return -math.inf
     present, absent = alternative.above(index, 1 - order).low, null.above(index, -order).high
     log_present, log_absent = alternative.log_scale(index), null.log_scale(index) + epsilon
-    pad = exponent_slack(
-        alternative.log_total, null.log_total, (1 + abs(order)) * null.loss_at(index), epsilon
-    )
-    ratio = log_absent - log_present + 2 * pad
-    left = present - absent * math.exp(min(ratio, 700.0))
+    place = (1 + abs(order)) * null.loss_at(index)
+    pad = exponent_slack(alternative.log_total, null.log_total, place, epsilon)
+    left = present - absent * math.exp(min(log_absent - log_present + 2 * pad, _LARGEST))
     return log_present - pad + math.log(left) if left > 0 else -math.inf
 
 
@@ -150,33 +185,21 @@ def _smallest_epsilon(profile: Profile, log_delta: float, start: float) -> float
     """The smallest ε ≥ 0 at which the profile is certified to be at most δ; ∞ if none is in reach."""
     law = profile.law
     limit = law.loss_at(len(law.probabilities)) if profile.removing else -law.first
-    low, high = 0.0, max(start, 1e-3)
-    while profile.log_delta(high) > log_delta:
+
+    def excess(epsilon: float) -> float:
+        return profile.log_delta(epsilon) - log_delta
+
+    low, high = 0.0, max(start, law.spacing)
+    while excess(high) > 0:
         if high > limit:
             return math.inf
         low, high = high, high + max(0.25 * high, law.spacing)
-    if low == 0.0 and profile.log_delta(0.0) <= log_delta:
+    if low == 0.0 and excess(0.0) <= 0:
         return 0.0
-    low_value, high_value = profile.log_delta(low) - log_delta, profile.log_delta(high) - log_delta
-    side = 0
-    for _ in range(100):
-        if high - low <= 1e-9 * high + 1e-12:
-            break
-        # Illinois: halving a stale end's value keeps false position from creeping.
-        guess = (low * high_value - high * low_value) / (high_value - low_value)
-        guess = min(max(guess, low + 0.01 * (high - low)), high - 0.01 * (high - low))
-        value = profile.log_delta(guess) - log_delta
-        if value > 0:
-            low, low_value = guess, value
-            high_value = high_value / 2 if side == 1 else high_value
-            side = 1
-        else:
-            high, high_value = guess, value
-            low_value = low_value / 2 if side == -1 else low_value
-            side = -1
-        if -1e-7 <= value <= 0:
-            break
-    return high
+    found = root(excess, low, high, precision=1e-12 * high)
+    while excess(found) > 0:  # a step or two: the root is as precise as that
+        found = min(found * (1 + 1e-11), high)
+    return found
 
 
 def _chernoff_epsilon(schedule: Schedule, log_delta: float, *, removing: bool) -> tuple[float, float]:
@@ -195,10 +218,11 @@ def epsilon_upper_one_way(
     """A certified ε ≥ 0 with δ(ε) ≤ δ in one direction, within about `rtol` of the smallest."""
     safe, order = _chernoff_epsilon(schedule, log_delta, removing=removing)
     if not removing:
-        safe = min(safe, -_lowest_loss(schedule))
+        safe = min(safe, -log_never_sampled(schedule))
     if safe <= 0:
         return 0.0
-    at = moments(schedule, order)
+    full, schedule = schedule, capped(schedule, log_delta + math.log(rtol) - _CUT if removing else _RARE)
+    order, at = _tilt(schedule, safe, removing=removing)
     spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
     best, limited = safe, False
     for _ in range(_MOST_ROUNDS):
@@ -212,7 +236,7 @@ def epsilon_upper_one_way(
             order, at = _tilt(schedule, best, removing=removing)
             if abs(order - previous) * at.deviation > 0.3:
                 continue
-        if limited or change <= rtol * best or (removing and _confirmed(schedule, best, log_delta, rtol)):
+        if limited or change <= rtol * best or (removing and _confirmed(full, best, log_delta, rtol)):
             break
         spacing *= 0.6
     return best

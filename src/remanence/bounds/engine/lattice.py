@@ -23,16 +23,22 @@ from remanence.bounds.engine.cumulant import (
     moments,
     order_for_baseline,
 )
-from remanence.bounds.engine.law import Law, compose
+from remanence.bounds.engine.law import Law, Part, Window, compose
 from remanence.bounds.engine.quantise import loss_reach, quantise
-from remanence.bounds.engine.schedule import Schedule, total_steps
+from remanence.bounds.engine.rounding import exponent_slack
+from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
 
 _PAIR = ("spread", "null", "alternative")
 _MOST_POINTS = 2**21
 _MOST_WORK = 3 * 2**21
 _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
 _SNAP = 0.7  # standard deviations within which a tilt is moved onto one of the two laws themselves
-_COMPLEMENT_LENIENCE = 100.0
+_COMPLEMENT_LENIENCE = 100.0  # 1 − γ is asked for to two digits fewer
+_NO_COMPLEMENT = -690.0  # below 1e-300 its digits are asked for no more
+_MARGIN = 1.1  # by which a window is longer than Chernoff's bound of the true loss asks for
+_EXTRA = 4  # and so many points
+_SPARE = 6.0  # what is cut off is e^-6 of the tolerance
+_COARSE = 2.0  # too wide at first, on the whole, is cheaper than too fine
 
 
 @dataclass(frozen=True)
@@ -57,13 +63,30 @@ class Ends:
         """The width as a multiple of what is asked for; 1 − γ is asked for to two digits fewer."""
         width = self.log_upper - self.log_lower
         complement = self.log_complement_upper - self.log_complement_lower
+        if self.log_complement_upper < _NO_COMPLEMENT:
+            complement = 0.0
         return max(width, complement / _COMPLEMENT_LENIENCE) / rtol
 
 
-def trivial_ends(schedule: Schedule, log_baseline: float) -> Ends:
-    """What holds without any lattice: κ ≤ γ ≤ the Chernoff bound."""
-    upper = max(chernoff_success(schedule, log_baseline), log_baseline)
-    return Ends(log_baseline, upper, float(log_complement(upper)), float(log_complement(log_baseline)))
+def certain_ends(schedule: Schedule, log_baseline: float) -> Ends:
+    """What holds without any lattice: κ ≤ γ ≤ the better of two bounds.
+
+    Chernoff's; and, because the transcript is as without the target if it was never sampled, which has a
+    probability of a: γ ≤ a·κ + 1 − a.
+    """
+    complement = log_never_sampled(schedule) + float(log_complement(log_baseline))
+    complement -= exponent_slack(complement, log_baseline)
+    never = float(log_complement(complement)) if complement > -math.inf else 0.0
+    chernoff = chernoff_success(schedule, log_baseline)
+    upper = max(min(chernoff, never), log_baseline)
+    lowest = max(complement, float(log_complement(min(chernoff, 0.0))))
+    return Ends(log_baseline, upper, lowest, float(log_complement(log_baseline)))
+
+
+def capped(schedule: Schedule, log_mass: float) -> Schedule:
+    """The run without all but about e^`log_mass` of its probability with the target."""
+    log_step_mass = log_mass - math.log(total_steps(schedule))
+    return tuple(segment.capped(log_step_mass) for segment in schedule)
 
 
 @dataclass(frozen=True)
@@ -86,6 +109,7 @@ class LatticePair:
     alternative: Law
     order: float
     log_escaped: float
+    log_vanished: float
 
     def bracket(self, log_baseline: float) -> tuple[Ends, float]:
         """The bracket, and how much of its width is slack for numerical errors instead of spacing."""
@@ -118,7 +142,8 @@ class LatticePair:
                 gap = reached.low - _share_of(log_baseline, law, index, 1.0)
             else:
                 reached = law.below(index, -order)
-                gap = _share_of(log_absent, law, index, -1.0) - reached.high
+                vanished = _share_of(self.log_vanished, law, index, 1.0)
+                gap = _share_of(log_absent, law, index, -1.0) - reached.high - vanished
             complement = missed.low + gap  # both in units of e^scale, because μ = e^s·ν at the threshold
             if complement > 0:
                 found = min(scale + math.log(complement), 0.0) - _pad(law, index, log_baseline)
@@ -199,34 +224,45 @@ def build_laws(
 ) -> Laws:
     """The named laws of the run, tilted to `order`, on a lattice no finer than the work limit allows.
 
-    e^`log_floor` is about the smallest probability wanted from them.
+    e^`log_floor` is about the smallest probability of a small loss that is wanted from them.
     """
-    low, high, below, above = chernoff_window(schedule, order, at, log_mass=log_mass)
-    margin = 0.05 * (high - low)  # the quantised loss is a little more spread out than the true one
-    low, high = low - margin, high + margin
-    log_step_mass = _log_step_mass(schedule, order, at, log_mass=log_mass, log_floor=log_floor)
+    low, high, *offsets = chernoff_window(schedule, order, at, log_mass=log_mass)
+    log_step_mass = log_mass - math.log(total_steps(schedule)) + min(at.cumulant, log_floor, 0.0)
     reach = sum(loss_reach(segment, order=order, log_mass=log_step_mass) for segment in schedule)
     finest = max(high - low, reach) / _MOST_POINTS
     limited = spacing < finest
     spacing = max(spacing, finest)
-    low, high = low - 4 * spacing, high + 4 * spacing
     quantised = [
         quantise(segment, spacing=spacing, order=order, log_mass=log_step_mass) for segment in schedule
     ]
-    laws = {}
-    for name in names:
-        steps = [
-            (getattr(step, name), float(step.start), segment.steps, step.rounding)
+    parts = {
+        name: [
+            Part(step.tilted(name, order), step.start, segment.steps, step.rounding)
             for step, segment in zip(quantised, schedule, strict=True)
         ]
-        tilt = order - 1 if name == "alternative" else order
-        laws[name] = compose(
-            steps, spacing=spacing, tilt=tilt, low=low, mean=at.mean, high=high, offsets=(below, above)
+        for name in names
+    }
+    # Rounding moves the summed loss by up to T·spacing², and spreads it: the window goes along. The two
+    # rounded laws are compared point by point, so they share one.
+    windows = {
+        name: _window(each, spacing, at, (low, high), (offsets[0], offsets[1]))
+        for name, each in parts.items()
+    }
+    if "null" in windows and "alternative" in windows:
+        windows["null"] = windows["alternative"] = _joint(windows["null"], windows["alternative"])
+    laws = {
+        name: compose(
+            each,
+            spacing=spacing,
+            tilt=order - (name == "alternative"),
+            window=windows[name],
         )
+        for name, each in parts.items()
+    }
     counts = np.log([segment.steps for segment in schedule])
     return Laws(
         laws,
-        points=sum(len(step.null.probabilities) for step in quantised)
+        points=sum(len(step.null) for step in quantised)
         + max(len(law.probabilities) for law in laws.values()),
         limited=limited,
         log_escaped=float(np.logaddexp.reduce(counts + [step.log_escaped for step in quantised])),
@@ -234,14 +270,24 @@ def build_laws(
     )
 
 
-def _log_step_mass(
-    schedule: Schedule, order: float, at: Moments, *, log_mass: float, log_floor: float
-) -> float:
-    """How little of one step may be cut off: a small share of the smallest probability of interest."""
-    smallest = min(at.cumulant - order * at.mean, at.cumulant - (order - 1) * at.mean, 0.0)
-    # Between the two laws, tilting itself costs e^K; outside, the tail probability is the yardstick.
-    yardstick = min(at.cumulant, 0.0) if 0 <= order <= 1 else smallest
-    return log_mass - math.log(total_steps(schedule)) + max(min(yardstick, log_floor), -1e6) - 3
+def _window(
+    parts: Sequence[Part],
+    spacing: float,
+    at: Moments,
+    edges: tuple[float, float],
+    offsets: tuple[float, float],
+) -> Window:
+    """The window of the true loss, moved and stretched as quantising has moved and stretched the law."""
+    each = [part.moments(spacing) for part in parts]
+    mean, variance = math.fsum(m for m, _ in each), math.fsum(v for _, v in each)
+    stretch = max(math.sqrt(variance) / at.deviation, 1.0) * _MARGIN
+    low, high = (mean + stretch * (edge - at.mean) for edge in edges)
+    return Window(low - _EXTRA * spacing, mean, high + _EXTRA * spacing, offsets)
+
+
+def _joint(one: Window, other: Window) -> Window:
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Window(low, one.mean, high, one.offsets)
 
 
 def _snapped(schedule: Schedule, order: float, at: Moments, log_baseline: float) -> tuple[float, Moments]:
@@ -280,30 +326,32 @@ def starting_spacing(schedule: Schedule, at: Moments, *, spread: float, rtol: fl
 
 def lattice_bracket(
     schedule: Schedule, log_baseline: float, *, rtol: float = 1e-4
-) -> tuple[Ends, LatticePair, bool]:
-    """The certified bracket, the lattice that gave it, and whether it is as narrow as asked for.
+) -> tuple[Ends, LatticePair]:
+    """The certified bracket, and the lattice that gave it.
 
     >>> from remanence.bounds.engine.schedule import Segment
-    >>> ends, _, _ = lattice_bracket((Segment(0.987386, sample_rate=0.02, steps=1000),), math.log(0.1))
+    >>> ends, _ = lattice_bracket((Segment(0.987386, sample_rate=0.02, steps=1000),), math.log(0.1))
     >>> round(math.exp(ends.log_lower), 4), round(math.exp(ends.log_upper), 4)
     (0.3274, 0.3274)
     """
-    best = trivial_ends(schedule, log_baseline)
+    best = certain_ends(schedule, log_baseline)
+    log_width = math.log(rtol)
+    schedule = capped(schedule, log_baseline + log_width - _SPARE)
     order, at = starting_order(schedule, log_baseline)
     plain = order in (0.0, 1.0)
-    log_mass = math.log(rtol) - 10 + (max(log_baseline, _PLAIN) if plain else -6)
+    log_mass = log_width - 10 + (max(log_baseline, _PLAIN) if plain else -6)
     spread = abs(float(ndtri_exp(log_baseline))) if plain else abs(order) * at.deviation + 3 * (order > 1)
     # Of a run that tells little, even a coarse lattice leaves little to tell.
     gain = min(max(best.log_upper - log_baseline, 1e-3), 1.0)
-    spacing = starting_spacing(schedule, at, spread=spread, rtol=rtol) / math.sqrt(gain)
-    log_floor = 2 * best.log_upper - 3  # the Chernoff bound is never off by nearly as much
+    spacing = _COARSE * starting_spacing(schedule, at, spread=spread, rtol=rtol) / math.sqrt(gain)
+    log_floor = float(log_complement(log_baseline))
     work, remedies = 0, 0
     while True:
         laws = build_laws(
             schedule, _PAIR, order=order, at=at, spacing=spacing, log_mass=log_mass, log_floor=log_floor
         )
         upper, null, alternative = (laws.by_name[name] for name in _PAIR)
-        pair = LatticePair(upper, null, alternative, order, laws.log_escaped)
+        pair = LatticePair(upper, null, alternative, order, laws.log_escaped, laws.log_vanished)
         ends, slack = pair.bracket(log_baseline)
         best = best.meets(ends)
         work += laws.points
@@ -316,29 +364,27 @@ def lattice_bracket(
             if remedies == 1 and order > 0:
                 order, at = order_for_baseline(schedule, log_baseline)
                 order, at = _snapped(schedule, order, at, log_baseline)
-            else:
+            elif any(law.folding_matters for law in (upper, null, alternative)):
                 log_mass -= min(max(math.log(slack / rtol), 2.0), 30.0) + 4
+            else:
+                break
         elif laws.limited:
             break
         else:
             spacing *= min(max(math.sqrt(0.75 / ends.excess(rtol)), 1 / 16), 0.85)
-    return best, pair, best.excess(rtol) <= 1
+    return best, pair
 
 
-def lattice_brackets(
-    schedule: Schedule, log_baselines: Sequence[float], *, rtol: float = 1e-4
-) -> list[tuple[Ends, bool]]:
+def lattice_brackets(schedule: Schedule, log_baselines: Sequence[float], *, rtol: float = 1e-4) -> list[Ends]:
     """The certified brackets of many baselines, sharing lattices between those that need the same tilt."""
-    results: dict[int, tuple[Ends, bool]] = {}
+    results: dict[int, Ends] = {}
     waiting = sorted(range(len(log_baselines)), key=lambda index: log_baselines[index])
     while waiting:
-        middle = waiting[len(waiting) // 2]
-        ends, pair, narrow = lattice_bracket(schedule, log_baselines[middle], rtol=rtol)
-        results[middle] = ends, narrow
-        waiting.remove(middle)
+        middle = waiting.pop(len(waiting) // 2)
+        results[middle], pair = lattice_bracket(schedule, log_baselines[middle], rtol=rtol)
         for index in list(waiting):
-            ends = pair.bracket(log_baselines[index])[0]
+            ends = pair.bracket(log_baselines[index])[0].meets(certain_ends(schedule, log_baselines[index]))
             if ends.excess(rtol) <= 1:
-                results[index] = ends.meets(trivial_ends(schedule, log_baselines[index])), True
+                results[index] = ends
                 waiting.remove(index)
     return [results[index] for index in range(len(log_baselines))]

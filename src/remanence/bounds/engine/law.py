@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import next_fast_len
 
 from remanence.bounds.engine.quantise import Masses
+from remanence.bounds.engine.rounding import UNIT, transform_error
 
 Array = npt.NDArray[np.floating[Any]]
 
-_UNIT = float(np.finfo(np.float64).eps) / 2
 _LOG_DROPPED = -60.0  # Fourier coefficients smaller than this exponential are set to 0
-_TINY = 1e-300
-_LARGEST_EXPONENT = 600.0
+_TINY = 1e-300  # for a coefficient of 0, whose logarithm there is none
+_LARGEST_EXPONENT = 600.0  # whose exponential is safely in the range of a float
+_LEAST_POINTS = 16
 _NEGLIGIBLE_WEIGHT = 50.0  # and so are terms with weights below e^-50
 
 
@@ -45,9 +47,15 @@ class Law:
     tilt: float
     log_total: float
     point_error: float  # of any one probability
+    energy_error: float  # root of the summed squares of the errors of all probabilities
     centre: int  # the point at the tilted mean
     outside: float  # mass outside the window, which may have folded onto any point inside
     rounding: float  # relative error of every untilted probability
+
+    @property
+    def folding_matters(self) -> bool:
+        """Whether what folds into the window is more than what rounding does inside it."""
+        return self.outside > self.energy_error * math.sqrt(len(self.probabilities))
 
     def loss_at(self, position: float) -> float:
         """The loss S at a lattice point, or in between."""
@@ -89,17 +97,19 @@ class Law:
             return Interval(0.0, self.outside + math.exp(-_NEGLIGIBLE_WEIGHT))
         terms = self.probabilities[start:stop]
         count, covered = stop - start, float(stop - start)
+        energy = covered
         if slope or hinge:
             distances = self.spacing * (np.arange(start, stop) - origin)
             weights = np.exp(slope * distances) if slope else np.ones(count)
             if hinge:
                 weights *= -np.expm1(-np.abs(distances))
-            covered = float(weights.sum())
+            covered, energy = float(weights.sum()), float(weights @ weights)
             value = float(terms @ weights)
         else:
             value = float(terms.sum())
-        relative = min(self.rounding, 1.0) + (count + 8) * _UNIT + 4 * _UNIT * abs(self.log_total)
-        slack = self.outside + self.point_error * covered + math.exp(-_NEGLIGIBLE_WEIGHT)
+        relative = min(self.rounding, 1.0) + (count + 8) * UNIT + 4 * UNIT * abs(self.log_total)
+        errors = min(self.point_error * covered, self.energy_error * math.sqrt(energy))  # Cauchy and Schwarz
+        slack = self.outside + errors + math.exp(-_NEGLIGIBLE_WEIGHT)
         return Interval(
             max(value - slack, 0.0) * math.exp(-relative), (max(value, 0.0) + slack) * math.exp(relative)
         )
@@ -126,50 +136,48 @@ class Law:
             reference = min(max(reference + direction * reach, 0), count - 1)
 
 
-def fast_length(least: int) -> int:
-    """The smallest even 2^a·3^b·5^c of at least this many points.
+@dataclass(frozen=True)
+class Part:
+    """The tilted law of one step of a segment: its point 0, how often it happens, and its relative error."""
 
-    >>> fast_length(1025)
-    1080
-    """
-    best = 1 << (max(least, 16) - 1).bit_length()
-    for odd in (3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135):
-        size = odd * 2
-        while size < least:
-            size *= 2
-        best = min(best, size)
-    return best
+    masses: Masses
+    start: float
+    steps: int
+    rounding: float
+
+    def moments(self, spacing: float) -> tuple[float, float]:
+        """Mean and variance of the summed loss."""
+        mean, variance = self.masses.moments
+        return self.steps * (self.start + spacing * mean), self.steps * spacing**2 * variance
 
 
-def compose(
-    laws: Sequence[tuple[Masses, float, int, float]],
-    *,
-    spacing: float,
-    tilt: float,
-    low: float,
-    mean: float,
-    high: float,
-    offsets: tuple[float, float],
-) -> Law:
-    """The law of a sum of independent lattice losses, on the window from `low` to `high`.
+@dataclass(frozen=True)
+class Window:
+    """Where a tilted law is looked at, and the Chernoff offsets t for the mass below and above."""
 
-    Each law comes with the loss of its point 0, its number of steps and its relative error;
-    `offsets` are the Chernoff offsets t for the mass below and above the window.
-    """
-    origin = math.fsum(steps * start for _, start, steps, _ in laws)
-    first = math.floor((low - origin) / spacing)
-    size = fast_length(math.ceil((high - low) / spacing) + 2)
-    error = (4 * math.log2(size) + 16) * _UNIT
+    low: float
+    mean: float
+    high: float
+    offsets: tuple[float, float]
+
+
+def compose(laws: Sequence[Part], *, spacing: float, tilt: float, window: Window) -> Law:
+    """The law of a sum of independent lattice losses, on a window."""
+    origin = math.fsum(part.steps * part.start for part in laws)
+    first = math.floor((window.low - origin) / spacing)
+    least = max(math.ceil((window.high - window.low) / spacing) + 2, _LEAST_POINTS)
+    size = int(next_fast_len(least, real=True))  # pyright: ignore
+    error = transform_error(size)
 
     logarithms = np.zeros(size // 2 + 1)
     inverse = np.zeros(size // 2 + 1)
     transforms = []
-    for masses, _, steps, _ in laws:
-        transform = np.fft.rfft(_folded(masses.probabilities, size), n=size)
-        transforms.append((transform, steps))
+    for part in laws:
+        transform = np.fft.rfft(_folded(part.masses.probabilities, size), n=size)
+        transforms.append((transform, part.steps))
         modulus = np.abs(transform) + error
-        logarithms += steps * np.log(modulus)
-        inverse += steps / modulus
+        logarithms += part.steps * np.log(modulus)
+        inverse += part.steps / modulus
     kept = np.flatnonzero(logarithms > _LOG_DROPPED)
     exponents = np.zeros(len(kept), dtype=np.complex128)
     for transform, steps in transforms:
@@ -179,21 +187,26 @@ def compose(
     product[kept] = np.exp(exponents)
     probabilities = np.roll(np.fft.irfft(product, n=size), -(first % size))
 
-    bounds = np.exp(logarithms[kept])
-    total_error = 2 * error * float((bounds * (inverse[kept] + 1)).sum()) / size
-    point_error = 2 * total_error + math.exp(_LOG_DROPPED + 1)
+    # Of each coefficient, twice over: half of the frequencies stand for all.
+    moduli = np.exp(logarithms[kept])
+    errors = 2 * error * moduli * (inverse[kept] + 1)
+    dropped = math.exp(_LOG_DROPPED + 1)
+    point_error = 2 * float(errors.sum()) / size + dropped
+    energy_error = math.sqrt(2 * float(errors @ errors) / size) + dropped  # Parseval
+    energy_error += error * math.sqrt(2 * float(moduli @ moduli) / size)  # and of the way back
     edges = (origin + spacing * first, origin + spacing * (first + size))
-    outside = _chernoff(laws, spacing, edges, offsets)
+    outside = _chernoff(laws, spacing, edges, window.offsets)
     return Law(
         probabilities,
         first=edges[0],
         spacing=spacing,
         tilt=tilt,
-        log_total=math.fsum(steps * masses.log_total for masses, _, steps, _ in laws),
+        log_total=math.fsum(part.steps * part.masses.log_total for part in laws),
         point_error=point_error,
-        centre=min(max(round((mean - edges[0]) / spacing), 0), size - 1),
+        energy_error=energy_error,
+        centre=min(max(round((window.mean - edges[0]) / spacing), 0), size - 1),
         outside=outside,
-        rounding=math.fsum(steps * relative for _, _, steps, relative in laws),
+        rounding=math.fsum(part.steps * part.rounding for part in laws),
     )
 
 
@@ -206,7 +219,7 @@ def _folded(probabilities: Array, size: int) -> Array:
 
 
 def _chernoff(
-    laws: Sequence[tuple[Masses, float, int, float]],
+    laws: Sequence[Part],
     spacing: float,
     edges: tuple[float, float],
     offsets: tuple[float, float],
@@ -215,9 +228,9 @@ def _chernoff(
     outside = 0.0
     for sign, edge, offset in ((-1.0, edges[0], offsets[0]), (1.0, edges[1], offsets[1])):
         exponent = -sign * offset * edge
-        for masses, start, steps, relative in laws:
-            moment = _log_moment(masses.probabilities, sign * offset * spacing)
-            exponent += steps * (moment + sign * offset * start + 2 * relative)
+        for part in laws:
+            moment = _log_moment(part.masses.probabilities, sign * offset * spacing)
+            exponent += part.steps * (moment + sign * offset * part.start + 2 * part.rounding)
         outside += math.exp(min(exponent, 0.0))
     return outside
 

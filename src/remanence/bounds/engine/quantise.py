@@ -5,28 +5,34 @@ points e^{ε_k} ≤ r ≤ e^{ε_k+1} is split between them so that the ratio is 
 original pair of laws is a post-processing of the split one, hence dominated by it, at every level,
 in both directions, and under composition. From below, the loss is rounded to the lattice: a
 post-processing of the original pair.
+
+Probabilities are kept as logarithms and without any tilt, so that how whole they are can be checked
+however far out they are used.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from scipy.special import log_ndtr
 
-from remanence.bounds.engine.cumulant import loss
+from remanence.bounds.engine.rounding import UNIT
 from remanence.bounds.engine.schedule import Segment
 
 Array = npt.NDArray[np.floating[Any]]
 
-_UNIT = float(np.finfo(np.float64).eps) / 2
 # Gauss–Legendre nodes per half cell, by the largest (width × rate of change) each is exact for.
 _TIERS = ((0.001, 2), (0.02, 3), (0.2, 5), (1.5, 12), (math.inf, 64))
-_CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
 _RULES = {count: np.polynomial.legendre.leggauss(count) for _, count in _TIERS}
+_CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
+_PER_VALUE = 32  # relative error of one probability in units of rounding: a density, a rule, a split
+_WHOLE = 1e-9  # how much of a law may be missing before its quadrature has failed
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -36,211 +42,199 @@ class Masses:
     probabilities: Array
     log_total: float
 
+    @cached_property
+    def moments(self) -> tuple[float, float]:
+        """Mean and variance of the index."""
+        index = np.arange(len(self.probabilities))
+        mean = float(self.probabilities @ index)
+        return mean, float(self.probabilities @ (index - mean) ** 2)
+
 
 @dataclass(frozen=True)
 class Step:
-    """One quantised step; `start` is the loss of lattice point 0 of all three laws."""
+    """One quantised step: logarithms of untilted probabilities on consecutive losses from `start` on."""
 
     start: float
-    spread: Masses  # dominating pair: without the target, tilt c (with the target: tilt c − 1)
-    null: Masses  # rounded loss without the target, tilt c
-    alternative: Masses  # rounded loss with the target, tilt c − 1
+    spacing: float
+    spread: Array  # dominating pair, without the target (with it: times e^loss)
+    null: Array  # rounded loss without the target
+    alternative: Array  # rounded loss with the target
     log_escaped: float  # mass with the target that the dominating pair moves to an infinite loss
     log_vanished: float  # mass without the target that it moves to a loss of −∞
     rounding: float  # relative error of any one probability
 
+    @property
+    def losses(self) -> Array:
+        """The lattice."""
+        return self.start + self.spacing * np.arange(len(self.null))
 
-def _exponent_at(segment: Segment, above_anchor: Array, anchor: float) -> Array:
-    """The v = (x − ½)/σ² at which the loss is `anchor` + `above_anchor`."""
-    if segment.sample_rate == 1:
-        return anchor + above_anchor
-    with np.errstate(divide="ignore"):
-        small = np.log(np.expm1(np.minimum(above_anchor, 1.0)))
-        large = above_anchor + np.log1p(-np.exp(-np.maximum(above_anchor, 1.0)))
-    return segment.log_odds_of_absence + np.where(above_anchor < 1, small, large)
-
-
-def _mass_between(low: Array, high: Array) -> Array:
-    """Standard normal mass between two points, from whichever tail is the shorter."""
-    return np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+    def tilted(self, name: str, order: float) -> Masses:
+        """One of the three laws under the tilt e^{order·S} of the law without the target."""
+        exponents = getattr(self, name) + (order - (name == "alternative")) * self.losses
+        peak = float(exponents.max())
+        values = np.exp(exponents - peak)
+        total = float(values.sum())
+        return Masses(values / total, peak + math.log(total))
 
 
 def loss_range(segment: Segment, *, order: float, log_mass: float) -> tuple[float, float]:
-    """Losses outside which one tilted step has about e^`log_mass` of its probability."""
-    noise = segment.noise_multiplier
-    reach = -noise * float(ndtri_exp(min(log_mass, -2.0)))
-    ends = np.array([min(0.0, order) - reach, max(1.0, order) + reach])
-    low, high = loss(segment, ends)
-    return float(low), float(high)
+    """Noisy values between which one step, as it is and tilted, has all but about e^`log_mass` of its probability.
+
+    Where it ends is no matter of validity: what lies beyond goes to infinite losses.
+    """
+    # Downwards the loss is flat, so a negative tilt moves the mass by no more than the order itself.
+    low = min(0.0, order * segment.records) - segment.noise_multiplier * math.sqrt(-2 * min(log_mass, -2.0))
+    return low, max(segment.cap, low + segment.noise_multiplier)
 
 
 class _Builder:
-    """Accumulates the three laws cell by cell, all relative to one common exponent."""
+    """Accumulates the three laws cell by cell."""
 
     def __init__(self, segment: Segment, *, spacing: float, order: float, log_mass: float) -> None:
-        self.segment, self.spacing, self.order = segment, spacing, order
-        low, high = loss_range(segment, order=order, log_mass=log_mass)
-        self.anchor = segment.log_absence if segment.sample_rate < 1 else 0.0
-        first = math.floor((low - self.anchor) / spacing)
-        self.anchored = segment.sample_rate < 1 and first < 1
+        self.segment, self.spacing = segment, spacing
+        low, high = segment.loss(np.array(loss_range(segment, order=order, log_mass=log_mass)))
+        sampled = segment.sample_rate < 1
+        self.anchor = segment.log_absence if sampled else 0.0
+        first = math.floor((float(low) - self.anchor) / spacing)
+        self.anchored = sampled and first < 1
         first = 0 if self.anchored else first
-        self.cells = max(math.ceil((high - self.anchor) / spacing) - first, 2)
-        halves = 0.5 * np.arange(2 * self.cells + 1)
-        self.above = spacing * (first + halves)
-        self.exponents = _exponent_at(segment, self.above, self.anchor)
-        self.scores = 0.5 / segment.noise_multiplier + segment.noise_multiplier * self.exponents
+        self.cells = max(math.ceil((float(high) - self.anchor) / spacing) - first, 2)
+        self.above = spacing * (first + 0.5 * np.arange(2 * self.cells + 1))
+        self.noisy = segment.noisy_at(self.above)
         self.losses = self.anchor + self.above[::2]
-        self.spread, self.null, self.alternative = np.zeros((3, self.cells + 1))
-        self.peak = 0.0
+        self.spread, self.null, self.alternative = np.full((3, self.cells + 1), -np.inf)
 
     def build(self) -> Step:
-        lowest, highest = self._tails()
         cells = np.arange(1 if self.anchored else 0, self.cells)
-        left, middle, right = (self.scores[2 * cells + shift] for shift in (0, 1, 2))
-        inner = np.where(left * right < 0, 0.0, np.minimum(np.abs(left), np.abs(right)))
-        levels = self.order * self.losses[cells] - 0.5 * inner**2
-        self.peak = max(float(levels.max()), lowest[0], highest[0])
-        if self.anchored:
-            self.peak = max(self.peak, self.order * float(self.losses[0]) + float(log_ndtr(left[0])))
-        ends = np.maximum(np.abs(left), np.abs(right))
+        noise = self.segment.noise_multiplier
+        scores = self.noisy / noise
+        left, middle, right = (scores[2 * cells + shift] for shift in (0, 1, 2))
         widths = np.maximum(middle - left, right - middle)
-        demands = widths * (1 + ends)
-        floor = 0.0
+        rates = 1 + np.maximum(np.abs(left), np.abs(right)) + self.segment.records / noise
+        demands = widths * rates
+        floor = -math.inf
         for ceiling, count in _TIERS:
-            chosen = cells[(demands > floor) & (demands <= ceiling)] if floor else cells[demands <= ceiling]
-            floor = ceiling
-            size = _CHUNK // count
+            chosen = cells[(demands > floor) & (demands <= ceiling)]
+            floor, size = ceiling, _CHUNK // count
             for start in range(0, len(chosen), size):
                 self._integrate(chosen[start : start + size], count)
-        self._add(0, lowest)
-        self._add(self.cells, highest)
+        log_vanished, log_escaped = self._tails()
         if self.anchored:
             self._first_cell()
-        return self._finish()
+        missing = max(
+            self._defect(self.null, 0.0),
+            self._defect(self.alternative, 0.0),
+            self._defect(self.spread, 0.0, outside=log_vanished),
+            self._defect(self.spread, 1.0, outside=log_escaped),
+        )
+        if missing > _WHOLE:
+            raise ArithmeticError(f"{missing:g} of a quantised step is missing: {self.segment}")
+        return Step(
+            float(self.losses[0]),
+            self.spacing,
+            self.spread,
+            self.null,
+            self.alternative,
+            log_escaped,
+            log_vanished,
+            _PER_VALUE * UNIT * (1 + abs(self.anchor)) + missing,
+        )
 
     def _integrate(self, cells: npt.NDArray[np.intp], count: int) -> None:
         nodes, weights = _RULES[count]
-        contiguous = slice(cells[0], cells[-1] + 1) if cells[-1] - cells[0] == len(cells) - 1 else None
-        left, middle, right = (self.exponents[2 * cells + shift] for shift in (0, 1, 2))
-        share = self._share(cells)[:, None]
-        level = (self.order * self.losses[cells] - self.peak)[:, None]
         noise = self.segment.noise_multiplier
-        full = np.expm1(right - left)[:, None]
-        up = np.exp(self.order * self.spacing)
-        up_alternative = np.exp((self.order - 1) * self.spacing)
+        left, middle, right = (self.noisy[2 * cells + shift] for shift in (0, 1, 2))
+        closest = np.where(left * right < 0, 0.0, np.minimum(np.abs(left), np.abs(right)))
+        level = -0.5 * (closest / noise) ** 2
+        shares = self.segment.shares(left)
+        full = math.expm1(self.spacing)
         sums = []
         for start, end in ((left, middle), (middle, right)):
             half = 0.5 * (end - start)
-            inside = half[:, None] * (1 + nodes)
-            grown = np.expm1(inside + (start - left)[:, None])
-            scores = 0.5 / noise + noise * (start[:, None] + inside)
-            density = np.exp(level - 0.5 * scores**2)
-            scale = noise * half / math.sqrt(2 * math.pi)
-            moved = grown / full
-            risen = density @ weights * scale
+            noisy = start[:, None] + half[:, None] * (1 + nodes)
+            density = np.exp(-0.5 * (noisy / noise) ** 2 - level[:, None])
+            risen = self.segment.rise(shares, noisy - left[:, None])  # r / r_left − 1
+            moved = np.clip(risen / full, 0.0, 1.0)
+            scale = half / (noise * math.sqrt(2 * math.pi))
             sums.append(
-                (
-                    ((density * (1 - moved)) @ weights) * scale,
-                    ((density * moved) @ weights) * scale,
-                    risen,
-                    ((density * (1 + share * grown)) @ weights) * scale,
-                )
+                [
+                    (value @ weights) * scale
+                    for value in (density * (1 - moved), density * moved, density, density * (1 + risen))
+                ]
             )
         (stay_1, move_1, null_low, alt_low), (stay_2, move_2, null_high, alt_high) = sums
-        at = contiguous if contiguous is not None else cells
-        after = slice(cells[0] + 1, cells[-1] + 2) if contiguous is not None else cells + 1
-        self.spread[at] += stay_1 + stay_2
-        self.spread[after] += (move_1 + move_2) * up
-        self.null[at] += null_low
-        self.null[after] += null_high * up
-        self.alternative[at] += alt_low
-        self.alternative[after] += alt_high * up_alternative
+        start = self.losses[cells]
+        with np.errstate(divide="ignore"):
+            self._add("spread", cells, level + np.log(stay_1 + stay_2))
+            self._add("spread", cells + 1, level + np.log(move_1 + move_2))
+            self._add("null", cells, level + np.log(null_low))
+            self._add("null", cells + 1, level + np.log(null_high))
+            self._add("alternative", cells, level + start + np.log(alt_low))
+            self._add("alternative", cells + 1, level + start + np.log(alt_high))
 
-    def _share(self, cells: npt.NDArray[np.intp]) -> Array:
-        """How much of the likelihood ratio at a lattice point is due to the target, q·e^v/r."""
-        if self.segment.sample_rate == 1:
-            return np.ones(len(cells))
-        return -np.expm1(-self.above[2 * cells])
+    def _add(self, name: str, at: npt.NDArray[np.intp], logs: Array) -> None:
+        values = getattr(self, name)
+        values[at] = np.logaddexp(values[at], logs)
 
-    def _tails(self) -> tuple[tuple[float, float, float, float], tuple[float, float, float, float]]:
-        """What lies outside the lattice, as (exponent, spread, null, alternative) for each end."""
-        segment = self.segment
-        shift, log_rate = 1 / segment.noise_multiplier, math.log(segment.sample_rate)
-        results = []
-        for index, sign in ((0, 1.0), (-1, -1.0)):
-            score, level = float(self.scores[index]), self.order * float(self.losses[index])
-            if math.isinf(score):
-                results.append((-math.inf, 0.0, 0.0, 0.0))
-                self.log_vanished = -math.inf
-                continue
-            log_null = float(log_ndtr(sign * score))
-            log_alternative = float(
-                np.logaddexp(segment.log_absence + log_null, log_rate + log_ndtr(sign * (score - shift)))
-            )
-            relative = log_alternative - float(self.losses[index])
-            exponent = level + max(log_null, relative)
-            null, alternative = math.exp(log_null + level - exponent), math.exp(relative + level - exponent)
-            results.append((exponent, alternative if sign > 0 else null, null, alternative))
-            if sign > 0:
-                self.log_vanished = log_null
-            else:
-                self.log_escaped = log_alternative
-        return results[0], results[1]
+    def _tails(self) -> tuple[float, float]:
+        """Put what lies outside the lattice on its ends; what the dominating pair loses below and above.
 
-    def _add(self, index: int, tail: tuple[float, float, float, float]) -> None:
-        exponent, spread, null, alternative = tail
-        scale = math.exp(exponent - self.peak)
-        self.spread[index] += spread * scale
-        self.null[index] += null * scale
-        self.alternative[index] += alternative * scale
+        Below, it keeps the mass with the target and lets the surplus without it vanish; above, the
+        other way round.
+        """
+        bottom, top = float(self.noisy[0]), float(self.noisy[-1])
+        log_vanished = -math.inf
+        if not math.isinf(bottom):
+            log_null, log_alternative = self._log_between(-math.inf, bottom)
+            kept = log_alternative - float(self.losses[0])
+            self._put(0, kept, log_null, log_alternative)
+            log_vanished = _log_difference(log_null, kept)
+        log_null, log_alternative = self._log_between(top, math.inf)
+        self._put(self.cells, log_null, log_null, log_alternative)
+        return log_vanished, _log_difference(log_alternative, log_null + float(self.losses[-1]))
 
     def _first_cell(self) -> None:
-        """The cell that starts at log(1−q): v runs to −∞ there, and the integrals have closed forms."""
-        segment = self.segment
-        shift = 1 / segment.noise_multiplier
-        middle, right = self.scores[1], self.scores[2]
-        scale = math.exp(self.order * float(self.losses[0]) - self.peak)
-        up, up_alternative = np.exp(self.order * self.spacing), np.exp((self.order - 1) * self.spacing)
-        moved = math.exp(float(log_ndtr(right - shift)) - float(self.exponents[2]))
-        self.spread[0] += scale * max(float(ndtr(right)) - moved, 0.0)
-        self.spread[1] += scale * moved * up
-        odds = math.exp(-segment.log_odds_of_absence)
-        low, high = float(ndtr(middle)), float(_mass_between(middle, right))
-        low_present, high_present = (
-            float(ndtr(middle - shift)),
-            float(_mass_between(middle - shift, right - shift)),
-        )
-        self.null[0] += scale * low
-        self.null[1] += scale * high * up
-        self.alternative[0] += scale * (low + odds * low_present)
-        self.alternative[1] += scale * (high + odds * high_present) * up_alternative
+        """The cell that starts at the lowest loss: x runs to −∞ there, and the integrals have closed forms."""
+        segment, middle, right = self.segment, float(self.noisy[1]), float(self.noisy[2])
+        added = segment.log_weights[1:] - segment.log_weights[0]
+        parts = log_ndtr((right - segment.shifts[1:]) / segment.noise_multiplier)
+        moved = float(np.logaddexp.reduce(added + parts)) - math.log(math.expm1(self.spacing))
+        stayed = _log_difference(float(log_ndtr(right / segment.noise_multiplier)), moved)
+        self._put(0, stayed, *self._log_between(-math.inf, middle))
+        self._put(1, moved, *self._log_between(middle, right))
 
-    def _finish(self) -> Step:
-        null, alternative = self._normalised(self.null), self._normalised(self.alternative)
-        rounding = 32 * _UNIT * (1 + abs(self.anchor))
-        rounding += max(self._defect(null, self.order), self._defect(alternative, self.order - 1))
-        spread = self._normalised(self.spread)
-        start = float(self.losses[0])
-        return Step(start, spread, null, alternative, self.log_escaped, self.log_vanished, rounding)
+    def _put(self, index: int, spread: float, null: float, alternative: float) -> None:
+        for values, log in ((self.spread, spread), (self.null, null), (self.alternative, alternative)):
+            values[index] = np.logaddexp(values[index], log)
 
-    def _normalised(self, values: Array) -> Masses:
-        total = float(values.sum())
-        return Masses(values / total, self.peak + math.log(total))
+    def _log_between(self, low: float, high: float) -> tuple[float, float]:
+        """The mass between two noisy values, without the target and with it, from the shorter tails."""
+        noise = self.segment.noise_multiplier
+        starts, ends = (low - self.segment.shifts) / noise, (high - self.segment.shifts) / noise
+        flip = starts > 0
+        near, far = np.where(flip, -starts, ends), np.where(flip, -ends, starts)
+        long, short = log_ndtr(near), log_ndtr(far)
+        with np.errstate(divide="ignore"):
+            masses = long + np.log(-np.expm1(np.minimum(short - long, 0.0)))
+        return float(masses[0]), float(np.logaddexp.reduce(self.segment.log_weights + masses))
 
-    def _defect(self, law: Masses, tilt: float) -> float:
-        """How far a law is from having total mass 1, where undoing the tilt does not overflow."""
-        exponents = law.log_total - tilt * self.losses
-        if np.max(np.abs(exponents)) > 300:
-            return 0.0
-        return abs(float(law.probabilities @ np.exp(exponents)) - 1)
+    def _defect(self, law: Array, tilt: float, outside: float = -math.inf) -> float:
+        """How far a law is from having total mass 1, with what it lost outside."""
+        total = float(np.exp(law + tilt * self.losses).sum())
+        return abs(total + math.exp(outside) - 1)
+
+
+def _log_difference(larger: float, smaller: float) -> float:
+    """Log(e^larger − e^smaller); −∞ where they are equal to rounding."""
+    return larger + math.log(-math.expm1(smaller - larger)) if smaller < larger else -math.inf
 
 
 def quantise(segment: Segment, *, spacing: float, order: float, log_mass: float) -> Step:
-    """One step on a lattice of the given spacing, tilted to `order`, without all but e^`log_mass` of it."""
+    """One step on a lattice of the given spacing, without all but e^`log_mass` of it, as it is and tilted."""
     return _Builder(segment, spacing=spacing, order=order, log_mass=log_mass).build()
 
 
 def loss_reach(segment: Segment, *, order: float, log_mass: float) -> float:
     """How far the lattice of one step would stretch."""
-    low, high = loss_range(segment, order=order, log_mass=log_mass)
-    return high - low
+    low, high = segment.loss(np.array(loss_range(segment, order=order, log_mass=log_mass)))
+    return float(high - low)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
+from remanence.games.gradients.verification import Rounding
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -53,9 +54,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Refuse a gradient that is not one of this network, and name the layer."""
+    """Refuse a gradient that is not one of this network, and name the layer; buffers and frozen layers are left out."""
     wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - wanted.keys()
+    others = model.state_dict().keys() | dict(model.named_parameters()).keys()
+    missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - others
     if missing or surplus:
         raise InputError(
             f"The gradient does not belong to this network: {source}.",
@@ -75,6 +77,13 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{tuple(gradient[name].shape)}",
                 hint="the network and the gradient must come from the same architecture",
             )
+        if not gradient[name].is_floating_point():
+            raise InputError(
+                f"The gradient of {name} holds whole numbers: {source}.",
+                needs="floating-point numbers, as the server computes with them",
+                got=str(gradient[name].dtype),
+                hint="multiply the codes by their scale first, as the server does, and save the product",
+            )
         if not gradient[name].isfinite().all():
             raise InputError(
                 f"The gradient of {name} is not finite: {source}.",
@@ -82,7 +91,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{int((~gradient[name].isfinite()).sum())} entries that are NaN or infinite",
                 hint="check the loss of that batch; mixed precision may have overflowed",
             )
-    if not any(value.any() for value in gradient.values()):
+    if not any(gradient[name].any() for name in wanted):
         raise InputError(
             f"The gradient is zero everywhere: {source}.",
             needs="a gradient that a batch has made",
@@ -125,22 +134,33 @@ def read_batch(path: Path, dtype: torch.dtype) -> Records:
     return records
 
 
-def gradient_of_update(
-    weights: Mapping[str, Tensor], update: Mapping[str, Tensor], learning_rate: float
-) -> tuple[dict[str, Tensor], float]:
-    """The gradient behind new weights minus old ones after one plain step, and its relative rounding error.
+def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file holds weights close to the network's, where an update was expected: it is far too near to them."""
+    apart = total = 0.0
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
+            own = parameter.detach().double()
+            apart += float((tensors[name].double() - own).square().sum())
+            total += float(own.square().sum())
+    return total > 0 and apart < 0.25 * total
 
-    A difference of weights is rounded at the size of the weights, which are larger than a step.
-    """
-    if not learning_rate > 0:
-        raise InputError(
-            "The learning rate cannot be used.",
-            needs="a number above 0",
-            got=f"{learning_rate:g}",
-            hint="the client's",
-        )
-    gradient = {name: value / -learning_rate for name, value in update.items()}
-    largest = max((float(value.abs().max()) for value in gradient.values()), default=0.0)
-    size = max((float(weights[name].abs().max()) for name in update if name in weights), default=0.0)
-    eps = max((torch.finfo(value.dtype).eps for value in update.values()), default=0.0)
-    return gradient, eps * max(1.0, size / (learning_rate * max(largest, 1e-30)))
+
+def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
+    """How coarse these numbers are; the coarsest tensor counts."""
+    return Rounding(
+        max(torch.finfo(value.dtype).eps for value in tensors.values() if value.is_floating_point())
+    )
+
+
+def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
+    """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
+    relative = rounding_of(weights).relative
+    return Rounding(relative, relative / 2 * max(float(value.abs().max()) for value in weights.values()))
+
+
+def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New weights minus old ones; what only one of them has is left to `check_gradient`."""
+    return {
+        name: value - before[name] if name in before and value.is_floating_point() else value
+        for name, value in after.items()
+    }

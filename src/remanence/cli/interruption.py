@@ -1,0 +1,99 @@
+"""Ctrl+C, SIGTERM and SIGHUP: one sentence and the exit code that a shell expects, within two seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+_PATIENCE = 1.5  # seconds in which the run is closed in order; what is finished is on disk anyway
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_about: list[Callable[[], str]] = []  # who can say what is done and left, the innermost last
+
+
+class Interrupted(BaseException):
+    """Somebody wants this process to end: nothing that a user's code, or click, would catch."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def told(about: Callable[[], str]) -> Iterator[None]:
+    """Within, an interruption ends with this sentence."""
+    _about.append(about)
+    try:
+        yield
+    except Interrupted as signalled:
+        end(signalled.number)
+    finally:
+        _about.pop()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within, signals raise `Interrupted`; a process that is deep in a computation ends all the same."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    listening, speaking = os.pipe()
+    os.set_blocking(speaking, False)
+    heard = [
+        number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # not under nohup
+    before = {number: signal.signal(number, _raise) for number in heard}
+    earlier = signal.set_wakeup_fd(speaking, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(listening,), daemon=True).start()
+    try:
+        yield
+    except Interrupted as signalled:
+        end(signalled.number)
+    finally:
+        signal.set_wakeup_fd(earlier)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(speaking)  # which ends the thread
+
+
+def let_go() -> None:
+    """Leave signals to somebody else from now on, such as a server that ends in its own way."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in _SIGNALS[1:]:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def end(number: int) -> NoReturn:
+    """Say what is done and what is left, and leave."""
+    with _once:
+        for ignored in _SIGNALS:
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(ignored, signal.SIG_IGN)
+        sentence = "Interrupted."
+        with contextlib.suppress(Exception):
+            sentence = f"Interrupted. {_about[-1]()}" if _about else sentence
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.write(f"\r{sentence}\n")
+            sys.stderr.flush()
+        os._exit(128 + number)  # at once: nothing waits for workers, who end with this process
+
+
+_once = threading.Lock()
+
+
+def _raise(number: int, _frame: object) -> None:
+    raise Interrupted(number)
+
+
+def _watch(listening: int) -> None:
+    while number := os.read(listening, 1):
+        if number[0] in _SIGNALS:
+            threading.Event().wait(_PATIENCE)
+            end(number[0])
+    os.close(listening)

@@ -1,0 +1,267 @@
+"""Files that anybody may have made: measured before they are read, checked before they are used, never run.
+
+Everything here raises `UnusableFileError` with the reason, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import struct
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+MOST_TEXT = 32 * MIB  # of JSON: parsed, it takes twenty times as much
+_DEEPEST = 64
+_LONGEST_HEADER = 16 * MIB
+
+
+class UnusableFileError(Exception):
+    """A file that is not what it should be. `missing`: there is none."""
+
+    def __init__(self, reason: str, *, missing: bool = False) -> None:
+        super().__init__(reason)
+        self.missing = missing
+
+
+def read_bytes(path: Path, most: int = MOST_TEXT, *, follow: bool = True) -> bytes:
+    """The contents of a regular file of at most so many bytes; a pipe or a device is none, and is not waited for."""
+    flags = (
+        os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    )
+    flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise UnusableFileError("a folder" if stat.S_ISDIR(state.st_mode) else "not a regular file")
+            if state.st_size > most:
+                raise UnusableFileError(f"{state.st_size:,} bytes, and {most:,} are the most that is read")
+            return file.read(most)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UnusableFileError(error.strerror or "not there", missing=True) from None
+    except (OSError, ValueError, MemoryError) as error:  # a name may be too long, or hold a zero
+        raise UnusableFileError(getattr(error, "strerror", None) or str(error) or "too large") from None
+
+
+def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None) -> Any:
+    """A document of plain values that a schema allows: no NaN, no half of a character, not too deep."""
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        return _checked(json.loads(text, parse_constant=_no_number), schema)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnusableFileError(f"not JSON: {_brief(error)}") from None
+
+
+def parse_toml(content: bytes, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for TOML."""
+    try:
+        return _checked(tomllib.loads(content.decode()), schema)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnusableFileError(f"not TOML: {_brief(error)}") from None
+
+
+def parse_tensors(content: bytes) -> dict[str, Tensor]:
+    """Real or whole numbers out of a safetensors file; its header decides before anything is allocated."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    header = _header(content)
+    total = 0
+    for name, entry in header.items():
+        if name != "__metadata__":
+            total += entry["data_offsets"][1] - entry["data_offsets"][0]
+            if entry["dtype"] not in _KINDS:
+                raise UnusableFileError(f"{name[:80]!r} is of the kind {entry['dtype'][:20]}")
+    if total > len(content):
+        raise UnusableFileError("the header claims more than the file holds")
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise UnusableFileError(_brief(error)) from None
+
+
+def tensor_notes(content: bytes) -> dict[str, str]:
+    """What the header of a safetensors file says about it."""
+    return _header(content).get("__metadata__", {})
+
+
+_KINDS = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+_WHOLE = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_HEADER = {
+    "type": "object",
+    "properties": {"__metadata__": {"type": "object", "additionalProperties": {"type": "string"}}},
+    "additionalProperties": {
+        "type": "object",
+        "properties": {
+            "dtype": {"type": "string"},
+            "shape": {"type": "array", "items": _WHOLE, "maxItems": 64},
+            "data_offsets": {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2},
+        },
+        "required": ["dtype", "shape", "data_offsets"],
+    },
+}
+
+
+def _header(content: bytes) -> dict[str, Any]:
+    if len(content) < 8:
+        raise UnusableFileError("not safetensors: too short")
+    (length,) = struct.unpack("<Q", content[:8])
+    if length > min(len(content) - 8, _LONGEST_HEADER):
+        raise UnusableFileError("not safetensors: the header is longer than the file")
+    return parse_json(content[8 : 8 + length], _HEADER)
+
+
+def parse_state(content: bytes) -> Any:
+    """What `torch.save` wrote, tensors and plain values alone; no tensor may claim more than the file holds."""
+    import torch
+
+    _check_zip(content)  # older ones say in a pickle how much is to be allocated
+    try:
+        found = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
+    except Exception as error:  # noqa: BLE001, pickle's own errors, and those of many others
+        raise UnusableFileError(f"{type(error).__name__}: {_brief(error)}") from None
+    _check_sizes(found, len(content))
+    return found
+
+
+def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str, np.ndarray]:
+    """Arrays of numbers out of an .npz file, those of these names that are there."""
+    import numpy as np
+
+    content = read_bytes(path, most)
+    members = _check_zip(content, most)
+    found = {}
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            for name in names:
+                if f"{name}.npy" in members:
+                    with archive.open(f"{name}.npy") as file:
+                        shape, fortran, dtype = _array_header(file)
+                        data = file.read(most)
+                    if (
+                        dtype.hasobject
+                        or dtype.kind not in "biuf"
+                        or len(data) != math.prod(shape) * dtype.itemsize
+                    ):
+                        raise UnusableFileError(
+                            f"{name} is not an array of numbers, or not all of it is there"
+                        )
+                    order = "F" if fortran else "C"
+                    found[name] = np.frombuffer(data, dtype).reshape(shape, order=order).copy()
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+        NotImplementedError,
+        EOFError,
+        zipfile.BadZipFile,
+        MemoryError,
+    ) as error:
+        raise UnusableFileError(_brief(error)) from None
+    except Exception as error:  # noqa: BLE001, zlib's and lzma's own
+        raise UnusableFileError(_brief(error)) from None
+    return found
+
+
+def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise UnusableFileError(f"a format {version[0]}.{version[1]} of arrays")
+    return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+
+
+def _check_zip(content: bytes, most: int | None = None) -> set[str]:
+    """The members of an archive that holds no more than it says, and not much more than it weighs."""
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
+        raise UnusableFileError(f"not an archive of tensors: {_brief(error)}") from None
+    total = sum(info.file_size for info in infos)
+    if len(infos) > 100_000 or total > (most or 2 * len(content) + MIB):
+        raise UnusableFileError(f"{len(infos):,} parts of {total:,} bytes in a file of {len(content):,}")
+    return {info.filename for info in infos}
+
+
+def _check_sizes(found: Any, most: int) -> None:
+    import torch
+
+    waiting, seen = [found], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen > 10**6:
+            raise UnusableFileError("more than a million values")
+        if isinstance(value, torch.Tensor):
+            if (
+                value.numel() * value.element_size() > most
+                or value.is_complex()
+                or value.layout != torch.strided
+            ):
+                raise UnusableFileError(
+                    "a tensor that claims more than the file holds, or is not of real numbers"
+                )
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+
+
+def _checked(document: Any, schema: Mapping[str, Any] | None) -> Any:
+    level, depth = [document], 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} levels")
+        for value in level:
+            if isinstance(value, str):
+                value.encode()  # half of a character cannot be written anywhere
+            elif isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{value} is no number")
+            elif isinstance(value, int) and abs(value) >= 2**64:
+                raise ValueError("a number of more than 64 bits")
+        inner = [[*value.keys(), *value.values()] for value in level if isinstance(value, dict)]
+        level = [item for value in (*inner, *(v for v in level if isinstance(v, list))) for item in value]
+    if schema is not None:
+        conform(document, schema)
+    return document
+
+
+def conform(document: Any, schema: Mapping[str, Any]) -> None:
+    """Refuse a document that its schema does not allow."""
+    from jsonschema.exceptions import ValidationError
+
+    try:
+        _validator(json.dumps(schema)).validate(document)
+    except ValidationError as error:
+        raise UnusableFileError(f"at {error.json_path[:200]}: {error.message[:200]}") from None
+
+
+@lru_cache(maxsize=32)
+def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _brief(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
