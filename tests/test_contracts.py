@@ -29,6 +29,7 @@ from remanence import (
     IDLG,
     Attack,
     Criterion,
+    FinitePrior,
     Game,
     Gaussian,
     InvertingGradients,
@@ -47,6 +48,8 @@ from remanence import (
 from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
 from remanence.attacks.texts.attacks import TextAttack
 from remanence.integrations.sklearn import table_game
+from remanence.mechanisms.recorded_training import RecordedTraining
+from remanence.scoring.errors import mismatch
 from remanence.testing import ContractError, check_attack, check_mechanism
 
 
@@ -62,6 +65,14 @@ def without_a_shortlist(game: Game) -> Game:
     return replace(game, prior=Uninformed(), targets=game.prior, criterion=Criterion(mean_squared_error, 0.1))
 
 
+def ideal_canaries(candidates: int = 1) -> Game:
+    """One canary per trial, in or out or one of a shortlist, seen by a claim alone."""
+    places = torch.arange(-1.0, 1.0) if candidates == 1 else torch.arange(float(candidates))
+    prior = FinitePrior(Records(places[:, None], torch.zeros(len(places))))
+    training = RecordedTraining(1.0, 0.5, 10, candidates=candidates)
+    return Game(training, prior, None, Criterion(mismatch, 0.5))
+
+
 GAMES = {
     "closed-form": [
         LeaveOneOut(GLM(Logistic()), synthetic()),
@@ -75,6 +86,7 @@ GAMES = {
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
+    "one-run-canaries": [ideal_canaries(), ideal_canaries(candidates=4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "parallel-rows": [gradient_game(), gradient_game(hidden=2)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],

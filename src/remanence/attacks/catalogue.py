@@ -19,6 +19,7 @@ from remanence.references import (
     HAYES_2023,
     HAYES_2025,
     MACIAZEK_2025,
+    MAHLOUJIFAR_2024,
     PAN_2022,
     REMANENCE,
     ZHAO_2020,
@@ -83,6 +84,14 @@ GRADIENT_BASED = AttackInfo(
     "transcript",
     HAYES_2023.at("Equation 1 and Appendix D"),
     "remanence.attacks.transcripts.optimised:GradientBased",
+)
+ONE_RUN_CANARIES = AttackInfo(
+    "one-run-canaries",
+    "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+    "a recorded run with canaries; all other training records and their batches",
+    "transcript",
+    MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),
+    "remanence.attacks.transcripts.one_run_canaries:OneRunCanaries",
 )
 EXCLUSIVE_NEURONS = AttackInfo(
     "exclusive-neurons",
@@ -251,6 +260,7 @@ CATALOGUE = {
         SCALER_MEAN,
         PRIOR_AWARE,
         GRADIENT_BASED,
+        ONE_RUN_CANARIES,
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
