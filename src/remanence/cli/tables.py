@@ -174,7 +174,7 @@ def _extra(module: str, package: str | None = None) -> Any:
 def show_table(
     result: AuditResult, game: object, folder: Path, data: Path, by: str | None, *, rows: bool
 ) -> None:
-    """Print what came back, column by column and group by group, and write it to columns.json; and `rows` to rows.csv."""
+    """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
     from rich.table import Table
 
     from remanence.games.leave_one_out import LeaveOneOut
