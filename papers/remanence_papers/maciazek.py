@@ -49,6 +49,7 @@ class Setup:
     epochs: tuple[int, int]  # for a set of no picture, and more for each picture of a class
     backbone: nn.Module | None = None
     elsewhere: Callable[[], Records] | None = None  # embedded pictures of another kind
+    copies: int = 1  # of the same public pictures: 2 where they are mirrored too
 
     @property
     def classes(self) -> int:
@@ -60,7 +61,7 @@ class Setup:
         first, more = self.epochs
         return Game(
             replace(self.head, epochs=first + more * per_class),
-            StratifiedPrior(self.public, per_class),
+            StratifiedPrior(self.public, per_class, self.copies),
             None,
             Criterion(mean_squared_error, self.threshold, Reduction.CLASS),
             targets=StratifiedPrior(self.private, per_class),
