@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.priors import StratifiedPrior
-from remanence.attacks.attack import Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records
 from remanence.data.releases import Release
@@ -117,7 +117,7 @@ def _letters_backbone(settings: Settings) -> nn.Module:
     return train_letters(images, labels, epochs=10, seed=settings.seed, device=settings.device)
 
 
-def prepare(game: Game, attack: Reconstructor, settings: Settings) -> tuple[Reconstruct, float]:
+def prepare(game: Game, attack: Attack, settings: Settings) -> tuple[Reconstruct, float]:
     """Let the adversary learn, and say how many seconds that took."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
     knowledge = game.to(settings.device).knowledge

@@ -73,7 +73,6 @@ def cifar(settings: Settings) -> Outcome:
             rows.append({"N": size, "whose": f"ours, {name}", "seed": seed, **judged(found, setup.threshold)})
             rows[-1] |= {**relative(found, setup), **accuracy_of(game, setup.private, chosen)}
             rows[-1] |= {"seconds of learning": round(took, 1)}
-            print(rows[-1], flush=True)
         assert found is not None
         if size in PAPER_CIFAR and not settings.small:
             rows.append({"N": size, "whose": "Maciazek and Allison", **_paper(PAPER_CIFAR[size])})
