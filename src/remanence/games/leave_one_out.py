@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class LeaveOneOut(AnyGame):
     The adversary of each trial is informed: they know all the other records. This audits a model
     that exists, `release`; left out, the mechanism trains one. `known_caveats` are known beforehand.
     """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "records")
 
     mechanism: Mechanism[Release]
     data: Records

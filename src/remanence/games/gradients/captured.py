@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class Captured(AnyGame):
     from, for the batch size that all of them imply. The control is the same attack on the same gradients
     with the entries of every tensor shuffled. `batch_size` is believed where no attack can read it off.
     """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "samples")
 
     mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
     gradients: Gradient
