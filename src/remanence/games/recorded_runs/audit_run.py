@@ -70,7 +70,7 @@ class OneRun(AnyGame):
     the best attack on such a run achieves at least; canaries share the run's noise, and no binomial interval would do.
     """
 
-    said: ClassVar[tuple[str, str]] = ("told in or out of", "canaries")
+    said: ClassVar[tuple[str, str]] = ("guessed right", "canaries")
 
     run: RecordedRun
     evidence: CanaryEvidence
