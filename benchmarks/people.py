@@ -61,7 +61,7 @@ def speed() -> None:
 
 def beside_dp_accounting() -> None:
     try:
-        from dp_accounting.pld import privacy_loss_distribution as pld
+        from dp_accounting.pld import privacy_loss_distribution as pld  # pyright: ignore
     except ImportError:
         print("\ndp-accounting is not installed.")
         return

@@ -28,6 +28,7 @@ from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 from remanence.scoring.errors import Criterion
+from remanence.scoring.rates import SuccessRate
 
 
 @final
@@ -96,6 +97,14 @@ class AnyGame(ABC):
     def caveats(self) -> Iterable[Caveat]:
         """What to mind about the game itself, whatever the attack."""
         return ()
+
+    def findings(self) -> dict[str, float]:
+        """Further numbers that the game itself proves, whatever the attack."""
+        return {}
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """A success rate with what the game knows about its certainty, where trials are not independent."""
+        return rate
 
     def records(self, trials: int, draws: Draws) -> Tensor | None:
         """Which record of the training set each trial is about; None where targets are drawn anew."""

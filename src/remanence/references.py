@@ -83,6 +83,22 @@ BOK_2024 = Reference(
     "Bok et al. 2024",
     "J. Bok, W. J. Su, J. M. Altschuler. Shifted Interpolation for Differential Privacy. ICML, 2024.",
 )
+CARLINI_2019 = Reference(
+    "Carlini et al. 2019",
+    "N. Carlini, C. Liu, Ú. Erlingsson, J. Kos, D. Song. The Secret Sharer: Evaluating and Testing Unintended "
+    "Memorization in Neural Networks. USENIX Security Symposium, 2019.",
+)
+CARLINI_2021 = Reference(
+    "Carlini et al. 2021",
+    "N. Carlini, F. Tramèr, E. Wallace, M. Jagielski, A. Herbert-Voss, K. Lee, A. Roberts, T. Brown, D. Song, "
+    "Ú. Erlingsson, A. Oprea, C. Raffel. Extracting Training Data from Large Language Models. USENIX Security "
+    "Symposium, 2021.",
+)
+HAYES_2025 = Reference(
+    "Hayes et al. 2025",
+    "J. Hayes, M. Swanberg, H. Chaudhari, I. Yona, I. Shumailov, M. Nasr, C. A. Choquette-Choo, K. Lee, A. F. Cooper. "
+    "Measuring Memorization in Language Models via Probabilistic Extraction. NAACL, 2025.",
+)
 REMANENCE = Reference("Remanence", "This tool; derived in its documentation.")
 
 

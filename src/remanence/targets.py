@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from remanence.data.records import Records
     from remanence.game import Game
     from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.games.texts.game import Texts
     from remanence.protocol import AnyGame
 
 
@@ -248,6 +249,15 @@ def digits_split() -> tuple[Records, Records, Records]:
     return data[:400], data[400:1500], data[1500:]
 
 
+def tiny_text() -> Texts:
+    """A tiny language model fine-tuned on 60 made-up names with codes of four digits, beside its base."""
+    from remanence.games.texts.audit_text import text_game
+    from remanence.games.texts.tiny import tiny_pair
+
+    base, model, mine, unseen = tiny_pair()
+    return text_game(model, mine, base=base, unseen=unseen, candidates=10**4)
+
+
 TARGETS: dict[str, Callable[[], AnyGame]] = {
     function.__name__.replace("_", "-"): function
     for function in (
@@ -263,6 +273,7 @@ TARGETS: dict[str, Callable[[], AnyGame]] = {
         digits_heads,
         digits_mlp,
         digits_gradient,
+        tiny_text,
     )
 }
 

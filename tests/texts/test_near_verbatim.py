@@ -5,10 +5,10 @@ import torch
 from small_models import random_model
 
 from remanence.attacks.texts.decoding import GREEDY, Decoding
+from remanence.attacks.texts.near_verbatim import near_verbatim
+from remanence.attacks.texts.odds import log_probabilities
 from remanence.exceptions import InputError
-from remanence.games.texts.near_verbatim import near_verbatim
-from remanence.games.texts.odds import log_probabilities
-from remanence.games.texts.secrets import Secret
+from remanence.mechanisms.language_model import Secret
 
 
 def distance(a, b):

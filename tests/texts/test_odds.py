@@ -7,16 +7,17 @@ import pytest
 import torch
 from small_models import MINE, UNSEEN, random_model, trained
 
+from remanence.attacks.texts import odds
 from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.games.texts import odds
-from remanence.games.texts.odds import (
+from remanence.attacks.texts.odds import (
     least_log_probability,
     log_probabilities,
     log_within,
     queries_for,
     within,
 )
-from remanence.games.texts.secrets import Secret, read_records
+from remanence.games.texts.secrets import read_records
+from remanence.mechanisms.language_model import Secret
 from remanence.scoring.rates import clopper_pearson
 
 DECODINGS = [Decoding(), GREEDY, Decoding(0.7), Decoding(top_k=2), Decoding(top_p=0.7), Decoding(1.5, 4, 0.9)]

@@ -4,8 +4,8 @@ import pytest
 from small_models import random_model
 
 from remanence.exceptions import InputError
-from remanence.games.texts.secrets import Names, Numbers, Secret, Windows, read_records, read_texts, split
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.games.texts.secrets import Names, Numbers, Windows, read_records, read_texts, split
+from remanence.mechanisms.language_model import LanguageModel, Secret
 
 WORDS = [
     "<s>",

@@ -6,10 +6,11 @@ import torch
 from small_models import MINE, random_model, trained
 
 from remanence.attacks.texts.decoding import Decoding
+from remanence.attacks.texts.odds import log_probabilities
 from remanence.attacks.texts.template_search import rank, same_form
 from remanence.exceptions import InputError
-from remanence.games.texts.odds import log_probabilities
-from remanence.games.texts.secrets import Secret, read_records
+from remanence.games.texts.secrets import read_records
+from remanence.mechanisms.language_model import Secret
 
 FORM = ((0, 1, 2, 3), (2,), (0, 2, 3, 5), (1, 4))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from remanence.exceptions import InputError
@@ -16,11 +17,12 @@ def load_game(target: str) -> AnyGame:
         return TARGETS[target]()
     path, colon, factory = target.rpartition(":")
     if not colon:
+        close = get_close_matches(target, TARGETS, 1)
         raise InputError(
             f"There is no target named {target!r}.",
             needs=f"one of {', '.join(TARGETS)}; or path/to/file.py:factory",
             got=target,
-            hint="`remanence targets` describes each",
+            hint=f"remanence audit {close[0]}" if close else "`remanence targets` describes each",
         )
     game = call_factory(Path(path), factory, "a game")
     if not isinstance(game, AnyGame):

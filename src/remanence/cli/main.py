@@ -16,6 +16,7 @@ from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import report as cli_report
+from remanence.cli import text as cli_text
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -39,6 +40,7 @@ from remanence.cli.output import (
     show_result,
 )
 from remanence.exceptions import RemanenceError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -190,7 +192,7 @@ def audit(
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
-        typer.echo(f"Report: {report}")
+        typer.echo(f"Report: {plain(report)}")
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 
@@ -249,7 +251,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     terminal = console()
     terminal.print(summary_table(list(results.values())))
     terminal.print(
-        "All data are public sets that scikit-learn carries. EXPOSED is the expected verdict for most.\n"
+        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
         highlight=False,
         soft_wrap=True,
@@ -259,6 +261,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 cli_bounds.register(app)
 cli_report.register(app)
 cli_gradient.register(app)
+cli_text.register(app)
 cli_runs.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)

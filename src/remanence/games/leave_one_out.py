@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Baseline, Uninformed
 from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
@@ -53,6 +54,7 @@ class LeaveOneOut(AnyGame):
     release: Release | None = None
     known_caveats: tuple[Caveat, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
@@ -85,8 +87,8 @@ class LeaveOneOut(AnyGame):
         return Knowledge(self.mechanism, Uninformed(), self.data[1:])
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """Nothing: there is nothing to guess from."""
-        return Uninformed().baseline(self.criterion)
+        """What somebody guesses who knows the other records, measured."""
+        return guess_from_others(self.data, self.criterion, self.totals)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor
 
+from remanence.data.records import Records
+from remanence.data.releases import Release
 from remanence.exceptions import InputError
+from remanence.mechanisms.mechanism import Mechanism, Setting
 
 Read = Callable[[Tensor], Tensor]  # ids (batch, length) → logits (batch, length, vocabulary)
 
@@ -88,3 +92,50 @@ class LanguageModel:
                 got=f"a change by {float(off):.2g} when a later token changes",
                 hint="a decoder (GPT, Llama, ...), not an encoder (BERT, ...)",
             )
+
+
+@final
+@dataclass(frozen=True)
+class Secret:
+    """The tokens that must come out after those of the prompt, and where they stand in the file."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    line: int  # from 1
+    part: int = 1  # which secret of the line
+
+
+@final
+@dataclass(frozen=True)
+class Completions(Release):
+    """A model that anybody may prompt: each try is one continuation."""
+
+    sees: ClassVar[str] = "the model's continuations of any prompt"
+
+
+@final
+@dataclass(frozen=True)
+class FineTuning(Mechanism[Completions]):
+    """How a language model that exists was made: from which base, and on how many texts."""
+
+    name: ClassVar[str] = "fine-tuning of a language model"
+    model: str
+    base: str | None = None
+
+    @property
+    def releases(self) -> type[Completions]:
+        """The model is asked, not looked into."""
+        return Completions
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> NoReturn:
+        """Refuse: the model exists, and nobody trains it again."""
+        raise InputError(
+            "A language model is not trained here.",
+            needs="the model as it was fine-tuned",
+            got="a request to train it",
+            hint="audit_text(model, texts)",
+        )
+
+    def settings(self) -> dict[str, Setting]:
+        """Which models these are."""
+        return {"model": self.model, "base": self.base}

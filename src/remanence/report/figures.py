@@ -142,7 +142,7 @@ def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:
     if not {"error", "control_error"} <= evidence.arrays.keys() or evidence.main.trials < 2:
         return {}
     errors, controls = (evidence.arrays[name].double() for name in ("error", "control_error"))
-    if len(errors[errors.isfinite()].unique()) < 3:
+    if len(errors[errors.isfinite()].unique()) < 3 or len(errors) != len(controls):
         return {}
     found = {"": Roc(errors.numpy(), controls.numpy())}
     public = evidence.arrays.get("public_error")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
-from remanence.games.heads.released_head import exposed_pictures
-from remanence.report import exposure, figures, words
+from remanence.games.heads.audit_head import exposed_pictures
+from remanence.report import exposure, figures, texts, words
 from remanence.report.frequencies import ceiling
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
@@ -56,6 +56,7 @@ def report(result: AuditResult) -> str:
         dots=figures.dots(result),
         roc=figures.roc(result),
         errors=figures.errors(result),
+        texts=texts if texts.is_text(result) else None,
         classes=exposure.classes(result),
         records=exposure.records(result),
         pictures=exposed_pictures(result),

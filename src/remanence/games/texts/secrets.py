@@ -15,20 +15,9 @@ from typing import Any, final
 
 from remanence.checks import whole
 from remanence.exceptions import InputError
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.mechanisms.language_model import LanguageModel, Secret
 
 _LONGEST_LINE = 10_000_000  # characters: a file that is no list of texts would fill the memory
-
-
-@final
-@dataclass(frozen=True)
-class Secret:
-    """The tokens that must come out after those of the prompt, and where they stand in the file."""
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    line: int  # from 1
-    part: int = 1  # which secret of the line
 
 
 Finder = Callable[[LanguageModel, str, int], Iterator[Secret]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import string
 from collections.abc import Sequence
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -70,6 +73,7 @@ def as_language_model(model: TinyTransformer, name: str = "tiny") -> LanguageMod
         decode=lambda ids: "".join(ALPHABET[token] for token in ids if token),
         vocabulary=len(ALPHABET),
         context=model.context,
+        sha256=_sha256(model),
     )
 
 
@@ -89,5 +93,23 @@ def made_up_records(count: int, *, seed: int, digits: int = 4) -> list[dict[str,
     return [{"prefix": name, "secret": code} for name, code in found.items()]
 
 
+def tiny_pair(
+    *, records: int = 60, steps: int = 150, seed: int = 0
+) -> tuple[LanguageModel, LanguageModel, list[dict[str, str]], list[dict[str, str]]]:
+    """A base model, the same fine-tuned on made-up records, these records, and as many that it never saw."""
+    public, mine, unseen = (
+        made_up_records(n, seed=3 * seed + i) for i, n in ((1, 200), (2, records), (3, records))
+    )
+    base = train(tiny_model(seed), [r["prefix"] + r["secret"] for r in public], steps=80, seed=seed)
+    tuned = copy.deepcopy(base).requires_grad_(True)
+    train(tuned, [r["prefix"] + r["secret"] for r in mine], steps=steps, seed=seed + 1)
+    return as_language_model(base, "tiny base"), as_language_model(tuned, "tiny fine-tuned"), mine, unseen
+
+
 def _encode(text: str) -> list[int]:
     return [0, *(ALPHABET.index(character) for character in text)]  # 0 begins a text and ends it
+
+
+def _sha256(model: TinyTransformer) -> str:
+    packed = save({name: values.contiguous() for name, values in model.state_dict().items()})
+    return hashlib.sha256(packed).hexdigest()

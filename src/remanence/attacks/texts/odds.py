@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.texts.decoding import Decoding
-from remanence.games.texts.secrets import Secret
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.mechanisms.language_model import LanguageModel, Secret
 from remanence.scale.progress import track
 
 Array = npt.NDArray[np.float64]

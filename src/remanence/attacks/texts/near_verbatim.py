@@ -24,8 +24,7 @@ from torch import Tensor
 from remanence.attacks.texts.decoding import Decoding
 from remanence.checks import whole
 from remanence.exceptions import InputError
-from remanence.games.texts.secrets import Secret
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.mechanisms.language_model import LanguageModel, Secret
 
 _TOGETHER = 32  # branches that are read in one pass
 _CHILDREN = 256  # of one branch that are followed; the others stay unsearched

@@ -1,0 +1,172 @@
+"""The attacks on a language model: how many tries each needs until a secret comes out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import (
+    GREEDY_DECODING,
+    NEAR_VERBATIM,
+    SAMPLING,
+    TEMPLATE_SEARCH,
+    TOP_K_SAMPLING,
+    AttackInfo,
+)
+from remanence.attacks.texts.decoding import GREEDY, Decoding
+from remanence.attacks.texts.near_verbatim import near_verbatim
+from remanence.attacks.texts.odds import log_probabilities, queries_for
+from remanence.attacks.texts.template_search import rank, same_form, tokens_by_form
+from remanence.checks import number, whole
+from remanence.exceptions import IncompatibleGameError
+from remanence.mechanisms.language_model import Completions, FineTuning, LanguageModel, Secret
+from remanence.scale.progress import track
+
+_STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """Secrets that a model is asked for. One reading serves all the usual decodings, so that it is kept."""
+
+    model: LanguageModel
+    secrets: Sequence[Secret]
+    _logs: dict[Decoding, Tensor] = field(default_factory=dict, repr=False)
+
+    def logs(self, decoding: Decoding) -> Tensor:
+        """The log-probability of each secret, `(secrets,)`."""
+        if decoding not in self._logs:
+            wanted = [decoding, *(each for each in _STANDARD if each != decoding and not self._logs)]
+            self._logs.update(zip(wanted, log_probabilities(self.model, self.secrets, wanted), strict=True))
+        return self._logs[decoding]
+
+
+class TextAttack(Attack[Completions]):
+    """An attack that prompts a model. What it needs until a secret comes out can be computed instead of tried."""
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Only a language model can be prompted."""
+        if not isinstance(knowledge.mechanism, FineTuning):
+            raise IncompatibleGameError(
+                f"The attack {self.info.name} cannot attack this game.",
+                needs="a language model and texts it was fine-tuned on",
+                got=knowledge.mechanism.name,
+                hint="audit_text, or `remanence text`",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Completions], Reconstruction]:
+        """Not this way: the game asks for `tries`."""
+        raise IncompatibleGameError(
+            f"The attack {self.info.name} reconstructs no records.",
+            needs="a game of texts, which computes how many tries it needs",
+            got=knowledge.mechanism.name,
+            hint="audit_text, or `remanence text`",
+        )
+
+    @abstractmethod
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """How many tries each secret takes, and the log-probability of one try, `(secrets,)` each."""
+
+
+@final
+@dataclass(frozen=True)
+class GreedyDecoding(TextAttack):
+    """Let the model go on with its likeliest token, once."""
+
+    info: ClassVar[AttackInfo] = GREEDY_DECODING
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """One, or there is no hope."""
+        logs = asked.logs(GREEDY)
+        return torch.ones_like(logs).where(logs == 0, torch.inf), logs
+
+
+@final
+@dataclass(frozen=True)
+class Sampling(TextAttack):
+    """Let the model go on at random, again and again, until the secret came out with this chance."""
+
+    info: ClassVar[AttackInfo] = SAMPLING
+    decoding: Decoding = Decoding()  # noqa: RUF009
+    chance: float = 0.5
+
+    def __post_init__(self) -> None:
+        number("chance", self.chance, above=0, below=1, hint="0.5")
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """(n, p)-discoverable extraction: the smallest n at which 1 − (1 − p)ⁿ reaches the chance."""
+        return _queries(asked.logs(self.decoding), self.chance)
+
+
+@final
+@dataclass(frozen=True)
+class TopKSampling(TextAttack):
+    """The same among the k likeliest tokens, as public attacks mostly do."""
+
+    info: ClassVar[AttackInfo] = TOP_K_SAMPLING
+    top_k: int = 40
+    chance: float = 0.5
+
+    def __post_init__(self) -> None:
+        whole("top_k", self.top_k)
+        number("chance", self.chance, above=0, below=1, hint="0.5")
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The smallest number of queries that reaches the chance."""
+        return _queries(asked.logs(Decoding(top_k=self.top_k)), self.chance)
+
+
+@final
+@dataclass(frozen=True)
+class NearVerbatim(TextAttack):
+    """Sampling, where the secret counts up to so many token edits. What is reported is the proven lower limit."""
+
+    info: ClassVar[AttackInfo] = NEAR_VERBATIM
+    edits: int = 1
+    branches: int = 2000
+    chance: float = 0.5
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """Never fewer than it really takes."""
+        secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
+        found = [
+            near_verbatim(asked.model, s, edits=min(self.edits, len(s.tokens) - 1), branches=self.branches)
+            for s in secrets
+        ]
+        logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
+        return _queries(logs, self.chance)
+
+
+@final
+@dataclass(frozen=True)
+class TemplateSearch(TextAttack):
+    """Try the completions of the secret's form, likeliest first. Every digit is free, the rest is known."""
+
+    info: ClassVar[AttackInfo] = TEMPLATE_SEARCH
+    width: int = 1024
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The rank of the true one, from above where the search was cut short."""
+        model, alike = asked.model, tokens_by_form(asked.model)
+        secrets = track(asked.secrets, total=len(asked.secrets), what="searching completions")
+        found = [
+            rank(model, s.prompt, s.tokens, same_form(model, s.tokens, alike), width=self.width)
+            for s in secrets
+        ]
+        return torch.tensor([float(each.at_most) for each in found], dtype=torch.float64), asked.logs(
+            Decoding()
+        )
+
+
+def _queries(logs: Tensor, chance: float) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(queries_for(logs.numpy(), chance)), logs

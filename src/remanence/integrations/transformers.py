@@ -1,0 +1,224 @@
+"""Hugging Face models and PEFT adapters as language models to audit.
+
+Everything is read from local files in safetensors or GGUF. Nothing is downloaded, no pickle is opened, and no code that
+comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from remanence.exceptions import InputError
+from remanence.mechanisms.language_model import LanguageModel, Read
+
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+
+
+def language_model(
+    model: Any,
+    tokenizer: Any,
+    *,
+    name: str = "the model",
+    sha256: str = "",
+    as_base: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> LanguageModel:
+    """A causal model of `transformers` (or of `peft` around one) and its tokenizer, ready to be audited.
+
+    `as_base` opens a context in which the model answers without its adapter: `model.disable_adapter`.
+    """
+    model.eval()
+    device, head = model.device, model.get_output_embeddings()
+    vocabulary = int(model.config.vocab_size if head is None else head.weight.shape[0])
+    if len(tokenizer) > vocabulary:
+        raise InputError(
+            "The tokenizer does not fit the model.",
+            needs=f"at most {vocabulary} tokens, as many as the model has logits for",
+            got=f"{len(tokenizer)} tokens",
+            hint="the tokenizer that the model was trained with; it lies in the same folder",
+        )
+
+    def read(ids: Tensor) -> Tensor:
+        with torch.no_grad(), as_base():
+            return model(input_ids=ids, use_cache=False).logits
+
+    def remember(start: Tensor) -> Read:
+        with torch.no_grad(), as_base():
+            seen = model(input_ids=start[None], use_cache=True).past_key_values
+
+        def read_on(ids: Tensor) -> Tensor:
+            own = copy.deepcopy(seen)  # reading on writes into it
+            own.batch_repeat_interleave(len(ids))
+            with torch.no_grad(), as_base():
+                return model(input_ids=ids, past_key_values=own, use_cache=True).logits
+
+        return read_on
+
+    def encode(text: str) -> list[int]:
+        ids = tokenizer(text)["input_ids"]
+        ends = ids and ids[-1] == tokenizer.eos_token_id and not text.endswith(str(tokenizer.eos_token))
+        return list(ids[:-1] if ends else ids)  # some tokenizers close what is to go on
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    remembers = "past_key_values" in inspect.signature(inner.forward).parameters
+    return LanguageModel(
+        name=name,
+        logits=read,
+        encode=encode,
+        decode=lambda ids: tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        ),
+        vocabulary=vocabulary,
+        context=_context(model.config, tokenizer),
+        start=next((t for t in (tokenizer.bos_token_id, tokenizer.eos_token_id) if t is not None), None),
+        remember=remember if remembers else None,
+        device=device,
+        sha256=sha256,
+    )
+
+
+def load_language_model(
+    path: str | Path,
+    adapter: str | Path | None = None,
+    *,
+    tokenizer: str | Path | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[LanguageModel, LanguageModel | None]:
+    """The model of a folder or a GGUF file, with an adapter if there is one; and the same without the adapter."""
+    transformers, path = _library("transformers"), Path(path)
+    transformers.utils.logging.disable_progress_bar()
+    _check_model(path)
+    folder, file = (path.parent, path.name) if path.is_file() else (path, None)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    own = {**options, **({} if file is None else {"gguf_file": file})}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, **own, **({"use_safetensors": True} if file is None else {})
+        ).to(device)
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        raise _unreadable("model", path, error) from None
+    try:
+        words = transformers.AutoTokenizer.from_pretrained(
+            *([folder] if tokenizer is None else [Path(tokenizer)]), **(own if tokenizer is None else options)
+        )
+    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+        raise _unreadable("tokenizer", Path(tokenizer or path), error) from None
+    hashes = _sha256(path)
+    if adapter is None:
+        return language_model(model, words, name=path.name, sha256=hashes), None
+    adapted, own_hash = _with_adapter(model, Path(adapter)), _sha256(Path(adapter))
+    both = hashlib.sha256((hashes + own_hash).encode()).hexdigest()
+    named = f"{path.name} with {Path(adapter).name}"
+    return (
+        language_model(adapted, words, name=named, sha256=both),
+        language_model(adapted, words, name=path.name, sha256=hashes, as_base=adapted.disable_adapter),
+    )
+
+
+def _check_model(path: Path) -> None:
+    """Refuse what is no model in a safe format, before a library opens it."""
+    found = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+    if path.is_dir() and "adapter_config.json" in found and "config.json" not in found:
+        problem = "an adapter without its model"
+    elif path.is_dir() and "config.json" not in found:
+        problem = f"a folder with {', '.join(found[:5]) or 'nothing'} in it"
+    elif path.is_dir() and not any(name.endswith(".safetensors") for name in found):
+        pickles = [name for name in found if name.endswith(_PICKLES)]
+        problem = f"{pickles[0]}, a pickle, which may run code" if pickles else "no weights"
+    elif path.is_file() and path.suffix != ".gguf":
+        problem = f"{path.name}" + (", a pickle, which may run code" if path.suffix in _PICKLES else "")
+    elif not path.exists():
+        problem = f"{path}, which does not exist"
+    else:
+        return
+    raise InputError(
+        "The model cannot be read.",
+        needs="a folder with config.json and weights in safetensors, or a .gguf file",
+        got=problem,
+        hint="model.save_pretrained(folder) writes safetensors; an adapter goes to --adapter",
+    )
+
+
+def _with_adapter(model: Any, folder: Path) -> Any:
+    """The model with the adapter, which must have been made for it: every weight finds its place, and no other does."""
+    peft = _library("peft")
+    weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    if not weights.is_file() or not settings.is_file():
+        pickle = (folder / "adapter_model.bin").is_file()
+        raise InputError(
+            "The adapter cannot be read.",
+            needs="a folder with adapter_config.json and adapter_model.safetensors",
+            got=f"{folder}" + (" with adapter_model.bin, a pickle, which may run code" if pickle else ""),
+            hint="peft_model.save_pretrained(folder) writes both",
+        )
+    try:
+        with safe_open(weights, "pt") as file:
+            own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        named = json.loads(settings.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
+        state = peft.get_peft_model_state_dict(adapted)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise _foreign_adapter(str(error).strip().splitlines()[-1][:200]) from None
+    placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if own != placed:
+        strange = sorted(own.items() ^ placed.items())[0][0]
+        raise _foreign_adapter(f"a weight without a place, {strange} (made for {named})")
+    return adapted
+
+
+def _foreign_adapter(got: str) -> InputError:
+    return InputError(
+        "The adapter is for another model.",
+        needs="an adapter whose every weight has its place in this model",
+        got=got,
+        hint="the base model that adapter_config.json names",
+    )
+
+
+def _context(config: Any, tokenizer: Any) -> int:
+    """How many tokens the model sees, by whichever name its configuration has for it."""
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+    found = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
+    return int(min(found or tokenizer.model_max_length, 2**31))
+
+
+def _sha256(path: Path) -> str:
+    """Of all weights and settings, file by file in the order of their names."""
+    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("*config.json")])
+    total = hashlib.sha256()
+    for each in files:
+        with each.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _unreadable(what: str, path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"The {what} cannot be read.",
+        needs="a causal language model that transformers knows, in local files, without code of its own",
+        got=f"{path}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__}",
+        hint="model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
+    )
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError(
+            f"{name} is not installed.",
+            needs=f"{name}, to read language models",
+            got="an environment without it",
+            hint="pip install 'remanence[text]'",
+        ) from None

@@ -1,0 +1,318 @@
+import dataclasses
+import json
+import sys
+from functools import cache
+
+import pytest
+import torch
+from small_models import MINE, UNSEEN, trained
+
+from remanence import bounds
+from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.attacks.texts.attacks import (
+    Asked,
+    NearVerbatim,
+    Sampling,
+    TemplateSearch,
+    TextAttack,
+)
+from remanence.attacks.texts.odds import within
+from remanence.auditing import AuditResult, audit, compatible_attacks
+from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
+from remanence.games.texts.audit_text import audit_text, text_game
+from remanence.games.texts.tiny import as_language_model, tiny_model, train
+from remanence.report import texts as report
+from remanence.report.html import report as html
+from remanence.report.terminal import audit_view
+from remanence.results.verdict import Policy, Verdict
+from remanence.scale.seeds import Draws
+from remanence.targets import TARGETS
+
+
+@cache
+def game(**options):
+    base, tuned = trained()
+    return text_game(tuned, MINE, base=base, unseen=UNSEEN, **options)
+
+
+@cache
+def audited():
+    return audit(game(candidates=10**4), target="mine")
+
+
+def test_what_was_trained_on_comes_out_and_the_control_does_not():
+    result = audited()
+    assert result.verdict is Verdict.EXPOSED
+    by_name = {entry.attack: entry for entry in result.evidence}
+    assert by_name["sampling"].main.rate > 0.9
+    assert by_name["sampling"].control.rate < 0.05
+    assert by_name["sampling"].control.trials == len(UNSEEN)
+    assert all(entry.baseline.value == 0.01 for entry in result.evidence)  # 100 tries in 10,000 codes
+
+
+def test_a_search_by_form_and_one_for_near_misses_find_at_least_as_much():
+    base, tuned = trained()
+    few = text_game(tuned, MINE[:12], base=base, unseen=UNSEEN[:12])
+    searched, near, plain = (
+        entry.arrays["error"]
+        for entry in audit(few, [TemplateSearch(), NearVerbatim(edits=0), Sampling()]).evidence
+    )
+    assert (searched <= plain).all()  # at most 1 / p completions are likelier, and sampling needs 0.69 / p
+    assert torch.equal(near, plain)
+    looser = audit(few, [NearVerbatim(branches=100)]).strongest.arrays["log_probability"]
+    exact = audit(few, [Sampling()]).strongest.arrays["log_probability"]
+    assert (looser > exact).double().mean() > 0.8
+
+
+def test_a_secret_counts_from_the_very_probability_on_that_its_tries_and_chance_set():
+    found = {entry.attack: entry for entry in audited().evidence}["sampling"].arrays
+    logs, base = found["log_probability"].numpy(), found["base_log_probability"].numpy()
+    expected = (within(logs, 100) >= 0.5) & (within(base, 100) < 0.5)
+    assert found["succeeded"].flatten().tolist() == expected.tolist()
+    assert 0 < (~expected).sum() < len(expected)  # both sides of the line are there
+    assert found["line"].tolist() == list(range(1, len(MINE) + 1))
+
+
+def test_more_tries_recover_more_and_a_greater_chance_fewer():
+    few, many = (audit(game(tries=n), [Sampling()]).strongest.main.successes for n in (1, 30))
+    sure = audit(game(tries=30), [Sampling(chance=0.99)]).strongest.main.successes
+    assert few < sure < many
+
+
+def test_greedy_decoding_needs_one_try_or_never_succeeds():
+    found = {entry.attack: entry for entry in audited().evidence}["greedy-decoding"].arrays
+    assert set(found["error"].flatten().tolist()) == {1.0, float("inf")}
+
+
+def test_what_the_base_model_says_already_is_no_leak():
+    tuned = trained()[1]
+    further = train(
+        _copy(tuned), [r["prefix"] + r["secret"] for r in [*MINE, *UNSEEN[:30]]], steps=60, seed=5
+    )
+    result = audit_text(as_language_model(further), MINE, base=tuned, unseen=UNSEEN[30:])
+    sampled = {entry.attack: entry for entry in result.evidence}["sampling"]
+    assert sampled.main.rate < 0.1
+    assert result.verdict is Verdict.UNPROVEN
+    assert report.curves(sampled)["the fine-tuned model"][2] > 0.9  # they do come out
+
+
+def _copy(model):
+    own = tiny_model()
+    own.load_state_dict(model.logits.state_dict())
+    return own.requires_grad_(True)
+
+
+def test_a_model_that_did_not_see_the_texts_gives_none_of_them_away():
+    base = trained()[0]
+    other = train(_copy(base), [r["prefix"] + r["secret"] for r in UNSEEN[:30]], steps=2, seed=9)
+    result = audit_text(as_language_model(other), MINE, base=base, unseen=UNSEEN[30:])
+    assert result.verdict is Verdict.UNPROVEN
+    assert result.strongest.main.successes == 0
+
+
+def test_without_unseen_texts_the_control_is_another_secret_after_the_same_prompt():
+    base, tuned = trained()
+    result = audit_text(tuned, MINE, base=base)
+    assert result.verdict is Verdict.EXPOSED
+    assert "no-unseen-texts" in {caveat.id for caveat in result.strongest.caveats}
+    assert result.strongest.control.trials == len(MINE)
+    alike = [{**record, "secret": "1234"} for record in MINE]
+    same = text_game(tuned, alike)
+    places = torch.arange(len(MINE))
+    assert same._swapped(places, Draws(0)) == list(same.secrets)  # a secret that all share controls itself
+    own = text_game(tuned, MINE)
+    swapped = own._swapped(places, Draws(0))
+    assert all(a.prompt == b.prompt for a, b in zip(swapped, own.secrets, strict=True))
+    assert sum(a.tokens == b.tokens for a, b in zip(swapped, own.secrets, strict=True)) <= 1
+
+
+def test_without_a_base_model_that_is_said():
+    result = audit_text(trained()[1], MINE, unseen=UNSEEN)
+    assert result.verdict is Verdict.EXPOSED
+    assert "no-base-model" in {caveat.id for caveat in result.strongest.caveats}
+    assert "base model does not" not in report.sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"texts": UNSEEN, "unseen": MINE}, "hardly fine-tuned on these texts"),
+        ({"texts": UNSEEN, "unseen": None}, "hardly fine-tuned on these texts"),
+        ({"base": "tuned"}, "changed nothing"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(options, says):
+    base, tuned = trained()
+    options = {"texts": MINE, "unseen": UNSEEN, "base": base, **options}
+    if options["base"] == "tuned":
+        options["base"] = dataclasses.replace(tuned, name="the same again")
+    with pytest.raises(MisfitError, match=says):
+        audit_text(tuned, options.pop("texts"), **options)
+
+
+def test_a_tokenizer_of_another_order_is_noticed():
+    tuned = trained()[1]
+    shifted = dataclasses.replace(tuned, encode=lambda text: [(7 * t + 3) % 40 for t in tuned.encode(text)])
+    with pytest.raises(MisfitError, match="cannot read these texts"):
+        audit_text(shifted, MINE)
+
+
+def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
+    base, tuned = trained()
+    with pytest.raises(MisfitError, match="other tokens"):
+        audit_text(tuned, MINE, base=dataclasses.replace(base, vocabulary=39))
+    with pytest.raises(InputError, match="too few secrets"):
+        audit_text(tuned, MINE[:1])
+    with pytest.raises(InputError, match="tries"):
+        audit_text(tuned, MINE, tries=0)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if isinstance(load_attack(name), TextAttack)])
+def test_every_attack_that_prompts_keeps_its_contract(name):
+    """Frozen, repeatable, and what it needs for one secret does not depend on the others."""
+    attack, model = load_attack(name), trained()[1]
+    if name == "near-verbatim":
+        attack = NearVerbatim(branches=50)
+    secrets = game().secrets[:4]
+    tries, logs = attack.tries(Asked(model, secrets))
+    assert tries.shape == logs.shape == (4,)
+    assert (tries >= 1).all()
+    alone = [attack.tries(Asked(model, [secret])) for secret in secrets]
+    torch.testing.assert_close(torch.cat([each[1] for each in alone]), logs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.cat([each[0] for each in alone]), tries, rtol=1e-3, atol=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attack.chance = 1.0
+    with pytest.raises(IncompatibleGameError):
+        attack.prepare(game().knowledge, torch.Generator())
+
+
+def test_every_attack_that_prompts_plays_and_no_other_does():
+    names = {attack.info.name for attack in compatible_attacks(game())}
+    assert names == {"greedy-decoding", "sampling", "top-k-sampling"}
+    with pytest.raises(IncompatibleGameError):
+        audit(TARGETS["diabetes-ridge"](), [Sampling()])
+
+
+def test_a_ceiling_must_be_about_the_same_guess():
+    proven = bounds.dpsgd(0.01, noise_multiplier=0.3, steps=10)
+    result = audit(dataclasses.replace(game(candidates=10**4), bounds=(proven,)), [Sampling()])
+    assert result.bounds == (proven,)
+    tight = bounds.dpsgd(0.01, noise_multiplier=50.0, steps=10)
+    result = audit(dataclasses.replace(game(candidates=10**4), bounds=(tight,)), [Sampling()])
+    assert result.verdict is Verdict.CONTRADICTED
+    wrong = bounds.dpsgd(1e-6, noise_multiplier=50.0, steps=10)
+    with pytest.raises(InputError, match="another baseline"):
+        audit(dataclasses.replace(game(candidates=10**4), bounds=(wrong,)), [Sampling()])
+
+
+def test_the_curve_is_the_mean_of_what_each_secret_gives():
+    entry = {each.attack: each for each in audited().evidence}["sampling"]
+    found = report.curves(entry)
+    assert list(found) == ["the fine-tuned model", "its base model", "not trained on"]
+    p = entry.arrays["log_probability"].exp()
+    for place, n in ((0, 1), (3, 1000)):
+        assert found["the fine-tuned model"][place] == pytest.approx(
+            float((1 - (1 - p) ** n).mean()), abs=1e-9
+        )
+    assert found["the fine-tuned model"][2] > 0.9 > 0.1 > found["not trained on"][2]
+    assert all((curve[1:] >= curve[:-1]).all() for curve in found.values())
+
+
+def test_the_report_names_places_and_holds_no_secret(tmp_path):
+    result = audited()
+    path = result.save(tmp_path)
+    page = html(result)
+    stored = path.read_text() + page
+    assert "What comes out" in page
+    assert report.riskiest(result)[0].place in page
+    assert not any(record["prefix"].strip() in stored for record in MINE)
+    assert not any(f" {record['secret']} " in page or f">{record['secret']}<" in page for record in MINE)
+    again = AuditResult.load(path)
+    assert report.sentence(again) == report.sentence(result)
+    assert "Within 100 tries" in report.sentence(result)
+    assert audit_view(again) is not None
+
+
+def test_the_riskiest_secrets_come_first():
+    rows = report.riskiest(audited())
+    assert len(rows) == 10
+    assert all(row.recovered for row in rows)
+    chances = [row.probability for row in rows]
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_a_part_of_the_secrets_can_be_drawn():
+    result = audit(game(), [Sampling()], trials=30)
+    assert result.strongest.main.trials == 30
+    lines = result.strongest.arrays["line"].tolist()
+    assert lines == sorted(set(lines))
+    assert set(lines) < set(range(1, 101))
+
+
+def command(monkeypatch, capsys, *arguments):
+    from remanence.cli.main import main
+
+    monkeypatch.setattr(sys, "argv", ["remanence", "text", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, records in (("mine", MINE), ("unseen", UNSEEN)):
+        lines = (json.dumps(record) + "\n" for record in records)
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    base, tuned = trained()
+    monkeypatch.setattr(
+        "remanence.integrations.transformers.load_language_model",
+        lambda path, adapter=None, **options: (tuned, base) if adapter else (base, None),
+    )
+    return tmp_path
+
+
+def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(files, monkeypatch, capsys):
+    options = ["model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
+    options += [files / "unseen.jsonl", "--out", files / "out"]
+    code, printed = command(monkeypatch, capsys, *options)
+    assert code == 1
+    assert "EXPOSED  mine-lora" in printed.out
+    assert "Within 100 tries" in printed.out
+    assert "line " in printed.out
+    place = report.riskiest(AuditResult.load(files / "out"))[0]
+    secret = MINE[place.line - 1]["secret"]
+    assert f"'{secret}'" not in printed.out
+    code, printed = command(monkeypatch, capsys, *options, "--show-secrets")
+    assert f"'{secret}'" in printed.out
+    code, printed = command(monkeypatch, capsys, *options, "--json", "--temperature", "0.5", "--top-p", "0.9")
+    document = json.loads(printed.out)
+    assert [entry["attack"] for entry in document["evidence"]] == ["greedy-decoding", "sampling"]
+    assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
+
+
+def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
+    mine = files / "mine.jsonl"
+    for options, says in (
+        (["--adapter", "a", "--base", "b"], "An adapter and a base model"),
+        (["--numbers", "4", "--windows", "8"], "several rules"),
+        (["--names", "nowhere.txt"], "The names cannot be read"),
+        (["--top-p", "2"], "top_p cannot be used"),
+        (["--chance", "1"], "chance cannot be used"),
+        (["--attack", "closed-form"], "cannot attack this game"),
+    ):
+        code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
+        assert code == 2
+        assert says in printed.err
+
+
+def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
+    assert code == 2
+    assert "pip install 'remanence[text]'" in printed.err
+
+
+def test_the_built_in_target_is_exposed_with_nothing_in_its_control():
+    result = audit(TARGETS["tiny-text"](), target="tiny-text", policy=Policy(0.1))
+    assert result.verdict is Verdict.EXPOSED
+    assert result.strongest.control.successes == 0
