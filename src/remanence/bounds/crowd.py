@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from remanence.bounds.bound import require
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.one_run import Outcome, dpsgd_curve
+from remanence.bounds.one_run import GuessCount, dpsgd_curve
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
 from remanence.checks import is_whole, number, whole
@@ -67,7 +67,7 @@ def crowd(
     low, high = 0, people  # the smallest number beyond which the level rules every count out
     while low < high:
         middle = (low + high) // 2
-        ruled_out = Outcome(middle + 1, people, people, candidates).rejects(curve, level)
+        ruled_out = GuessCount(middle + 1, people, people, candidates).rejects(curve, level)
         low, high = (low, middle) if ruled_out else (middle + 1, high)
     assumptions = (
         *bound.assumptions,
