@@ -90,6 +90,7 @@ class AuditResult:
                     "assumptions": list(bound.assumptions),
                     "reference": bound.reference.short,
                     **({"on_average": True} if bound.on_average else {}),
+                    **({"whose": bound.whose} if bound.whose != "one record" else {}),
                 }
                 for bound in self.bounds
             ],
@@ -112,6 +113,7 @@ class AuditResult:
                 tuple(b["assumptions"]),
                 Reference(b["reference"], b["reference"]),
                 on_average=b.get("on_average", False),
+                whose=b.get("whose", "one record"),
             )
             for b in document["bounds"]
         ]

@@ -142,7 +142,7 @@ class Prepared:
     def of(cls, attack: Attack, knowledge: Knowledge, draws: Draws, run: Run) -> Prepared:
         """Prepare an attack."""
         generator = draws.stream("attack")
-        return cls(attack.prepare_on(run, knowledge, generator), generator, generator.get_state())
+        return cls(attack.prepare_on(run, knowledge.apart(), generator), generator, generator.get_state())
 
     def for_unit(self, draws: Draws, unit: Unit) -> Callable[[Release], Reconstruction]:
         """The attack with draws that depend on the unit alone, not on what was played before."""

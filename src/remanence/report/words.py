@@ -128,7 +128,8 @@ def proven(ceiling: Bound) -> str:
     if ceiling.success >= 1:
         return "Nothing is proven: the ceiling is 1000 in 1000."
     average = " on average over records" if ceiling.on_average else ""
-    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}."
+    whose = "" if ceiling.whose == "one record" else f", for {ceiling.whose}"
+    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}{whose}."
 
 
 def scope(result: AuditResult) -> str:
