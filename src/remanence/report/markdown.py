@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from remanence import plain_text
 from remanence.auditing import AuditResult
-from remanence.games.heads.released_head import exposed_pictures
+from remanence.games.heads.audit_head import exposed_pictures
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 
@@ -28,7 +28,7 @@ def summary(result: AuditResult) -> str:
         for entry in result.evidence
     ]
     ceilings = [
-        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} ({plain(bound.reference.short)})"
+        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {bound.whose} ({plain(bound.reference.short)})"
         for bound in result.bounds
     ]
     caveats = [
