@@ -170,7 +170,7 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
         (["net.py:dense", "--gradient", "conv.safetensors"], "missing 1.bias, 1.weight"),
         (["net.py:dense", "--gradient", "absent.pt"], "no such file"),
         (["net.py:dense", "--gradient", "net.py"], "cannot be read"),
-        (["net.py:dense", "--batch", "net.py"], "not an .npz file"),
+        (["net.py:dense", "--batch", "net.py"], "file is not a zip file"),
         (["net.py:dense", "--gradient", "dense.pt", "--weights", "conv.weights.pt"], "weights do not fit"),
         (
             ["net.py:dense", "--gradient", "dense.pt", "--input-shape", "3,x"],

@@ -19,6 +19,7 @@ from remanence.references import (
     HAYES_2023,
     HAYES_2025,
     MACIAZEK_2025,
+    MAHLOUJIFAR_2024,
     PAN_2022,
     PETROV_2024,
     REMANENCE,
@@ -84,6 +85,14 @@ GRADIENT_BASED = AttackInfo(
     "transcript",
     HAYES_2023.at("Equation 1 and Appendix D"),
     "remanence.attacks.transcripts.optimised:GradientBased",
+)
+ONE_RUN_CANARIES = AttackInfo(
+    "one-run-canaries",
+    "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+    "a recorded run with canaries; all other training records and their batches",
+    "transcript",
+    MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),
+    "remanence.attacks.transcripts.one_run_canaries:OneRunCanaries",
 )
 EXCLUSIVE_NEURONS = AttackInfo(
     "exclusive-neurons",
@@ -160,6 +169,46 @@ INVERTING = AttackInfo(
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
 )
+STORED = AttackInfo(
+    "stored-in-object",
+    "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:StoredInObject",
+)
+STATISTICS = AttackInfo(
+    "published-statistics",
+    "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:PublishedStatistics",
+)
+PIPELINE = AttackInfo(
+    "pipeline-equations",
+    "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+    "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+    "the fitted object",
+    BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    "remanence.attacks.tables.from_object:PipelineEquations",
+)
+LEAVES = AttackInfo(
+    "tree-leaves",
+    "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+    "decision trees, forests or boosted trees; all other rows of their table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:TreeLeaves",
+)
+WHOLE_OBJECT = AttackInfo(
+    "whole-object",
+    "Puts together all that a fitted object holds about a row, the surest first.",
+    "a fitted scikit-learn object; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:WholeObject",
+)
 _TEXTS = "a language model; the text before each secret"
 _PROMPTED = "continuations"
 GREEDY_DECODING = AttackInfo(
@@ -220,6 +269,7 @@ CATALOGUE = {
         SCALER_MEAN,
         PRIOR_AWARE,
         GRADIENT_BASED,
+        ONE_RUN_CANARIES,
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
@@ -230,6 +280,11 @@ CATALOGUE = {
         INVERTING,
         LINEAR_READER,
         RECONSTRUCTOR,
+        STORED,
+        STATISTICS,
+        PIPELINE,
+        LEAVES,
+        WHOLE_OBJECT,
         GREEDY_DECODING,
         SAMPLING,
         TOP_K_SAMPLING,
