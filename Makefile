@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser test-flower test-cluster test-triton docs check format clean
+.PHONY: demo test test-all test-browser test-flower test-tables test-cluster test-triton docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -24,6 +24,11 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 	@.venv-flower/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[flower]'
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
 	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
+
+test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own
+	@test -x .venv-tables/bin/python || $(PYTHON) -m venv .venv-tables
+	@.venv-tables/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[tables,forests]'
+	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
 
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
 	@test -d .triton || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .triton triton
