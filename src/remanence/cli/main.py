@@ -15,6 +15,7 @@ import typer
 from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
+from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
 from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
@@ -270,6 +271,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 
 cli_bounds.register(app)
 cli_report.register(app)
+cli_init.register(app)
 cli_gradient.register(app)
 cli_text.register(app)
 cli_runs.register(app)
