@@ -50,10 +50,11 @@ from .games.attributes import Attribute as Attribute
 from .games.attributes import infer_attributes as infer_attributes
 from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
-from .games.heads.audit_head import head_game as head_game
+from .games.heads.audit_head import exposed_pictures as exposed_pictures
+from .games.heads.head_game import HeadAudit as HeadAudit
+from .games.heads.head_game import HeadGame as HeadGame
+from .games.heads.head_game import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe
-from .games.heads.released_head import PictureExposure as PictureExposure
-from .games.heads.released_head import exposed_pictures as exposed_pictures
 from .games.leave_one_out import LeaveOneOut as LeaveOneOut
 from .games.membership import Membership as Membership
 from .games.recorded_runs.audit_run import audit_run as audit_run
@@ -70,6 +71,7 @@ from .mechanisms.glm.families import Logistic as Logistic
 from .mechanisms.glm.families import Multinomial as Multinomial
 from .mechanisms.glm.families import Tweedie as Tweedie
 from .mechanisms.glm.model import GLM as GLM
+from .mechanisms.heads.loop import Loop as Loop
 from .mechanisms.heads.transfer_head import TransferHead as TransferHead
 from .mechanisms.heads.transfer_head import augment as augment
 from .mechanisms.heads.transfer_head import embed as embed
@@ -85,6 +87,7 @@ from .mechanisms.noisy_sum import NoisySum as NoisySum
 from .mechanisms.queried import Queried as Queried
 from .mechanisms.shared_gradient import SharedGradient as SharedGradient
 from .results.evidence import Evidence as Evidence
+from .results.this_head import PictureExposure as PictureExposure
 from .results.verdict import Policy as Policy
 from .results.verdict import Verdict as Verdict
 from .scale.fingerprints import depends_on as depends_on
@@ -107,3 +110,5 @@ from .scoring.errors import squared_and_absolute_error as squared_and_absolute_e
 from .scoring.rates import SuccessRate as SuccessRate
 from .scoring.roc import Roc as Roc
 from .sweeping import sweep as sweep
+
+__version__: str

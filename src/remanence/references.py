@@ -51,6 +51,11 @@ DIMITROV_2024 = Reference(
     "D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. SPEAR: Exact Gradient Inversion of Batches in Federated "
     "Learning. NeurIPS, 2024.",
 )
+PETROV_2024 = Reference(
+    "Petrov et al. 2024",
+    "I. Petrov, D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. DAGER: Exact Gradient Inversion for Large "
+    "Language Models. NeurIPS, 2024. arXiv:2405.15586.",
+)
 GEIPING_2020 = Reference(
     "Geiping et al. 2020",
     "J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break privacy in "
@@ -73,6 +78,15 @@ MACIAZEK_2025 = Reference(
     "Maciazek and Allison 2025",
     "T. Maciazek, R. Allison. Vulnerability of Transfer-Learned Neural Networks to Data Reconstruction Attacks "
     "in Small-Data Regime. 2025.",
+)
+CHOQUETTE_CHOO_2023 = Reference(
+    "Choquette-Choo et al. 2023",
+    "C. A. Choquette-Choo, A. Ganesh, R. McKenna, H. B. McMahan, K. Rush, A. Thakurta, Z. Xu. (Amplified) Banded "
+    "Matrix Factorization: A unified approach to private training. NeurIPS, 2023.",
+)
+BOK_2024 = Reference(
+    "Bok et al. 2024",
+    "J. Bok, W. J. Su, J. M. Altschuler. Shifted Interpolation for Differential Privacy. ICML, 2024.",
 )
 CARLINI_2019 = Reference(
     "Carlini et al. 2019",

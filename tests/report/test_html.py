@@ -11,6 +11,7 @@ import torch
 
 from audit_results import DATA, poisoned, result
 from remanence import AuditResult, Evidence, Verdict
+from remanence.games.membership import Membership
 from remanence.report import words
 from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc
@@ -21,6 +22,7 @@ from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths
 from remanence.report.writing import GALLERY, write_report
+from remanence.results.this_head import ThisHead
 
 
 class Page(HTMLParser):
@@ -61,7 +63,7 @@ def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
     for shown in (
         str(verdict),
         verdict.meaning,
-        f"recovered {thousandths(best.main.rate)} records in 1000",
+        f"{found.done(best)}: {thousandths(best.main.rate)} in 1000",
         f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
         f"your limit is {thousandths(found.policy.max_success)}",
         words.scope(found),
@@ -229,17 +231,17 @@ def test_the_unluckiest_records_and_classes_come_first():
 def with_released(found: AuditResult, public: int, classes: int = 3) -> AuditResult:
     """The same result with a released head: class 0 came back, class 1 is like everybody, the others are far away."""
     threshold = found.threat_model["criterion"]["threshold"]
-    arrays = {
-        "class": torch.arange(classes),
-        "picture": torch.arange(classes) + 40,
-        "error": threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
-        "as_close": torch.tensor([0, 7, *[3] * (classes - 2)]),
-        "public": torch.full((classes,), public),
-        "own": torch.ones(classes, dtype=torch.int64),
-    }
-    released = {f"released_{name}": values for name, values in arrays.items()}
-    best = found.strongest
-    return replace(found, evidence=(replace(best, arrays={**best.arrays, **released}),))
+    head = ThisHead(
+        label=torch.arange(classes),
+        picture=torch.arange(classes) + 40,
+        error=threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
+        as_close=torch.tensor([0, 7, *[3] * (classes - 2)]),
+        public=torch.full((classes,), public),
+        own=torch.ones(classes, dtype=torch.int64),
+        threshold=torch.tensor(threshold),
+        fit=torch.tensor(0.4),
+    )
+    return replace(found, evidence=(replace(found.strongest, this_head=head),))
 
 
 def cells(page: str, heading: str) -> list[list[str]]:
@@ -360,8 +362,11 @@ def test_pictures_in_a_gallery_are_pictures():
 
 def test_a_membership_game_is_told_as_one():
     found = result(Verdict.PROTECTED)
-    game = replace(found, threat_model={**found.threat_model, "game": "Membership"})
-    assert "told the target from another record 460 times in 1000" in Page(report(game)).text
+    said = dict(zip(("done", "many"), Membership.said, strict=True))
+    game = replace(found, threat_model={**found.threat_model, "game": "Membership", "said": said})
+    rate = found.strongest.main
+    told = f"told the target from another record in {rate.successes} of {rate.trials} trials: 460 in 1000"
+    assert told in Page(report(game)).text
 
 
 def test_a_notebook_shows_the_card():

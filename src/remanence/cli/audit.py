@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.interruption import told
-from remanence.cli.output import Device, Out, compute_device, console, default_folder
+from remanence.cli.output import Device, MaxSuccess, Out, compute_device, console, default_folder
+from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.protocol import AnyGame
@@ -324,7 +326,7 @@ def sweep(
         int | None,
         typer.Option(help="How many targets to attack at each point.", show_default="the game's own"),
     ] = None,
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     out: Out = None,
@@ -346,13 +348,12 @@ def sweep(
     from remanence.cli.loading import load_game
     from remanence.report import sweep as views
     from remanence.results.storage import dumps
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable, write_files
     from remanence.sweeping import parse_axes
     from remanence.sweeping import sweep as run_sweep
 
     target = named_target(target, resume, "sweep")
-    axes, policy = parse_axes(settings or []), Policy(max_success)
+    axes, policy = parse_axes(settings or []), limit(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target).with_name(f"{default_folder(target).name}-sweep")
     check_writable(folder)
@@ -393,29 +394,29 @@ def sweep(
         typer.echo(document, nl=False)
         return
     console().print(views.table(points))
-    typer.echo(f"Result: {folder / 'sweep.md'}")
+    typer.echo(f"Result: {plain(folder / 'sweep.md')}")
 
 
 def _show(found: RunStatus) -> None:
     from rich.table import Table
 
     out = console()
-    table = Table("work", title=found.place, title_justify="left")
+    table = Table("work", title=plain(found.place), title_justify="left")
     for heading in ("done", "of"):
         table.add_column(heading, justify="right")
     for work in found.works:
-        table.add_row(work.name, str(work.done), str(work.units))
+        table.add_row(plain(work.name), str(work.done), str(work.units))
     out.print(table)
     lines = [f"Units: {found.done} done, {found.running} running, {found.left} left."]
     if found.finished:
-        lines.append(f"Finished {found.finished}.")
+        lines.append(f"Finished {plain(found.finished)}.")
     elif found.process:
-        lines.append(f"Running in process {found.process}{_about(found.seconds_left)}.")
+        lines.append(f"Running in process {plain(found.process)}{_about(found.seconds_left)}.")
     else:
         options = found.settings.get("options", {})
         command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
         speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
-        lines.append(f"Nobody is at work{speed}. `{command}` continues.")
+        lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remanence.plain_text import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from remanence.auditing import AuditResult
+    from remanence.results.verdict import Policy
 
 
 class Device(StrEnum):
@@ -29,6 +32,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing
 AcceptUnproven = Annotated[
     bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
 ]
+MaxSuccess = Annotated[
+    float | None,
+    typer.Option(
+        help="Your limit: the largest acceptable success.", show_default="0.1, and said to be nobody's"
+    ),
+]
+
+
+def policy(max_success: float | None) -> Policy:
+    """The user's limit, or the default that nobody set."""
+    from remanence.results.verdict import Policy
+
+    return Policy(set_by="default") if max_success is None else Policy(max_success)
 
 
 def default_folder(target: str) -> Path:
@@ -70,8 +86,12 @@ def console() -> Console:
     """As wide as the terminal, and wide enough for a table elsewhere."""
     from rich.console import Console
 
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=max(terminal.width, 120))
+    terminal = Console(markup=False, emoji=False)  # brackets in a name are no command to change the colour
+    return (
+        terminal
+        if terminal.is_terminal
+        else Console(width=max(terminal.width, 120), markup=False, emoji=False)
+    )
 
 
 def show_result(result: AuditResult, path: Path) -> None:
@@ -80,4 +100,4 @@ def show_result(result: AuditResult, path: Path) -> None:
 
     out = console()
     out.print(audit_view(result))
-    out.print(f"Result: {path}", highlight=False, soft_wrap=True)
+    out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)

@@ -103,13 +103,6 @@ ONE_RELEASE = Caveat(
     "population and does not cover how another training set would fare.",
     "Audit a fresh training set for an independent figure.",
 )
-RELEASED_HEAD_UNLIKE_RECIPE = Caveat(
-    "released-head-unlike-recipe",
-    "the released head is more than twice as far from heads retrained by the recipe as the farthest of those is.",
-    "The head was not trained by this recipe on these pictures: what is said about it may not hold, and the rates "
-    "are those of other heads.",
-    "Check epochs, learning rate, initialisation, preprocessing, and the order of the pictures and labels.",
-)
 INACTIVE_FEATURES = Caveat(
     "inactive-features",
     "an L1 penalty has set coefficients to zero.",
@@ -339,7 +332,6 @@ CAVEATS = {
         ONE_RELEASE,
         NO_BASE_MODEL,
         NO_UNSEEN_TEXTS,
-        RELEASED_HEAD_UNLIKE_RECIPE,
         INACTIVE_FEATURES,
         DUPLICATE_RECORDS,
         PART_NOT_CONFIRMED,

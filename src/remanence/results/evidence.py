@@ -21,11 +21,13 @@ from remanence.results.caveats import (
     check_rates,
 )
 from remanence.results.outcome import Outcome
+from remanence.results.this_head import PictureExposure, ThisHead
 from remanence.scoring.errors import Criterion
 from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
 
+_LISTED = 1000  # records by name in audit.json; arrays hold any number of them
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
@@ -61,7 +63,8 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
-    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `prepare`
+    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `this_head` is
+    about the very head that was handed in, and the rates about heads that are made like it. `prepare`
     returns what the attack had prepared, as long as nobody has stored the evidence.
     """
 
@@ -81,6 +84,7 @@ class Evidence:
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
+    this_head: ThisHead | None = None
     reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
@@ -110,13 +114,17 @@ class Evidence:
             hidden = ~(predicted <= game.criterion.threshold) & ~traceless
             caveats += [NO_TRACE] if traceless.any() else []
             caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
+            numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
             findings["diverged_trainings"] = float(diverged.sum())
         known = not errors.isnan().all()
         arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
-        arrays = {**numbers, **arrays, "succeeded": outcome.main.succeeded}
+        arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
+        if known and outcome.claims_labels:
+            arrays["labels_agree"] = outcome.main.labels_agree
+        arrays = {**numbers, **arrays}
         predicted = numbers.get("predicted_error")
         return cls(
             attack=attack.info.name,
@@ -137,6 +145,7 @@ class Evidence:
             gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
             settings=attack.settings(),
             proven=None if outcome.proven is None else int(outcome.proven.sum()),
+            this_head=outcome.this_head,
             reference=attack.info.reference.short,
             prepare=prepare,
         )
@@ -148,6 +157,17 @@ class Evidence:
         Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
         """
         return self.main.lower > max(self.control.upper, self.baseline.seen)
+
+    @property
+    def pictures(self) -> list[PictureExposure]:
+        """What came back out of the very head that was handed in, the closest first; empty if none was."""
+        return [] if self.this_head is None else self.this_head.pictures()
+
+    @property
+    def came_back(self) -> float:
+        """The share of that head's classes of which a picture came back."""
+        found = self.pictures
+        return sum(picture.came_back for picture in found) / max(1, len(found))
 
     @property
     def rejects_the_claim(self) -> bool:
@@ -180,9 +200,11 @@ class Evidence:
                 "median_predicted": finite(self.median_predicted_error),
                 "remaining_gradient": finite(self.remaining_gradient),
             },
-            "unresolved": list(self.unresolved),
+            "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
+            "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.proven is None else {"proven": self.proven}),
+            **({} if self.this_head is None else {"this_head": self.this_head.to_json()}),
             **({"findings": dict(self.findings)} if self.findings else {}),
         }
 
@@ -206,13 +228,20 @@ class Evidence:
             worst_error=error["worst"],
             median_predicted_error=error["median_predicted"],
             remaining_gradient=error["remaining_gradient"],
-            unresolved=tuple(entry["unresolved"]),
+            unresolved=_unresolved(entry, arrays),
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
+            this_head=ThisHead.from_json(entry["this_head"]) if "this_head" in entry else None,
             reference=entry["reference"],
             arrays=arrays,
         )
+
+
+def _unresolved(entry: Json, arrays: Mapping[str, Tensor]) -> tuple[int, ...]:
+    if {"unresolved", "record"} <= arrays.keys():
+        return tuple(arrays["record"][arrays["unresolved"].bool()].tolist())
+    return tuple(entry["unresolved"])
 
 
 def finite(value: float | None) -> float | None:

@@ -7,25 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.verification import Rounding
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_arrays, read_bytes
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
     try:
+        content = read_bytes(path, MOST)
         if path.suffix == ".safetensors":
-            return load_tensors(path.read_bytes())
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200]
-    except Exception as error:  # noqa: BLE001  # torch raises pickle's own errors for what it refuses to load
-        reason = f"{type(error).__name__}: refused, because it holds more than tensors"
+            return parse_tensors(content)
+        found = parse_state(content)
+    except UnusableFileError as error:
+        reason = str(error)
     else:
         if isinstance(found, dict) and found and all(isinstance(value, Tensor) for value in found.values()):
             return {str(name): value for name, value in found.items()}
@@ -104,12 +103,9 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
 def read_batch(path: Path, dtype: torch.dtype) -> Records:
     """Inputs and labels from an .npz file with the arrays `inputs` and `labels` (or `x` and `y`)."""
     try:
-        with np.load(path) as arrays:
-            held = {name: arrays[name] for name in arrays.files if name in ("inputs", "labels", "x", "y")}
-    except OSError as error:
+        held = read_arrays(path, ("inputs", "labels", "x", "y"))
+    except UnusableFileError as error:
         held, reason = {}, str(error)
-    except (ValueError, AttributeError):
-        held, reason = {}, "not an .npz file, or one that holds more than numbers"
     else:
         reason = f"arrays {', '.join(held) or 'of other names'}"
     inputs, labels = held.get("inputs", held.get("x")), held.get("labels", held.get("y"))

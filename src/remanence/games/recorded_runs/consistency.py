@@ -21,6 +21,8 @@ from remanence.games.recorded_runs.noise import compared_numbers, compared_steps
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
+from remanence.scale.folders import MOST
+from remanence.scale.reading import parse_state, read_bytes
 
 _SURE = 6.0  # standard deviations that chance does not explain
 _CHANCE = 1e-9  # how often chance may explain a finding, over all that a run is looked at for
@@ -342,9 +344,7 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
 def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
     """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
     try:
-        history = torch.load(path, map_location="cpu", weights_only=True)["privacy_accountant_state_dict"][
-            "history"
-        ]
+        history = parse_state(read_bytes(path, MOST))["privacy_accountant_state_dict"]["history"]
         return tuple(
             Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
         )

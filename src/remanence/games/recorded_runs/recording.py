@@ -12,13 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
-import jsonschema
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from remanence.exceptions import InputError
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -143,26 +143,20 @@ class Recording:
         """One file of the recording, checked against its hash."""
         path = self.folder / f"{name}.safetensors"
         try:
-            if _sha256(path) != self.manifest["files"].get(path.name):
+            content = read_bytes(path, MOST)
+            if hashlib.sha256(content).hexdigest() != self.manifest["files"].get(path.name):
                 raise unreadable(self.folder, f"{path.name} is not the file that was recorded")
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
+            return parse_tensors(content)
+        except UnusableFileError as error:
             raise unreadable(self.folder, f"{path.name}: {error}") from None
 
 
 def read_recording(folder: Path) -> Recording:
     """Read the manifest of a recording; refuse, with the reason, what is not one."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        jsonschema.Draft202012Validator(_SCHEMA).validate(manifest)
-    except jsonschema.ValidationError as error:
-        raise unreadable(
-            folder, f"{MANIFEST} at {error.json_path.removeprefix('$.')}: {error.message[:200]}"
-        ) from None
-    except OSError as error:
-        raise unreadable(folder, f"{MANIFEST}: {error.strerror}") from None
-    except ValueError as error:
-        raise unreadable(folder, f"{MANIFEST} is not JSON: {error}") from None
+        manifest = parse_json(read_bytes(folder / MANIFEST), _SCHEMA)
+    except UnusableFileError as error:
+        raise unreadable(folder, f"{MANIFEST}: {error}") from None
     return Recording(folder, manifest)
 
 
