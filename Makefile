@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser test-flower test-cluster test-triton docs check format clean
+.PHONY: demo mutants test test-all test-browser test-flower test-cluster test-triton docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -39,6 +39,9 @@ test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind
 docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+mutants: $(VENV)/.ok  ## Do the tests notice? 200 small changes, another sample every day; hours on two cores
+	$(BIN)/python tools/mutants.py
 
 check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff check .
