@@ -40,9 +40,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from remanence.bounds import Segment, delta_upper, epsilon_upper
+from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
 from remanence.bounds.engine.closed_forms import gaussian_log_delta, shift_of
-from remanence.bounds.engine.schedule import normalise
+from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]

@@ -32,6 +32,7 @@ from remanence.cli.output import (
     AcceptUnproven,
     Device,
     Json,
+    MaxSuccess,
     Out,
     compute_device,
     console,
@@ -39,6 +40,7 @@ from remanence.cli.output import (
     exit_code,
     show_result,
 )
+from remanence.cli.output import policy as limit
 from remanence.exceptions import RemanenceError
 from remanence.plain_text import plain
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="remanence",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -109,7 +111,7 @@ def audit(
     trials: Annotated[
         int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
     ] = None,
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     show_reconstructions: Annotated[
@@ -139,13 +141,12 @@ def audit(
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
     from remanence.report.writing import write_report
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
     target = cli_runs.named_target(target, resume, "audit")
-    policy = Policy(max_success)
+    policy = limit(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
@@ -249,7 +250,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
         results[name].save(out / name, gallery=True)
         write_report(results[name], out / name, gallery=True)
     terminal = console()
-    terminal.print(summary_table(list(results.values())))
+    terminal.print(summary_table(list(results.values()), terminal.width))
     terminal.print(
         "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",

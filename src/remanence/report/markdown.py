@@ -28,7 +28,7 @@ def summary(result: AuditResult) -> str:
         for entry in result.evidence
     ]
     ceilings = [
-        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} ({plain(bound.reference.short)})"
+        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {bound.whose} ({plain(bound.reference.short)})"
         for bound in result.bounds
     ]
     caveats = [

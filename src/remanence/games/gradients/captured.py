@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Captured(AnyGame):
     trial is then an update, and succeeds if one record of it is proven. The control is the same attack on the same
     gradients with the entries of every tensor shuffled.
     """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "samples")
 
     mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
     gradients: Gradient
