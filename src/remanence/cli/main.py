@@ -15,7 +15,9 @@ import typer
 from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
+from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
+from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
 from remanence.cli.audit import (
     Address,
@@ -98,8 +100,8 @@ def audit(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A built-in name (see `remanence targets`), path/to/file.py:factory, a recorded run's folder, or an "
-            "audit.toml with a target and options.",
+            help="A built-in name (see `remanence targets`), path/to/file.py:factory, a fitted model's .skops file "
+            "with --data and --label, a recorded run's folder, or an audit.toml with a target and options.",
             callback=_from_settings,
             is_eager=True,
             show_default=False,
@@ -121,6 +123,9 @@ def audit(
             help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
         ),
     ] = False,
+    accuse_at: Annotated[
+        float, typer.Option(help="Of a recorded run: the p-value at which its claim counts as refuted.")
+    ] = 0.001,
     accept_unproven: AcceptUnproven = False,
     out: Out = None,
     as_json: Json = False,
@@ -131,6 +136,9 @@ def audit(
     unit_trials: UnitTrials = None,
     journal: JournalPlace = None,
     resume: Resume = None,
+    data: cli_tables.TableFile = None,
+    label: cli_tables.LabelColumn = None,
+    by: cli_tables.Groups = None,
 ) -> None:
     """Attack a model and hold the result against your limit.
 
@@ -151,13 +159,17 @@ def audit(
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
+    game = None
     if Path(target).is_dir():
-        result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
+        result = _audit_recorded(
+            Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
+        )
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
         with contextlib.redirect_stdout(sys.stderr), joined(compute_device(device)) as place:
-            game = load_game(target)
+            game = cli_tables.load_table_game(target, data, label) if data else load_game(target)
+            place = "cpu" if data else place
             if rank() > 0:  # learns with the others; the first one plays and writes
                 run_audit(game, attacks, policy=policy, trials=1, seed=seed, device=place)
                 raise typer.Exit
@@ -173,6 +185,7 @@ def audit(
                 "show_reconstructions": show_reconstructions,
                 "accept_unproven": accept_unproven,
                 "out": cli_runs.stored_place(folder, journal),
+                **({"data": str(data), "label": label, "by": by} if data else {}),
             }
             players = cli_runs.executor(executor, workers, address, gpus_per_unit, place)
             run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
@@ -193,6 +206,8 @@ def audit(
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
+        if data:
+            cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
         typer.echo(f"Report: {plain(report)}")
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
@@ -261,6 +276,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 
 cli_bounds.register(app)
 cli_report.register(app)
+cli_init.register(app)
 cli_gradient.register(app)
 cli_text.register(app)
 cli_runs.register(app)
@@ -293,7 +309,7 @@ _OUT_OF_MEMORY = (
 )
 
 
-def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:
+def _audit_recorded(folder: Path, policy: Policy, seed: int, level: float, *, options: object) -> AuditResult:
     from remanence.exceptions import InputError
     from remanence.games.recorded_runs.audit_run import audit_run
 
@@ -304,4 +320,4 @@ def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object)
             got="--attack, --trials or --show-reconstructions",
             hint="leave them out; the canaries were chosen when the run was recorded",
         )
-    return audit_run(folder, policy=policy, seed=seed)
+    return audit_run(folder, policy=policy, seed=seed, level=level)
