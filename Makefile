@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: demo test test-all test-browser test-flower test-tables test-cluster test-triton test-faults locks sbom wheel docs check format clean
+.PHONY: stale demo test test-all test-browser test-flower test-tables test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -68,6 +68,9 @@ check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+stale: $(VENV)/.ok  ## The pages of docs/reproductions that today's code did not print
+	$(BIN)/python -m remanence_papers.freshness docs/reproductions
 
 format: $(VENV)/.ok
 	$(BIN)/ruff check --fix .
