@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: stale demo test test-all test-browser test-flower test-tables test-cluster test-triton test-faults locks sbom wheel docs check format clean
+.PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -45,6 +45,9 @@ test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind
 docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
 	@$(INSTALL) -r locks/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+mutants: $(VENV)/.ok  ## Do the tests notice? 200 small changes, another sample every day; hours on two cores
+	$(BIN)/python tools/mutants.py
 
 test-faults: $(VENV)/.ok  ## 500 sequences of kills, full disks and damage; 100,000 hostile files: an hour
 	REMANENCE_SEQUENCES=500 REMANENCE_INPUTS=8000 $(BIN)/python -m pytest -q -n 2 tests/faults
