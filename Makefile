@@ -83,8 +83,8 @@ $(VENV)/.ok: pyproject.toml papers/pyproject.toml locks/ci.txt locks/torch.txt
 	@echo "Setting up $(VENV) (once, about a minute)..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -r locks/torch.txt -r locks/ci.txt
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
+	@$(INSTALL) -r locks/ci.txt
+	@$(INSTALL) -r locks/torch.txt 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
 	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@
