@@ -110,3 +110,5 @@ from .scoring.errors import squared_and_absolute_error as squared_and_absolute_e
 from .scoring.rates import SuccessRate as SuccessRate
 from .scoring.roc import Roc as Roc
 from .sweeping import sweep as sweep
+
+__version__: str

@@ -15,9 +15,12 @@ import typer
 from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
+from remanence.cli import head as cli_head
+from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
 from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
+from remanence.cli import verify as cli_verify
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -122,6 +125,9 @@ def audit(
             help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
         ),
     ] = False,
+    accuse_at: Annotated[
+        float, typer.Option(help="Of a recorded run: the p-value at which its claim counts as refuted.")
+    ] = 0.001,
     accept_unproven: AcceptUnproven = False,
     out: Out = None,
     as_json: Json = False,
@@ -157,7 +163,9 @@ def audit(
     keep = show_reconstructions or target in TARGETS
     game = None
     if Path(target).is_dir():
-        result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
+        result = _audit_recorded(
+            Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
+        )
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
@@ -270,9 +278,12 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 
 cli_bounds.register(app)
 cli_report.register(app)
+cli_init.register(app)
 cli_gradient.register(app)
 cli_text.register(app)
+cli_head.register(app)
 cli_runs.register(app)
+cli_verify.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)
 
@@ -302,7 +313,7 @@ _OUT_OF_MEMORY = (
 )
 
 
-def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:
+def _audit_recorded(folder: Path, policy: Policy, seed: int, level: float, *, options: object) -> AuditResult:
     from remanence.exceptions import InputError
     from remanence.games.recorded_runs.audit_run import audit_run
 
@@ -313,4 +324,4 @@ def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object)
             got="--attack, --trials or --show-reconstructions",
             hint="leave them out; the canaries were chosen when the run was recorded",
         )
-    return audit_run(folder, policy=policy, seed=seed)
+    return audit_run(folder, policy=policy, seed=seed, level=level)
