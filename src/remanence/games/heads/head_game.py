@@ -193,8 +193,7 @@ class HeadGame(AnyGame):
             torch.tensor(column) for column in zip(*rows, strict=True)
         )
         threshold, p_value = (
-            torch.tensor(self.criterion.threshold).double(),
-            torch.tensor(self.fit.p_value).double(),
+            torch.tensor(value, dtype=torch.float64) for value in (self.criterion.threshold, self.fit.p_value)
         )
         return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value)
 
