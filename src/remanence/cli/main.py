@@ -20,6 +20,7 @@ from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
 from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
+from remanence.cli import verify as cli_verify
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -282,6 +283,7 @@ cli_gradient.register(app)
 cli_text.register(app)
 cli_head.register(app)
 cli_runs.register(app)
+cli_verify.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)
 
