@@ -2,6 +2,7 @@
 
 import json
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,13 @@ def tanh():
 
 def frozen():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
+
+def planted():
+    network = dense()
+    with torch.no_grad():
+        network[1].weight.fill_(1 / 36)
+        network[1].bias.copy_(torch.linspace(-1, 1, 200))
+    return network
 
 def nothing():
     return 3
@@ -254,11 +262,14 @@ def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monk
         options = ["model.py:make", "--gradient", "gradient.safetensors"]
     code, out, _ = run(capsys, monkeypatch, *options, "--longest", "12", "--out", "result")
     assert code == 1
-    assert "4 records are proven by recomputing the update of 4 (proven)" in out
+    assert "4 of 4 records are proven by recomputing the update, and so is their number." in out
     stored = (tmp_path / "result" / "audit.json").read_text()
     assert AuditResult.load(tmp_path / "result").verdict is Verdict.EXPOSED
     assert str(ids[0].tolist())[1:-1] not in stored, "no text is stored"
-    assert (tmp_path / "result" / "leak-map.svg").exists()
+    drawn = ET.parse(tmp_path / "result" / "leak-map.svg")  # noqa: S314  # our own
+    words = " ".join(drawn.getroot().itertext())
+    assert "blocks.0.queries" in words
+    assert "exact" in words
 
 
 def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_fact(
@@ -269,7 +280,7 @@ def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_
     options = ["--before", "dense.weights.pt", "--after", "after.safetensors", "--model", "net.py:dense"]
     code, out, _ = run(capsys, monkeypatch, *options, "--out", "result", "--max-success", "0.99")
     assert code == 1
-    assert "6 records are proven by recomputing the update of 6 (proven)" in out
+    assert "6 of 6 records are proven" in out
     entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
     assert [entry["name"] for entry in entries] == ["1", "3"]
     assert max(entry["unexplained"] for entry in entries) < 1e-3
@@ -292,7 +303,7 @@ def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, cap
         capsys, monkeypatch, "net.py:dense", "--gradient", "update.safetensors", "--out", "result"
     )
     assert code == 1
-    assert "6 records are proven" in out
+    assert "6 of 6 records are proven" in out
     assert "its sign was turned" in out
 
 
@@ -314,3 +325,13 @@ def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     recorded = {name: torch.ones_like(value) for name, value in network.state_dict().items()}
     assert check_gradient(network, recorded, "update").keys() == dict(network.named_parameters()).keys()
+
+
+def test_a_model_that_was_made_to_read_clients_is_named_before_its_gradient_leaves(
+    folder, capsys, monkeypatch
+):
+    _, out, _ = run(capsys, monkeypatch, "net.py:planted", "--batch", "batch.npz", "--out", "result")
+    assert "may have been made to read clients" in out
+    assert "bin of its own" in " ".join(out.split())
+    _, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
+    assert "Beware" not in out
