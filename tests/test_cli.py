@@ -182,7 +182,7 @@ WRONG = [
     (["audit", "diabetes-ridge", "--out", "raises.py"], "not a writable folder"),
     (["audit", "nothing.py:game"], "NoneType"),
     (["audit", "broken.py:game"], "SyntaxError"),
-    (["audit", "unfitted.py:game"], "is not fitted"),
+    (["audit", "unfitted.py:game"], "has not been fitted"),
     (["audit", "leaves.py:game"], "SystemExit"),
     (["audit", "diabetes-shortlist", "--max-success", "0.04"], "a limit above what a guess achieves"),
     (["audit", "raises.py:other"], "has no function named 'other'"),
