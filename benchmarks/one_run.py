@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from recording import network
 from remanence import Policy, Records
-from remanence.bounds.one_run import GaussianCurve, Outcome
+from remanence.bounds.one_run import GaussianCurve, GuessCount
 from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled, real
 from remanence.integrations.opacus import record
@@ -51,7 +51,7 @@ def simulated() -> None:
             low, high = 0, guesses + 1
             while high - low > 1:
                 middle = (low + high) // 2
-                rejects = Outcome(middle, guesses, canaries).rejects(GaussianCurve(mu), LEVEL)
+                rejects = GuessCount(middle, guesses, canaries).rejects(GaussianCurve(mu), LEVEL)
                 low, high = (low, middle) if rejects else (middle, high)
             rates = [(correct(k * mu, canaries, guesses, generator) >= high).mean() for k in (1, 2, 4)]
             print(

@@ -84,7 +84,7 @@ def test_a_model_of_nothing_is_refused(glm_game):
         (lambda d: (d / ARRAYS).unlink(), "No such file"),
         (lambda d: (d / DOCUMENT).write_text("{"), "not JSON"),
         (lambda d: (d / DOCUMENT).write_text('{"schema_version": 1}'), "required"),
-        (lambda d: _edit(d, "schema_version", 99), "schema_version"),
+        (lambda d: _edit(d, "schema_version", 99), "update remanence"),
         (lambda d: _edit(d, "verdict", "SAFE"), "verdict"),
         (lambda d: _edit(d, "seed", float("nan")), "NaN"),
         (lambda d: _edit(d, "verdict", "PROTECTED"), "does not follow"),

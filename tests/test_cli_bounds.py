@@ -143,6 +143,32 @@ WRONG = [
     ),
     (["calibrate", "--max-success", "0.3", "--candidates", "10", *SETTINGS], "two of"),
     (["frontier", "--from", "1", "--to", "0.5"], "an end above its start"),
+    (["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "0"], "records per person"),
+    (["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "5000"], "1 to 1,000"),
+    (
+        [
+            "bound",
+            *SETTINGS[:2],
+            "--steps",
+            "9",
+            "--sample-rate",
+            "0.3",
+            "--candidates",
+            "10",
+            "--batches",
+            "balls-in-bins",
+        ],
+        "a whole number",
+    ),
+    (["bound", *SETTINGS, "--baseline", "0.1", "--people", "10"], "--candidates with --people"),
+    (["bound", *SETTINGS, "--candidates", "10", "--people", "0"], "number of people"),
+    (
+        ["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "2", "--method", "renyi"],
+        "--method certified",
+    ),
+    (["bound", *SETTINGS, "--candidates", "10", "--release", "final"], "--learning-rate"),
+    (["bound", "--epsilon", "1", "--candidates", "10", "--records-per-person", "2"], "--steps"),
+    (["calibrate", "--max-success", "0.3", *TEN, "--batches", "all"], "--batches with one of them"),
     (["frontier", "--points", "1"], "2 to 10,000"),
     (["frontier", "--points", "2", "--out", "f.txt"], ".csv"),
     (["frontier", "--points", "2", "--out", "nowhere/f.csv"], "a folder that exists"),
@@ -172,3 +198,71 @@ def test_a_bound_loads_no_torch():
     )
     command = [sys.executable, "-c", code, *SETTINGS, "--candidates", "10"]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
+
+
+def test_a_person_is_named_wherever_their_ceiling_is_printed(run):
+    arguments = [*SETTINGS, "--candidates", "100", "--records-per-person", "5"]
+    out = " ".join(run("bound", *arguments, "--people", "20")[1].split())
+    assert "narrowed a person with at most 5 records down to 100 candidates" in out
+    assert "294 times in 1000 at most" in out
+    assert "Of 20 people: at most 5.861 on average, with 95% confidence at most" in out
+    document = json.loads(run("bound", *arguments, "--people", "20", "--json")[1])
+    assert document["whose"] == "a person with at most 5 records"
+    assert document["people"]["expected"] == pytest.approx(20 * document["success"]["upper"])
+
+
+def test_every_way_of_batching_is_compared(run):
+    out = run("bound", *SETTINGS, "--candidates", "100", "--batches", "all")[1]
+    rows = {
+        line.split()[0]: line.split()[1]
+        for line in out.splitlines()
+        if line.endswith(" in 1000") and "times" not in line
+    }
+    assert rows == {
+        "poisson": "25.4",
+        "people": "25.4",
+        "shuffled": "709",
+        "fixed": "181",
+        "balls-in-bins": "28.4",
+    }
+
+
+def test_final_weights_alone_tell_less(run):
+    settings = ["--noise-multiplier", "10", "--steps", "1000", "--candidates", "10"]
+    convex = [
+        "--learning-rate",
+        "0.5",
+        "--strong-convexity",
+        "0.1",
+        "--smoothness",
+        "1",
+        "--release",
+        "final",
+    ]
+    assert "your final weights 256 times in 1000 at most." in " ".join(
+        run("bound", *settings, *convex)[1].split()
+    )
+    assert json.loads(run("bound", *settings, *convex, "--json")[1])["success"]["upper"] < 0.256
+
+
+def test_noise_for_a_person_is_one_command(run):
+    arguments = ["--max-success", "0.05", "--candidates", "100", *SETTINGS[2:], "--records-per-person", "5"]
+    document = json.loads(run("calibrate", *arguments, "--json")[1])
+    assert document["noise_multiplier"] == pytest.approx(2.4458, abs=1e-3)
+    assert document["whose"] == "a person with at most 5 records"
+    assert run("frontier", "--points", "2", "--records-per-person", "3")[0] == 0
+
+
+def test_a_bracket_that_could_not_be_narrowed_says_so(run):
+    arguments = [
+        "--noise-multiplier",
+        "0.72",
+        "--sample-rate",
+        "1.4e-5",
+        "--steps",
+        "30",
+        "--log10-baseline",
+        "-11.75",
+    ]
+    out = run("bound", *arguments)[1]
+    assert "could not be narrowed down: a test that exists reaches 1 time in 10^11.7" in out

@@ -5,6 +5,14 @@ from typing import ClassVar
 
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import RidgeClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, PolynomialFeatures, StandardScaler
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 
 from conftest import (
     dpsgd_game,
@@ -21,6 +29,7 @@ from remanence import (
     IDLG,
     Attack,
     Criterion,
+    FinitePrior,
     Game,
     Gaussian,
     InvertingGradients,
@@ -38,12 +47,30 @@ from remanence import (
 )
 from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
 from remanence.attacks.texts.attacks import TextAttack
+from remanence.integrations.sklearn import table_game
+from remanence.mechanisms.recorded_training import RecordedTraining
+from remanence.scoring.errors import mismatch
 from remanence.testing import ContractError, check_attack, check_mechanism
+
+
+def table_games(*models) -> list[LeaveOneOut]:
+    """Fitted scikit-learn models on a table of numbers that tell whole records."""
+    data = synthetic(40, seed=4)
+    table, labels = data.features.numpy(), data.labels.numpy()
+    return [table_game(model.fit(table, labels), table, labels) for model in models]
 
 
 def without_a_shortlist(game: Game) -> Game:
     """The same training; the adversary knows nothing about the target."""
     return replace(game, prior=Uninformed(), targets=game.prior, criterion=Criterion(mean_squared_error, 0.1))
+
+
+def ideal_canaries(candidates: int = 1) -> Game:
+    """One canary per trial, in or out or one of a shortlist, seen by a claim alone."""
+    places = torch.arange(-1.0, 1.0) if candidates == 1 else torch.arange(float(candidates))
+    prior = FinitePrior(Records(places[:, None], torch.zeros(len(places))))
+    training = RecordedTraining(1.0, 0.5, 10, candidates=candidates)
+    return Game(training, prior, None, Criterion(mismatch, 0.5))
 
 
 GAMES = {
@@ -59,13 +86,22 @@ GAMES = {
     ],
     "prior-aware": [dpsgd_game(), dpsgd_game(sample_rate=0.4)],
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
+    "one-run-canaries": [ideal_canaries(), ideal_canaries(candidates=4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
+    "parallel-rows": [gradient_game(), gradient_game(hidden=2)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],
     "dlg": [gradient_game()],
     "idlg": [gradient_game(local_steps=2)],
     "inverting-gradients": [gradient_game()],
     "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
+    "stored-in-object": table_games(KNeighborsClassifier()),
+    "published-statistics": table_games(GaussianNB(), make_pipeline(StandardScaler(), SVC())),
+    "pipeline-equations": table_games(make_pipeline(PolynomialFeatures(2), RidgeClassifier())),
+    "tree-leaves": table_games(
+        DecisionTreeClassifier(random_state=0), RandomForestClassifier(4, bootstrap=False, random_state=2)
+    ),
+    "whole-object": table_games(make_pipeline(MinMaxScaler(), RidgeClassifier())),
     "oblivious": [shortlist_game(candidates=4)],
 }
 

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from conftest import pictures
 from remanence import (
     Criterion,
+    HeadAudit,
     InputError,
     NoisySum,
     Policy,
@@ -137,7 +138,9 @@ def own(count=3):
 
 def private_game(recipe=PRIVATE, count=3, **settings):
     mine = own(count)
-    return head_game(mine.embedding, mine.features, mine.labels, recipe, prior=public(), **settings)
+    return head_game(
+        mine.embedding, mine.features, mine.labels, recipe, prior=public(), settings=HeadAudit(**settings)
+    )
 
 
 def test_a_private_head_can_be_protected_and_a_plain_one_cannot():
@@ -187,15 +190,19 @@ def burst(copies_in_public=0):
 @pytest.mark.parametrize("copies", [0, 3])
 def test_pictures_that_are_no_independent_draws_have_no_ceiling_below_one(copies):
     arguments, known = burst(copies)
-    (ceiling,) = head_game(*arguments, prior=known, threshold=0.003).bounds
+    (ceiling,) = head_game(*arguments, prior=known, settings=HeadAudit(threshold=0.003)).bounds
     assert ceiling.success == 1
     assert "your pictures of class 0 are closer to each other" in ceiling.assumptions[-1]
-    result = audit_head(*arguments, prior=known, threshold=0.003, attacks=[Oblivious()], trials=5, limit=0.5)
+    result = audit_head(
+        *arguments,
+        prior=known,
+        settings=HeadAudit(threshold=0.003, attacks=[Oblivious()], trials=5, limit=0.5),
+    )
     assert result.verdict is Verdict.UNPROVEN
     assert "Nothing is proven: your pictures of class 0" in words.found(result)
     assert "no attack exceeds" not in str(result)
     vacuous = replace(ceiling, assumptions=ceiling.assumptions[:-1])
-    assert words.proven(vacuous) == "Nothing is proven: the ceiling is 1000."
+    assert words.proven(vacuous) == "Nothing is proven: the ceiling is 1000 in 1000."
     assert not any("would make it PROTECTED" in remedy for remedy in remedies(result))
 
 
@@ -203,7 +210,14 @@ def test_pictures_that_are_independent_draws_pass_for_such():
     passed = 0
     for seed in range(30):
         mine = pictures(12, seed=100 + seed)
-        game = head_game(mine.embedding, mine.features, mine.labels, PRIVATE, prior=public(), threshold=0.003)
+        game = head_game(
+            mine.embedding,
+            mine.features,
+            mine.labels,
+            PRIVATE,
+            prior=public(),
+            settings=HeadAudit(threshold=0.003),
+        )
         passed += game.bounds[0].success < 1
     assert passed >= 25  # at 95 %, fewer happen in 3 of 1,000 cases
 
@@ -211,7 +225,7 @@ def test_pictures_that_are_independent_draws_pass_for_such():
 def test_a_few_public_pictures_cannot_tell():
     mine, known = own(6), pictures(30)
     (ceiling,) = head_game(
-        mine.embedding, mine.features, mine.labels, PRIVATE, prior=known, threshold=0.003
+        mine.embedding, mine.features, mine.labels, PRIVATE, prior=known, settings=HeadAudit(threshold=0.003)
     ).bounds
     assert ceiling.success == 1
     assert "cannot tell" in ceiling.assumptions[-1]
@@ -241,7 +255,9 @@ def test_pictures_that_are_easy_to_guess_are_neither_exposed_nor_a_contradiction
     held = torch.arange(300) % 4 > 0  # what the adversary has of each class
     means = torch.stack([known.features[known.labels == label][held].mean(0) for label in range(3)])
     mine = own(3)
-    game = head_game(mine.embedding, means + 0.01, mine.labels, PRIVATE, prior=known, threshold=0.003)
+    game = head_game(
+        mine.embedding, means + 0.01, mine.labels, PRIVATE, prior=known, settings=HeadAudit(threshold=0.003)
+    )
     result = audit(game, [Means()], trials=200, policy=Policy(0.1))
     evidence = result.strongest
     assert evidence.main.rate == 1

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from remanence import InputError
 from remanence.bounds import Segment, dpsgd
-from remanence.bounds.one_run import GaussianCurve, LinesCurve, Outcome, dpsgd_curve, gaussian_epsilon
+from remanence.bounds.one_run import GaussianCurve, GuessCount, LinesCurve, dpsgd_curve, gaussian_epsilon
 
 LEVEL = 0.05
 RUNS = 1000
@@ -22,7 +22,7 @@ def threshold(curve, guesses, canaries, candidates=1):
     low, high = 0, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2
-        rejects = Outcome(middle, guesses, canaries, candidates).rejects(curve, LEVEL)
+        rejects = GuessCount(middle, guesses, canaries, candidates).rejects(curve, LEVEL)
         low, high = (low, middle) if rejects else (middle, high)
     return high
 
@@ -108,10 +108,10 @@ def test_half_the_noise_of_a_full_batch_run_is_mostly_rejected_with_2000_canarie
 
 def test_the_limits_cover_the_truth_and_come_close_with_many_canaries():
     log_odds, truth = gaussian_runs(1.0, 2000, seed=6)
-    limits = [Outcome(int(c), 600, 2000).mu_lower(LEVEL) for c in surest(log_odds[:20], truth[:20], 600)]
+    limits = [GuessCount(int(c), 600, 2000).mu_lower(LEVEL) for c in surest(log_odds[:20], truth[:20], 600)]
     assert max(limits) <= 1.0
     assert min(limits) >= 0.4
-    outcome = Outcome(580, 600, 2000)
+    outcome = GuessCount(580, 600, 2000)
     assert outcome.rejects(GaussianCurve(outcome.mu_lower(LEVEL) * 0.999), LEVEL)
     assert not outcome.rejects(GaussianCurve(outcome.mu_lower(LEVEL) * 1.01), LEVEL)
     epsilon = outcome.epsilon_lower(1e-5, LEVEL)
@@ -122,10 +122,10 @@ def test_the_limits_cover_the_truth_and_come_close_with_many_canaries():
 
 def test_the_p_value_agrees_with_the_test_and_falls_with_every_correct_guess():
     curve = GaussianCurve(1.0)
-    values = [Outcome(correct, 150, 500).p_value(curve) for correct in range(120, 151, 5)]
+    values = [GuessCount(correct, 150, 500).p_value(curve) for correct in range(120, 151, 5)]
     assert values == sorted(values, reverse=True)
     for correct in range(140, 151):
-        outcome = Outcome(correct, 150, 500)
+        outcome = GuessCount(correct, 150, 500)
         assert outcome.rejects(curve, LEVEL) == (outcome.p_value(curve) < LEVEL)
 
 
@@ -187,15 +187,15 @@ def test_the_recursion_is_the_linear_program_that_the_inequalities_make(claim, c
             A_eq=np.ones((1, guesses + 1)),
             b_eq=[1.0],
         )
-        found = Outcome(correct, guesses, canaries, candidates).p_value(LinesCurve((claim,)))
+        found = GuessCount(correct, guesses, canaries, candidates).p_value(LinesCurve((claim,)))
         assert found == pytest.approx(-best.fun, rel=1e-3)
 
 
 def test_an_impossible_outcome_is_refused():
     with pytest.raises(InputError, match="makes no sense"):
-        Outcome(5, 4, 10)
+        GuessCount(5, 4, 10)
 
 
 def test_a_claim_with_hardly_any_noise_is_tested_without_overflow():
     curve = dpsgd_curve(Segment(0.1, 0.5, 200))
-    assert Outcome(30, 30, 100).p_value(curve) == 1.0
+    assert GuessCount(30, 30, 100).p_value(curve) == 1.0

@@ -6,6 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -19,13 +20,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
-from remanence.bounds import Segment, dpsgd
+from remanence.bounds import Segment, delta_upper, dpsgd
 from remanence.cli.main import main
 from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled, real
-from remanence.games.recorded_runs.consistency import _chance_correlation, accounted_schedule, read_run
-from remanence.integrations.opacus import _rate, record
-from remanence.results import caveats
+from remanence.games.recorded_runs.consistency import accounted_schedule, chance_correlation, read_run
+from remanence.integrations.opacus import Reading, record
 from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
@@ -131,7 +131,7 @@ def steps_of(folder):
 
 def test_the_transcript_holds_exactly_what_ran(tmp_path):
     canaries = few()
-    _, _, data = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2, noise=1.0)
+    _, _, data = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2, noise=1.0, keep="whole")
     steps, batches = steps_of(tmp_path / "run"), load_file(tmp_path / "run" / "batches.safetensors")
     expected = int(len(data) / (batches["starts"].numel() // 2))
     moved = steps["parameters"][:-1] - 0.1 * steps["gradients"][:-1] / expected
@@ -152,31 +152,6 @@ def test_the_transcript_holds_exactly_what_ran(tmp_path):
         assert torch.allclose(clipped.sum(0), steps["known"][step], atol=1e-4)
 
 
-def test_a_recording_changes_nothing_in_the_training(tmp_path):
-    canaries = few()
-    _, recorded, _ = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2)
-    torch.manual_seed(0)
-    features, labels = torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,))
-    data = TensorDataset(
-        torch.cat([features, canaries.inserted.features]), torch.cat([labels, canaries.inserted.labels])
-    )
-    plain = nn.Linear(FEATURES, CLASSES)
-    private, optimizer, loader = PrivacyEngine().make_private(
-        module=plain,
-        optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=50),
-        noise_multiplier=3.0,
-        max_grad_norm=1.0,
-    )
-    for _ in range(2):
-        for x, y in loader:
-            cross_entropy(private(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    for before, after in zip(private.parameters(), recorded.parameters(), strict=True):
-        assert torch.equal(before, after)
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -192,13 +167,13 @@ def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
     train(tmp_path / "run", canaries=few(), **{"epochs": 12, **how})
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert result.verdict is not Verdict.CONTRADICTED
-    assert result.strongest.caveats == ()
+    assert not [c.id for c in result.strongest.caveats if c.contradicts or c.voids]
     assert result.strongest.findings["p_value_of_the_claim"] > 0.05
 
 
 def test_virtual_batches_record_the_logical_ones(tmp_path):
-    train(tmp_path / "whole", canaries=few(), batch=60, epochs=4)
-    train(tmp_path / "split", canaries=few(), batch=60, epochs=4, physical=16)
+    train(tmp_path / "whole", canaries=few(), batch=60, epochs=4, keep="whole")
+    train(tmp_path / "split", canaries=few(), batch=60, epochs=4, physical=16, keep="whole")
     whole, split = (load_file(tmp_path / name / "batches.safetensors") for name in ("whole", "split"))
     assert torch.equal(whole["indices"], split["indices"])
     assert torch.equal(whole["starts"], split["starts"])
@@ -220,7 +195,7 @@ def test_a_broken_run_is_named(tmp_path, name):
     train(tmp_path / "run", canaries=few(), **BUGS[name])
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert name in {caveat.id for caveat in result.strongest.caveats}
-    assert result.verdict is not Verdict.PROTECTED
+    assert result.verdict is Verdict.CONTRADICTED
 
 
 def test_steps_behind_the_accountant_s_back_are_named(tmp_path):
@@ -258,7 +233,7 @@ def test_batches_larger_than_accounted_are_named(tmp_path):
 def halved(tmp_path_factory):
     """A run with half the noise that its accountant was told, and canaries enough to prove it."""
     folder = tmp_path_factory.mktemp("halved") / "run"
-    train(folder, canaries=crafted(120, (FEATURES,), CLASSES, seed=5), bug=half_noise)
+    train(folder, canaries=crafted(240, (FEATURES,), CLASSES, seed=5), bug=half_noise)
     return folder
 
 
@@ -268,7 +243,11 @@ def test_canaries_contradict_a_run_with_half_the_noise(halved):
     assert result.strongest.findings["p_value_of_the_claim"] < 0.05
     assert result.strongest.findings["noise_multiplier_at_most"] < 3.0  # which was claimed
     assert result.strongest.main.lower <= result.strongest.main.rate
-    assert result.strongest.findings["best_attack_at_least"] > result.bounds[0].success
+    claimed = (1 + delta_upper(read_run(halved).claimed, 0.0)) / 2
+    assert result.strongest.findings["best_attack_at_least"] > claimed
+    assert result.bounds == ()  # the noise that was measured is not the claimed one
+    seen = [caveat.seen for caveat in result.strongest.caveats if caveat.contradicts]
+    assert seen[0].endswith("claimed 3.00.")
 
 
 def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
@@ -288,6 +267,7 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
     document = json.loads((tmp_path / "out" / "audit.json").read_text())
     document["evidence"][0]["findings"]["p_value_of_the_claim"] = 0.5
+    document["evidence"][0]["caveats"] = []
     (tmp_path / "out" / "audit.json").write_text(json.dumps(document))
     with pytest.raises(RemanenceError, match="does not follow"):
         AuditResult.load(tmp_path / "out")
@@ -295,7 +275,9 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
 
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
     ran = accounted_schedule(halved)
-    squares = load_file(halved / "batches.safetensors")["noise_squares"]
+    squares = (
+        load_file(halved / "noise.safetensors")["sums"][:, 1].sum(1) * 3.0**2 / 605
+    )  # in units of what was told
     assert ran == (Segment(math.sqrt(float(squares.min())), 1.0, 9),)  # every step is as the least noisy one
     # 605 numbers a step: a mean square of 1.5² but for 4 · √(2 / 605) = 23 %.
     assert squares.tolist() == pytest.approx([2.25] * 9, rel=0.23)
@@ -376,31 +358,18 @@ def test_a_model_with_dropout_is_read_in_its_mean_and_left_in_whatever_mode(tmp_
 
 def test_projections_in_every_step_find_the_same_canaries(tmp_path):
     canaries = few(count=60)
-    train(tmp_path / "whole", canaries=canaries, noise=1.0)
+    train(tmp_path / "whole", canaries=canaries, noise=1.0, keep="whole")
     train(tmp_path / "projections", canaries=canaries, noise=1.0, keep="projections")
-    train(tmp_path / "half", canaries=canaries, noise=1.0, precision="float16")
     scores = [
         load_file(tmp_path / name / "canaries.safetensors")["scores"] for name in ("whole", "projections")
     ]
     assert torch.allclose(*scores, rtol=1e-6)
     assert not (tmp_path / "projections" / "steps-00000.safetensors").exists()
-    rough = load_file(tmp_path / "half" / "canaries.safetensors")["scores"]
-    assert ((rough > 0) == (scores[0] > 0)).double().mean() > 0.9
-
-
-def test_nothing_is_left_behind_when_training_fails(tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        train(
-            tmp_path / "run", canaries=None, bug=lambda optimizer: optimizer.attach_step_hook(lambda o: 1 / 0)
-        )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_use_is_refused_with_a_reason(tmp_path):
     with pytest.raises(InputError, match="No training step"):
         train(tmp_path / "a", canaries=None, epochs=0)
-    with pytest.raises(InputError, match="did not come from the loader"):
-        train(tmp_path / "b", canaries=None, loader_of=lambda data: DataLoader(data, batch_size=10))
     with pytest.raises(InputError, match="not in the training data"):
         train(
             tmp_path / "c",
@@ -419,29 +388,16 @@ def test_wrong_use_is_refused_with_a_reason(tmp_path):
         audit_run(tmp_path / "d", policy=POLICY)
 
 
-def test_optimizers_that_clip_in_another_way_are_refused(tmp_path):
-    model = nn.Linear(FEATURES, CLASSES)
-    engine = PrivacyEngine()
-    data = TensorDataset(torch.randn(20, FEATURES), torch.randint(CLASSES, (20,)))
-    private, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=5),
-        noise_multiplier=1.0,
-        max_grad_norm=[1.0, 1.0],
-        clipping="per_layer",
-    )
-    assert isinstance(optimizer, DPOptimizer)
-    with (
-        pytest.raises(InputError, match="cannot be recorded"),
-        record(engine, optimizer, private, loader, out=tmp_path / "x"),
-    ):
-        pass
-    with (
-        pytest.raises(InputError, match="single records"),
-        record(engine, DPOptimizer.__new__(DPOptimizer), model, loader, out=tmp_path / "x"),
-    ):
-        pass
+def test_what_is_not_made_private_is_refused(tmp_path):
+    model, engine = nn.Linear(FEATURES, CLASSES), PrivacyEngine()
+    loader = DataLoader(TensorDataset(torch.randn(20, FEATURES), torch.randint(CLASSES, (20,))), batch_size=5)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="cannot be recorded"):
+        record(engine, plain, model, loader, out=tmp_path / "x").__enter__()
+    private = DPOptimizer(plain, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=5)
+    with pytest.raises(InputError, match="single records"):
+        record(engine, private, model, loader, out=tmp_path / "x").__enter__()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
@@ -458,7 +414,7 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
         audit_run(tmp_path / "forged", policy=POLICY)
     manifest = tmp_path / "run" / "manifest.json"
     whole = json.loads(manifest.read_text())
-    for name in set(whole) - {"opacus", "torch", "remanence", "accountant", "kept"}:
+    for name in set(whole) - {"remanence", "secure", "kept"}:
         for worse in (None, [], {"mean": None}, -1):
             manifest.write_text(json.dumps({**whole, name: worse}))
             with pytest.raises(InputError, match=f"manifest.json at {name}"):
@@ -513,12 +469,13 @@ def test_no_habit_of_a_loop_confuses_the_batches(tmp_path, habit, workers):
     assert load_file(tmp_path / "run" / "batches.safetensors")["indices"].tolist() == places
 
 
-def test_another_loss_than_the_one_that_trains_is_refused_at_the_first_step(tmp_path):
-    with pytest.raises(InputError, match="loss"):
-        train(
-            tmp_path / "run", canaries=few(), loss=lambda logits, labels: cross_entropy(logits, labels) / 100
-        )
-    assert not (tmp_path / "run").exists()
+def test_another_loss_than_the_one_that_trains_is_named(tmp_path):
+    other = Reading(loss=lambda logits, labels: cross_entropy(logits, labels) / 100)
+    train(tmp_path / "run", canaries=few(), reading=other)
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert "canary-gradients-differ" in {caveat.id for caveat in result.strongest.caveats}
+    assert result.verdict is Verdict.UNPROVEN
+    assert "p_value_of_the_exact_test" not in result.strongest.findings
 
 
 def test_a_step_without_noise_among_many_is_named(tmp_path):
@@ -534,7 +491,8 @@ def test_a_step_without_noise_among_many_is_named(tmp_path):
         optimizer.add_noise = sometimes
 
     train(tmp_path / "run", canaries=few(), bug=forgetful)
-    assert caveats.NOISE_BELOW_CLAIM in read_run(tmp_path / "run").deviations()
+    found = {caveat.id: caveat.seen for caveat in read_run(tmp_path / "run").deviations()}
+    assert "The noise of 1 of 9 steps is below the claim." in found["noise-below-claim"]
 
 
 def test_clipping_that_changes_from_step_to_step_is_followed(tmp_path):
@@ -558,17 +516,16 @@ def test_noise_of_a_small_model_repeats_by_chance_and_is_not_named():
     noise = torch.randn(1000, 10, generator=torch.Generator().manual_seed(0))
     unit = noise / noise.norm(dim=1, keepdim=True)
     largest = float((unit @ unit.T - 2 * torch.eye(1000)).max())
-    assert 0.9 < largest < _chance_correlation(10, 1000) < 1
-    assert _chance_correlation(100_000, 1000) < 0.03
+    assert 0.9 < largest < chance_correlation(np.array(10), 1000 * 999 / 2) < 1
+    assert chance_correlation(np.array(100_000), 1000 * 999 / 2) < 0.03
 
 
 def test_a_recording_whose_place_was_taken_is_kept(tmp_path):
     out = tmp_path / "run"
-
     with pytest.raises(InputError, match="put in its place") as raised:
-        train(out, canaries=few(), loss=_leaving(out))
+        train(out, canaries=few(), reading=Reading(loss=_leaving(out)))
     kept = Path(str(raised.value).split("move ")[1].split(" to where")[0])
-    assert (kept / "manifest.json").exists() or any(kept.iterdir())
+    assert read_run(kept).steps == 9
 
 
 def _leaving(out):
@@ -578,18 +535,3 @@ def _leaving(out):
         return cross_entropy(logits, labels)
 
     return loss
-
-
-def test_the_rate_of_a_first_step_in_virtual_batches_is_that_of_the_logical_ones():
-    data = TensorDataset(torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,)))
-    model = nn.Linear(FEATURES, CLASSES)
-    engine = PrivacyEngine()
-    _, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=30),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=4, optimizer=optimizer) as split:
-        assert _rate(engine, split) == _rate(engine, loader) == 30 / KNOWN

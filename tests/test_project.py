@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "remanence"
 
 # Rooms that come earlier never import later ones. Every package says the same in its first lines.
 LAYERS = [
-    {"exceptions", "references", "checks"},
+    {"exceptions", "references", "checks", "plain_text"},
     {"scale"},
     {"data"},
     {"scoring"},

@@ -11,6 +11,7 @@ from conftest import heads_game, network_game, pictures
 from remanence import (
     Criterion,
     Disclosed,
+    HeadAudit,
     InputError,
     Queried,
     Reconstructor,
@@ -248,8 +249,7 @@ def test_an_audit_of_a_head_attacks_the_pictures_it_was_trained_on():
         own.labels,
         recipe,
         prior=Records(public.features, public.labels),
-        trials=20,
-        attacks=[QUICK],
+        settings=HeadAudit(trials=20, attacks=[QUICK]),
     )
     found = result.evidence[0]
     assert result.threat_model["adversary"] == "weak"
@@ -304,7 +304,9 @@ def test_controls_are_kept_from_the_adversary_copies_included():
         Records(public.features, public.labels), backbone, lambda x, g: x + 0.01, 3, torch.Generator()
     )
     prior = Records(copies.features, copies.labels)
-    game = head_game(backbone, own.features, own.labels, TransferHead(3, 1), prior=prior, copies=3)
+    game = head_game(
+        backbone, own.features, own.labels, TransferHead(3, 1), prior=prior, settings=HeadAudit(copies=3)
+    ).heads
     gaps = (game.prior.records.flat[:, None] - game.strangers.records.flat[None]).abs().amax(2)
     assert gaps.min() > 0.02 + 1e-6
     assert torch.equal(torch.unique(game.strangers.records.labels), torch.arange(3))
@@ -392,7 +394,12 @@ def test_copies_that_are_none_are_refused(copies):
     mixed = public[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
     with pytest.raises(InputError, match="not so many copies"):
         head_game(
-            mixed.embedding[:3], own.features, own.labels, TransferHead(3, 1), prior=mixed, copies=copies
+            mixed.embedding[:3],
+            own.features,
+            own.labels,
+            TransferHead(3, 1),
+            prior=mixed,
+            settings=HeadAudit(copies=copies),
         )
 
 

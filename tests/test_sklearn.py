@@ -11,6 +11,7 @@ from sklearn.svm import LinearSVC
 
 from conftest import synthetic
 from remanence import ClosedForm, InputError, ScalerMean, play
+from remanence.exceptions import MisfitError
 from remanence.integrations.sklearn import leave_one_out
 from remanence.results.caveats import INACTIVE_FEATURES, NO_TRACE, OPTIMISER_NOT_CONVERGED
 
@@ -181,10 +182,10 @@ def test_labels_may_be_strings():
     assert play(game, ClosedForm()).label_rate.rate == 1
 
 
-def test_other_data_than_the_training_data_raise_the_caveat():
+def test_a_model_of_other_data_is_refused_in_records_worth():
     features, labels = amounts()
-    game = leave_one_out(linear.Ridge().fit(features, labels), features * 1.1, labels)
-    assert OPTIMISER_NOT_CONVERGED in play(game, ClosedForm()).caveats
+    with pytest.raises(MisfitError, match=r"worth .* of 60 records"):
+        leave_one_out(linear.Ridge().fit(features, labels), features * 1.1, labels)
 
 
 def fitted(model, features=None, labels=None):
@@ -195,14 +196,13 @@ def fitted(model, features=None, labels=None):
 X, Y = table()
 WITH_NAN = np.where(np.arange(60)[:, None] == 7, np.nan, X)
 REFUSED = [
-    (lambda: leave_one_out(fitted(LinearSVC()), X, Y), "LinearSVC"),
-    (lambda: leave_one_out(fitted(make_pipeline(PCA(), logistic())), X, Y), "PCA"),
-    (lambda: leave_one_out(fitted(make_pipeline(MinMaxScaler(clip=True), logistic())), X, Y), "clip"),
+    (lambda: leave_one_out(fitted(LinearSVC(loss="hinge")), X, Y), "margin"),
+    (lambda: leave_one_out(fitted(make_pipeline(PCA(), logistic())), X[:, :3], Y), "4 columns"),
     (lambda: leave_one_out(fitted(logistic()), X[:, :3], Y), "4 columns"),
     (lambda: leave_one_out(fitted(logistic()), WITH_NAN, Y), "the first is number 7"),
     (lambda: leave_one_out(fitted(logistic()), X.astype(str) + "x", Y), "not all numbers"),
     (lambda: leave_one_out(fitted(logistic()), X, Y + 5), "labels among 0, 1"),
-    (lambda: leave_one_out(fitted(logistic()), X, Y[:, None]), "one label per record"),
+    (lambda: leave_one_out(fitted(logistic()), X, np.stack([Y, Y], 1)), "one label per record"),
     (lambda: leave_one_out(fitted(linear.Ridge(positive=True)), X, Y), "positive"),
     (lambda: leave_one_out(linear.LinearRegression().fit(X[:3], Y[:3]), X[:3], Y[:3]), "no penalty"),
     (lambda: leave_one_out(fitted(logistic(solver="liblinear", l1_ratio=1)), X, Y), "saga"),
@@ -217,6 +217,9 @@ REFUSED = [
     (lambda: leave_one_out(fitted(logistic()), X, Y, np.arange(60.0)), "above 0"),
     (lambda: leave_one_out(linear.Ridge().fit(X, np.stack([Y, Y], 1)), X, Y), "one output"),
     (lambda: leave_one_out(fitted(logistic()), csr_matrix(X), Y), "dense"),
+    (lambda: leave_one_out(logistic(), X, Y), "has not been fitted"),
+    (lambda: leave_one_out(None, X, Y), "no model"),
+    (lambda: leave_one_out(linear.Ridge, X, Y), "the class Ridge"),
 ]
 
 

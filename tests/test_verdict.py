@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from remanence import (
+    HeadAudit,
     InputError,
     Policy,
     Reconstructor,
@@ -131,10 +132,12 @@ def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
         labels[:8],
         recipe,
         prior=public,
-        error=squared_and_absolute_error,  # whose guesses are records only: none of them gives the limit away
-        limit=0.1,
-        attacks=[Reconstructor(steps=10, batch=32)],
-        trials=40,
+        settings=HeadAudit(
+            error=squared_and_absolute_error,  # whose guesses are records only: none of them gives the limit away
+            limit=0.1,
+            attacks=[Reconstructor(steps=10, batch=32)],
+            trials=40,
+        ),
     )
     assert result.strongest.main.lower > result.policy.max_success  # grey pictures are close to all noise
     assert result.verdict is Verdict.UNPROVEN

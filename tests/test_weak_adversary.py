@@ -9,6 +9,7 @@ import torch
 
 from conftest import heads_game, pictures
 from remanence import (
+    HeadAudit,
     InputError,
     Oblivious,
     Reconstructor,
@@ -154,7 +155,7 @@ def test_a_head_may_be_audited_by_another_error():
         own.labels,
         TransferHead(3, 1),
         prior=public,
-        error=squared_and_absolute_error,
+        settings=HeadAudit(error=squared_and_absolute_error),
     )
     plain = head_game(own.embedding, own.features, own.labels, TransferHead(3, 1), prior=public)
     assert game.criterion.error is squared_and_absolute_error
@@ -257,12 +258,10 @@ def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_
         ({"backbone_or_features": pictures(3).embedding * torch.nan}, "targets cannot be used"),
         ({"recipe": {"classes": 3}}, "recipe cannot be used"),
         ({"prior": (pictures(60).features, pictures(60).labels)}, "prior cannot be used"),
-        ({"error": "mse"}, "error cannot be used"),
         ({"labels": torch.tensor([0.0, 0.5, 2.0])}, "labels cannot be used"),
         ({"labels": 3}, "labels cannot be used"),
         ({"prior": pictures(9, seed=8)}, "too few public pictures"),
         ({"prior": pictures(60, classes=2)}, "different classes"),
-        ({"per_class": 0}, "per_class cannot be used"),
     ],
 )
 def test_what_no_head_can_be_audited_with_is_refused_in_a_sentence(wrong, said):
@@ -276,6 +275,16 @@ def test_what_no_head_can_be_audited_with_is_refused_in_a_sentence(wrong, said):
     }
     with pytest.raises(InputError, match=said):
         head_game(**{**arguments, **wrong})
+
+
+def test_settings_that_no_audit_can_have_are_refused():
+    for wrong, said in (
+        ({"error": "mse"}, "error"),
+        ({"per_class": 0}, "per_class"),
+        ({"attacks": 3}, "attacks"),
+    ):
+        with pytest.raises(InputError, match=f"{said} cannot be used"):
+            HeadAudit(**wrong)
 
 
 def test_a_backbone_that_answers_with_more_than_features_is_refused():

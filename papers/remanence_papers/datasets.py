@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
-
 import numpy as np
 import torch
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
+from remanence.scale.reading import GIB, UnusableFileError, read_arrays
 from remanence_papers.reproduction import Settings
 
 DIGITS = "scikit-learn's digits (8x8 pixels), a stand-in for MNIST"
@@ -33,9 +32,11 @@ def load_arrays(settings: Settings, file: str, *names: str) -> dict[str, np.ndar
     assert settings.data is not None, "Settings refuses the paper's scale without data"
     path = settings.data / file if settings.data.is_dir() else settings.data
     try:
-        with np.load(path) as stored:
-            return {name: stored[name] for name in names}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        found = read_arrays(path, names, 8 * GIB)
+        if missing := [name for name in names if name not in found]:
+            raise UnusableFileError(f"it lacks {', '.join(missing)}")
+        return found
+    except UnusableFileError as error:
         raise InputError(
             "The data cannot be read.",
             needs=f"{file} with the arrays {', '.join(names)}",

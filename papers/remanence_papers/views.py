@@ -15,7 +15,9 @@ from rich.console import Group
 from rich.table import Table
 
 from remanence.exceptions import InputError
+from remanence.plain_text import plainly
 from remanence.scale.files import write_files
+from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence_papers.reproduction import Reproduction, as_text
 
 if TYPE_CHECKING:
@@ -70,13 +72,51 @@ def save(document: Document, folder: Path) -> list[Path]:
 def load(path: Path) -> dict[str, Any]:
     """Read a stored reproduction back, to draw what another machine computed."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"name", "title", "reference", "rows", "panels", "environment"} - document.keys()
-    except (OSError, ValueError, AttributeError) as error:
-        raise _unreadable(path, str(error).splitlines()[0]) from None
-    if missing or not path.stem == document["name"]:
-        raise _unreadable(path, f"it lacks {', '.join(sorted(missing)) or 'the name of its file'}")
+        document = parse_json(read_bytes(path), _SCHEMA)
+    except UnusableFileError as error:
+        raise _unreadable(path, str(error)) from None
+    if path.stem != document["name"]:
+        raise _unreadable(path, "it lacks the name of its file")
+    document = plainly(document)
+    try:  # rows and panels may hold anything: what can be shown once can be shown
+        markdown(document, picture=None)
+        terminal(document)
+        if document["panels"] and can_draw():
+            svg(document)
+    except Exception as error:  # noqa: BLE001
+        raise _unreadable(path, f"it cannot be drawn ({type(error).__name__})") from None
     return document
+
+
+_TABLE = {"type": "array", "items": {"type": "object"}}
+_SCHEMA = {
+    "type": "object",
+    "required": [
+        "name",
+        "title",
+        "reference",
+        "dataset",
+        "scale",
+        "seed",
+        "rows",
+        "panels",
+        "notes",
+        "environment",
+    ],
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z0-9-]+$"},
+        "title": {"type": "string"},
+        "reference": {"type": "string"},
+        "dataset": {"type": "string"},
+        "scale": {"enum": ["small", "paper"]},
+        "seed": {"type": "integer"},
+        "rows": {**_TABLE, "maxItems": 10_000},
+        "panels": {**_TABLE, "maxItems": 30},
+        "environment": {"type": "object"},
+        "settings": {"type": "object"},
+        "notes": {"type": "array", "items": {"type": "string"}},
+    },
+}
 
 
 def _unreadable(path: Path, reason: str) -> InputError:

@@ -17,7 +17,6 @@ from .attacks.gradients.gradient_matching import DLG as DLG
 from .attacks.gradients.gradient_matching import IDLG as IDLG
 from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
 from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
-from .attacks.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .attacks.gradients.low_rank import LowRank as LowRank
 from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
@@ -49,11 +48,13 @@ from .game import Game as Game
 from .game import play as play
 from .games.attributes import Attribute as Attribute
 from .games.attributes import infer_attributes as infer_attributes
+from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
-from .games.heads.audit_head import head_game as head_game
+from .games.heads.audit_head import exposed_pictures as exposed_pictures
+from .games.heads.head_game import HeadAudit as HeadAudit
+from .games.heads.head_game import HeadGame as HeadGame
+from .games.heads.head_game import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe
-from .games.heads.released_head import PictureExposure as PictureExposure
-from .games.heads.released_head import exposed_pictures as exposed_pictures
 from .games.leave_one_out import LeaveOneOut as LeaveOneOut
 from .games.membership import Membership as Membership
 from .games.recorded_runs.audit_run import audit_run as audit_run
@@ -85,6 +86,7 @@ from .mechanisms.noisy_sum import NoisySum as NoisySum
 from .mechanisms.queried import Queried as Queried
 from .mechanisms.shared_gradient import SharedGradient as SharedGradient
 from .results.evidence import Evidence as Evidence
+from .results.this_head import PictureExposure as PictureExposure
 from .results.verdict import Policy as Policy
 from .results.verdict import Verdict as Verdict
 from .scale.fingerprints import depends_on as depends_on

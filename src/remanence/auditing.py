@@ -27,6 +27,7 @@ from remanence.references import Reference
 from remanence.results import storage
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
+from remanence.results.recount import contradicted_bound, contradictions
 from remanence.results.verdict import Policy, Verdict, decide
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
@@ -82,6 +83,7 @@ class AuditResult:
                     "assumptions": list(bound.assumptions),
                     "reference": bound.reference.short,
                     **({"on_average": True} if bound.on_average else {}),
+                    **({"whose": bound.whose} if bound.whose != "one record" else {}),
                 }
                 for bound in self.bounds
             ],
@@ -91,10 +93,11 @@ class AuditResult:
     @classmethod
     def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
         """Read a document that has been validated."""
-        evidence = []
+        evidence, wrong = [], [told for b in document["bounds"] if (told := contradicted_bound(b))]
         for entry in document["evidence"]:
             prefix = f"{entry['attack']}."
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            wrong += contradictions(entry, own)
             evidence.append(Evidence.from_json(entry, own))
         bounds = [
             Bound(
@@ -103,10 +106,13 @@ class AuditResult:
                 tuple(b["assumptions"]),
                 Reference(b["reference"], b["reference"]),
                 on_average=b.get("on_average", False),
+                whose=b.get("whose", "one record"),
             )
             for b in document["bounds"]
         ]
         policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
+        if wrong:
+            raise ValueError("; ".join(wrong[:3]))
         if verdict is not decide(evidence, bounds, policy):
             raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
         return cls(
@@ -172,6 +178,11 @@ class AuditResult:
             f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
             f"your limit is {limit * 1000:.0f}.",
         ]
+        if found := best.pictures:
+            lines.append(
+                f"  This head: of {sum(picture.came_back for picture in found)} of its {len(found)} classes a picture "
+                "came back; the rate above is that of heads made like it."
+            )
         for on_average, words in (
             (False, "no attack exceeds"),
             (True, "on average over records, no attack exceeds"),

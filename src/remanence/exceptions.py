@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from remanence.plain_text import plain
+
 
 class RemanenceError(Exception):
     """A problem in what the user handed in; the command line shows it without a traceback."""
@@ -16,7 +18,8 @@ class RemanenceError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.summary}\n  needs: {self.needs}\n  got:   {self.got}\n  try:   {self.hint}"
+        needs, got, hint = plain(self.needs), plain(self.got), plain(self.hint)
+        return f"{plain(self.summary)}\n  needs: {needs}\n  got:   {got}\n  try:   {hint}"
 
     def __reduce__(self) -> tuple:
         # The default would pass the summary alone, and fail on the way out of a worker process.

@@ -28,6 +28,7 @@ from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 from remanence.scoring.errors import Criterion
+from remanence.scoring.rates import SuccessRate
 
 
 @final
@@ -97,6 +98,14 @@ class AnyGame(ABC):
         """What to mind about the game itself, whatever the attack."""
         return ()
 
+    def findings(self) -> dict[str, float]:
+        """Further numbers that the game itself proves, whatever the attack."""
+        return {}
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """A success rate with what the game knows about its certainty, where trials are not independent."""
+        return rate
+
     def records(self, trials: int, draws: Draws) -> Tensor | None:
         """Which record of the training set each trial is about; None where targets are drawn anew."""
         return None
@@ -132,7 +141,7 @@ class Prepared:
     def of(cls, attack: Attack, knowledge: Knowledge, draws: Draws, run: Run) -> Prepared:
         """Prepare an attack."""
         generator = draws.stream("attack")
-        return cls(attack.prepare_on(run, knowledge, generator), generator, generator.get_state())
+        return cls(attack.prepare_on(run, knowledge.apart(), generator), generator, generator.get_state())
 
     def for_unit(self, draws: Draws, unit: Unit) -> Callable[[Release], Reconstruction]:
         """The attack with draws that depend on the unit alone, not on what was played before."""

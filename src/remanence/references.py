@@ -74,6 +74,15 @@ MACIAZEK_2025 = Reference(
     "T. Maciazek, R. Allison. Vulnerability of Transfer-Learned Neural Networks to Data Reconstruction Attacks "
     "in Small-Data Regime. 2025.",
 )
+CHOQUETTE_CHOO_2023 = Reference(
+    "Choquette-Choo et al. 2023",
+    "C. A. Choquette-Choo, A. Ganesh, R. McKenna, H. B. McMahan, K. Rush, A. Thakurta, Z. Xu. (Amplified) Banded "
+    "Matrix Factorization: A unified approach to private training. NeurIPS, 2023.",
+)
+BOK_2024 = Reference(
+    "Bok et al. 2024",
+    "J. Bok, W. J. Su, J. M. Altschuler. Shifted Interpolation for Differential Privacy. ICML, 2024.",
+)
 CARLINI_2019 = Reference(
     "Carlini et al. 2019",
     "N. Carlini, C. Liu, Ú. Erlingsson, J. Kos, D. Song. The Secret Sharer: Evaluating and Testing Unintended "

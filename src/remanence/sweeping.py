@@ -19,6 +19,7 @@ from remanence.bounds.calibration import noise_for_epsilon
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.games.heads.ceiling import head_ceiling
+from remanence.games.heads.head_game import HeadGame
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.games.membership import Membership
 from remanence.mechanisms.heads.transfer_head import TransferHead
@@ -97,6 +98,10 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
         inner, note = with_settings(game.game, settings)
         assert isinstance(inner, Game)
         return Membership(inner), note
+    if isinstance(game, HeadGame) and game.released is None:
+        inner, note = with_settings(game.heads, settings)
+        assert isinstance(inner, Game)
+        return HeadGame(inner), note
     if (isinstance(game, LeaveOneOut) and game.release is not None) or not isinstance(
         game, Game | LeaveOneOut
     ):
@@ -149,6 +154,8 @@ def sweep(
 
 def _accuracy(game: AnyGame, seed: int) -> tuple[float, float] | None:
     """The mean accuracy of models on records that they were not trained on: those that the adversary holds."""
+    if isinstance(game, HeadGame):
+        return _accuracy(game.heads, seed)
     if not isinstance(game, Game) or not isinstance(game.mechanism, TransferHead | SGD):
         return None
     prior, targets = game.prior, game.targets

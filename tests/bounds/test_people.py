@@ -8,10 +8,26 @@ import math
 import numpy as np
 import pytest
 from bounds_by_hand import few_steps
+from scipy.stats import norm
 
-from remanence.bounds import Segment, delta_upper, epsilon_upper
+from remanence import InputError, calibrate
+from remanence.bounds import (
+    Person,
+    Segment,
+    attribute_log_baseline,
+    correlated_noise,
+    crowd,
+    delta_upper,
+    dpsgd,
+    epsilon_upper,
+    final_weights,
+    participation_matrix,
+    true_positives,
+)
 from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.person import allocation_success
+from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 
 GRID_ERROR = {1: 1e-6, 2: 1e-5, 3: 3e-3}  # of the integrals by hand
 
@@ -106,3 +122,251 @@ def test_the_epsilon_of_a_person_is_above_that_of_a_record():
     one, five = (epsilon_upper(Segment(2.0, 0.02, 300, records), 1e-5) for records in (1, 5))
     assert one < five < 5 * one + 5
     assert delta_upper(Segment(2.0, 0.02, 300, 5), five) <= 1e-5 * (1 + 1e-3)
+
+
+def gaussian_ceiling(baseline, shift):
+    return float(norm.cdf(norm.ppf(baseline) + shift))
+
+
+@pytest.mark.parametrize("records", [1, 3])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_shuffle_is_a_gaussian_mechanism_per_pass(records, replaced):
+    person = Person(records, "shuffled", replaced)
+    found = dpsgd(
+        0.05, noise_multiplier=20.0, sample_rate=0.1, steps=47, person=person
+    )  # not quite five passes
+    assert found.success == pytest.approx(
+        gaussian_ceiling(0.05, records * (1 + replaced) * math.sqrt(5) / 20)
+    )
+    assert found.lower == pytest.approx(found.success, rel=1e-9)
+
+
+def test_whole_people_sampled_and_clipped_are_one_record_whatever_they_bring():
+    settings = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
+    plain = dpsgd(0.01, **settings)
+    people = dpsgd(0.01, **settings, person=Person(50, "people"))
+    assert people.success == plain.success
+    assert people.whose == "a person, however many their records"
+    assert plain.whose == "one record"
+    assert plain.assumptions == DPSGD_ASSUMPTIONS
+
+
+def test_the_readme_setting_by_number_of_records():
+    settings = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
+    found = [dpsgd(0.01, **settings, person=Person(k)).success for k in (1, 5, 20)]
+    assert found == pytest.approx([0.02535, 0.2930, 0.99998], rel=1e-3)
+
+
+def test_replacing_doubles_the_shift_of_full_batches_and_never_less_than_removing():
+    settings = {"noise_multiplier": 10.0, "steps": 25}
+    replaced = dpsgd(0.05, **settings, person=Person(replaced=True))
+    assert replaced.success == pytest.approx(gaussian_ceiling(0.05, 2 * 0.5))
+    sampled = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 30}
+    assert dpsgd(0.05, **sampled, person=Person(replaced=True)).success > dpsgd(0.05, **sampled).success
+    assert dpsgd(0.05, **sampled, person=Person(replaced=True)).success == pytest.approx(
+        true_positives(0.05, **sampled).success
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_replacement_ceiling_is_below_the_worst_pair_of_one_step(seed):
+    generator = np.random.default_rng(seed)
+    noise, rate, _ = random_person(generator)
+    x = np.linspace(-1 - 9 * noise, 1 + 9 * noise, 100_001)
+    density = np.exp(-0.5 * (x / noise) ** 2)
+    with_one, with_other = (
+        (1 - rate) * density + rate * np.exp(-0.5 * ((x - c) / noise) ** 2) for c in (1, -1)
+    )
+    order = np.argsort(-with_one / with_other)
+    size, power = (np.cumsum((law / law.sum())[order]) for law in (with_other, with_one))
+    for baseline in (0.5, 0.1, 1e-3):
+        ceiling = dpsgd(
+            baseline, noise_multiplier=noise, sample_rate=rate, person=Person(replaced=True)
+        ).success
+        assert np.interp(baseline, size, power) <= ceiling * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_ceiling_of_fixed_batches_is_below_the_worst_record_in_one_step(seed):
+    generator = np.random.default_rng(seed)
+    noise, rate, _ = random_person(generator)
+    x = np.linspace(-2 - 9 * noise, 2 + 9 * noise, 100_001)
+    others, target = np.exp(-0.5 * ((x + 1) / noise) ** 2), np.exp(-0.5 * ((x - 1) / noise) ** 2)
+    absent = np.exp(-0.5 * (x / noise) ** 2)
+    with_target = (1 - rate) * others + rate * target
+    # Either reference is a training that does not depend on the target: without it, or with its gradient left out.
+    for reference in (others, (1 - rate) * others + rate * absent):
+        order = np.argsort(-with_target / reference)
+        size, power = (np.cumsum((law / law.sum())[order]) for law in (reference, with_target))
+        for baseline in (0.5, 0.1, 1e-3):
+            (told, half) = (
+                math.exp(dpsgd_bracket(run, math.log(baseline)).log_upper)
+                for run in (Segment(noise), Segment(noise / 2, rate))
+            )
+            proven = half if reference is others else told
+            assert np.interp(baseline, size, power) <= proven * (1 + 1e-6)
+            found = dpsgd(baseline, noise_multiplier=noise, sample_rate=rate, person=Person(batches="fixed"))
+            assert found.lower <= found.success == pytest.approx(min(told, half))
+
+
+@pytest.mark.parametrize(("bins", "noise"), [(2, 1.0), (3, 0.7), (2, 2.0)])
+def test_no_ceiling_of_balls_in_bins_is_below_an_integral_by_hand(bins, noise):
+    points = {2: 1_201, 3: 161}[bins]
+    x = np.linspace(-8 * noise, 1 + 8 * noise, points)
+    absent = np.exp(-0.5 * (x / noise) ** 2)
+    axes = np.meshgrid(*[x] * bins)
+    density = np.prod([np.exp(-0.5 * (axis / noise) ** 2) for axis in axes], axis=0) / absent.sum() ** bins
+    ratio = np.mean([np.exp((axis - 0.5) / noise**2) for axis in axes], axis=0)
+    order = np.argsort(-ratio.ravel())
+    size, power = np.cumsum(density.ravel()[order]), np.cumsum((density * ratio).ravel()[order])
+    person = Person(batches="balls-in-bins")
+    for baseline in (0.5, 0.1, 0.01):
+        found = dpsgd(baseline, noise_multiplier=noise, sample_rate=1 / bins, steps=bins, person=person)
+        assert np.interp(baseline, size, power) <= found.success
+    moment = float((density * ratio**3).sum())
+    assert (
+        allocation_success(noise, bins, 1, math.log(1e-9))
+        <= (2 * math.log(1e-9) + math.log(moment)) / 3 + 1e-6
+    )
+
+
+def test_random_allocation_has_the_moments_of_monte_carlo():
+    generator, noise, bins = np.random.default_rng(0), 2.0, 10
+    ratios = np.exp((noise * generator.standard_normal((400_000, bins)) - 0.5) / noise**2).mean(axis=1)
+    squares = ratios**2
+    log_baseline = math.log(0.3)
+    best = (log_baseline + math.log(squares.mean() + 5 * squares.std() / math.sqrt(len(squares)))) / 2
+    assert allocation_success(noise, bins, 1, log_baseline) <= best
+
+
+def test_a_distribution_of_passes_that_the_rate_does_not_allow_is_refused():
+    with pytest.raises(InputError, match="a whole number"):
+        dpsgd(0.1, noise_multiplier=1.0, sample_rate=0.3, steps=10, person=Person(batches="balls-in-bins"))
+    for bad in ({"records": 0}, {"records": 1.5}, {"records": 10**6}, {"batches": "sorted"}):
+        with pytest.raises(InputError):
+            Person(**bad)
+
+
+def test_correlated_noise_with_the_identity_is_plain_training():
+    plain = dpsgd(0.05, noise_multiplier=3.0, sample_rate=0.1, steps=20)
+    found = correlated_noise(0.05, factor=np.eye(20), noise_multiplier=3.0, separation=1, sample_rate=0.1)
+    assert found.success == pytest.approx(plain.success, rel=1e-6)
+
+
+def test_banded_noise_counts_each_participation_once():
+    factor = participation_matrix(40, [1.0, 0.5, 0.25])
+    found = correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=4, sample_rate=0.2)
+    assert found.success == pytest.approx(
+        dpsgd(0.05, noise_multiplier=1.5, sample_rate=0.2, steps=10).success, rel=1e-6
+    )
+    known = correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=4)
+    assert known.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(10) / 1.5), rel=1e-6)
+    with pytest.raises(InputError, match="bands"):
+        correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=2, sample_rate=0.2)
+
+
+def test_the_shift_of_correlated_noise_is_the_longest_that_gradients_can_make():
+    generator = np.random.default_rng(1)
+    factor = np.tril(generator.standard_normal((12, 12)))
+    shift = norm.ppf(correlated_noise(0.5, factor=factor, noise_multiplier=30.0, separation=3).success) * 30
+    longest = 0.0
+    for start in range(3):
+        for _ in range(300):
+            signs = np.zeros(12)
+            signs[start::3] = generator.choice([-1.0, 1.0], len(signs[start::3]))
+            longest = max(longest, float(np.linalg.norm(factor @ signs)))
+    assert longest <= shift * (1 + 1e-9)
+    assert longest >= 0.7 * shift
+
+
+def test_final_weights_of_a_quadratic_are_exactly_as_well_hidden_as_proven():
+    rate, curvature, noise, steps = 0.3, 0.4, 5.0, 25
+    factor = 1 - rate * curvature
+    shift = sum(factor**t for t in range(steps)) / (
+        noise * math.sqrt(sum(factor ** (2 * t) for t in range(steps)))
+    )
+    found = final_weights(
+        0.1,
+        noise_multiplier=noise,
+        steps=steps,
+        learning_rate=rate,
+        strong_convexity=curvature,
+        smoothness=curvature,
+    )
+    assert found.success == pytest.approx(gaussian_ceiling(0.1, shift), rel=1e-9)
+    seen = dpsgd(0.1, noise_multiplier=noise, steps=steps).success
+    assert found.success < seen
+    long = [
+        final_weights(
+            0.1, noise_multiplier=noise, steps=n, learning_rate=0.3, strong_convexity=0.4, smoothness=2.0
+        ).success
+        for n in (1, 10, 100, 10**6)
+    ]
+    assert long == sorted(long)
+    assert long[0] == pytest.approx(gaussian_ceiling(0.1, 1 / noise))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"learning_rate": 3.0},
+        {"strong_convexity": 0.0},
+        {"smoothness": 0.1},
+        {"steps": 0},
+        {"learning_rate": 0},
+    ],
+)
+def test_final_weights_are_refused_where_steps_do_not_contract(bad):
+    good = {
+        "noise_multiplier": 2.0,
+        "steps": 9,
+        "learning_rate": 0.5,
+        "strong_convexity": 0.2,
+        "smoothness": 1.0,
+    }
+    with pytest.raises(InputError):
+        final_weights(0.1, **{**good, **bad})
+
+
+def test_no_attack_on_a_crowd_exceeds_what_is_proven_of_it():
+    # Every person's gradient is a direction of its own per candidate: the likelihood attack, on many trainings.
+    people, candidates, noise = 40, 4, 2.0
+    found = crowd(people, candidates=candidates, schedule=Segment(noise))
+    generator = np.random.default_rng(4)
+    targets = generator.integers(candidates, size=(2000, people))
+    seen = np.eye(candidates)[targets] + noise * generator.standard_normal((2000, people, candidates))
+    right = (seen.argmax(-1) == targets).sum(-1)
+    assert right.mean() <= found.expected
+    assert (right > found.most).mean() <= 0.05
+    assert found.expected <= found.most < people
+
+
+def test_an_attack_on_five_equal_records_comes_close_to_the_ceiling():
+    # k identical records: the summed loss itself, at its level, on simulated trainings.
+    noise, rate, steps, records, baseline = 4.0, 0.2, 40, 5, 0.1
+    bound = dpsgd(baseline, noise_multiplier=noise, sample_rate=rate, steps=steps, person=Person(records))
+    run, generator, trials = Segment(noise, rate, steps, records), np.random.default_rng(7), 20_000
+    absent = run.loss(noise * generator.standard_normal((trials, steps))).sum(1)
+    shifts = generator.binomial(records, rate, (trials, steps))
+    present = run.loss(shifts + noise * generator.standard_normal((trials, steps))).sum(1)
+    power = float((present > np.quantile(absent, 1 - baseline)).mean())
+    deviation = math.sqrt(0.25 / trials) * (
+        1 + 3
+    )  # of the power and of the threshold, whose slope is at most about 3
+    assert bound.success - 4 * deviation <= power <= bound.success + 4 * deviation
+
+
+def test_the_commonest_value_is_the_best_guess_of_an_attribute():
+    assert math.exp(attribute_log_baseline([0.2, 0.5, 0.3])) == pytest.approx(0.5)
+    with pytest.raises(InputError):
+        attribute_log_baseline([0.9, 0.3])
+
+
+def test_noise_for_a_person_is_certified_for_them():
+    found = calibrate(0.05, 0.01, sample_rate=0.01, steps=1000, person=Person(5))
+    assert found.bound.whose == "a person with at most 5 records"
+    assert found.bound.success <= 0.05
+    less = dpsgd(
+        0.01, noise_multiplier=0.995 * found.noise_multiplier, sample_rate=0.01, steps=1000, person=Person(5)
+    )
+    assert less.success > 0.05

@@ -10,7 +10,8 @@ from test_exact import batch
 from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
-from remanence import InputError
+from remanence import InputError, gradient_exposure
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.integrations.flower import exposed_samples, record_updates, withhold_exposed
 
 
@@ -49,8 +50,9 @@ def one_step(network, count, rate=0.1, seed=0):
 def test_an_update_of_one_step_is_read_like_its_gradient(dtype):
     network = relu_network(40, 150, 7, dtype=dtype, seed=0)
     before, after = one_step(network, 6)
-    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, after, learning_rate=0.1) >= 1
-    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, before, learning_rate=0.1) == 0
+    declared = LocalTraining(learning_rate=0.1)
+    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, after, training=declared) == 6
+    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, before, training=declared) == 0
 
 
 def test_updates_are_written_for_an_audit(tmp_path):
@@ -75,6 +77,23 @@ def test_an_update_that_exposes_nobody_passes():
 
 
 def test_a_learning_rate_of_zero_is_refused():
-    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
-    with pytest.raises(InputError, match="learning rate"):
-        exposed_samples(relu_network(40, 150, 7), before, after, learning_rate=0.0)
+    with pytest.raises(InputError, match="learning_rate"):
+        LocalTraining(learning_rate=0.0)
+
+
+def test_an_update_without_exclusive_neurons_is_held_back_too():
+    # Centred inputs: every neuron is shared, and the whole batch comes back by the sparsity of the gradient's columns.
+    network = relu_network(60, 256, 10, seed=1)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = (
+        torch.randn(16, 60, generator=generator).double(),
+        torch.randint(10, (16,), generator=generator),
+    )
+    assert not gradient_exposure(network, inputs, labels).exposed.any()
+    cross_entropy(network(inputs), labels).backward()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter -= 0.1 * parameter.grad
+    declared = LocalTraining(learning_rate=0.1)
+    assert exposed_samples(relu_network(60, 256, 10), before, network.state_dict(), training=declared) == 16

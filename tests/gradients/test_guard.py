@@ -63,3 +63,28 @@ def test_the_hook_is_gone_afterwards_and_an_unused_guard_says_so():
         pass
     assert not network[0]._forward_hooks
     assert guard.report() == "no batch seen"
+
+
+def test_a_thorough_guard_holds_back_what_comes_back_without_exclusive_neurons():
+    network = relu_network(60, 256, 10, seed=1)
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = (
+        torch.randn(16, 60, generator=generator).double(),
+        torch.randint(10, (16,), generator=generator),
+    )
+    for thorough in (False, True):
+        with ExclusivityGuard(network, thorough=thorough) as guard:
+            network.zero_grad()
+            cross_entropy(network(inputs), labels).backward()
+            assert not guard.exposed.any()
+            assert guard.withhold() == thorough
+    assert guard.samples_exposed == 16
+    assert "proven by an exact attack" in guard.report()
+
+
+def test_a_thorough_guard_needs_a_gradient():
+    network = relu_network(40, 150, 7, seed=0)
+    with ExclusivityGuard(network, thorough=True) as guard:
+        network(batch(8, 40, 7, 0)[0])
+        with pytest.raises(InputError, match="backward"):
+            guard.allows()

@@ -21,6 +21,7 @@ from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths
 from remanence.report.writing import GALLERY, write_report
+from remanence.results.this_head import ThisHead
 
 
 class Page(HTMLParser):
@@ -229,17 +230,17 @@ def test_the_unluckiest_records_and_classes_come_first():
 def with_released(found: AuditResult, public: int, classes: int = 3) -> AuditResult:
     """The same result with a released head: class 0 came back, class 1 is like everybody, the others are far away."""
     threshold = found.threat_model["criterion"]["threshold"]
-    arrays = {
-        "class": torch.arange(classes),
-        "picture": torch.arange(classes) + 40,
-        "error": threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
-        "as_close": torch.tensor([0, 7, *[3] * (classes - 2)]),
-        "public": torch.full((classes,), public),
-        "own": torch.ones(classes, dtype=torch.int64),
-    }
-    released = {f"released_{name}": values for name, values in arrays.items()}
-    best = found.strongest
-    return replace(found, evidence=(replace(best, arrays={**best.arrays, **released}),))
+    head = ThisHead(
+        label=torch.arange(classes),
+        picture=torch.arange(classes) + 40,
+        error=threshold * torch.tensor([0.1, 0.5, *range(7, classes + 5)]),
+        as_close=torch.tensor([0, 7, *[3] * (classes - 2)]),
+        public=torch.full((classes,), public),
+        own=torch.ones(classes, dtype=torch.int64),
+        threshold=torch.tensor(threshold),
+        fit=torch.tensor(0.4),
+    )
+    return replace(found, evidence=(replace(found.strongest, this_head=head),))
 
 
 def cells(page: str, heading: str) -> list[list[str]]:

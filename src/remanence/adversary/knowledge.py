@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from remanence.adversary.priors import Prior
 from remanence.data.records import Records
@@ -22,6 +22,17 @@ class Knowledge:
     def adversary(self) -> str:
         """The adversary's name in the literature."""
         return "weak" if self.known_data is None else "informed"
+
+    def apart(self) -> Knowledge:
+        """The same, in memory that holds nothing else: targets are often slices of the same tensor."""
+        known = None if self.known_data is None else self.known_data.apart()
+        prior = self.prior
+        if is_dataclass(prior):
+            parts = {field.name: getattr(prior, field.name) for field in fields(prior) if field.init}
+            prior = replace(
+                prior, **{n: part.apart() for n, part in parts.items() if isinstance(part, Records)}
+            )
+        return replace(self, prior=prior, known_data=known)
 
     def describe(self) -> list[str]:
         """What is known, a line each."""

@@ -19,6 +19,7 @@ from remanence.references import (
     HAYES_2023,
     HAYES_2025,
     MACIAZEK_2025,
+    MAHLOUJIFAR_2024,
     PAN_2022,
     REMANENCE,
     ZHAO_2020,
@@ -84,6 +85,14 @@ GRADIENT_BASED = AttackInfo(
     HAYES_2023.at("Equation 1 and Appendix D"),
     "remanence.attacks.transcripts.optimised:GradientBased",
 )
+ONE_RUN_CANARIES = AttackInfo(
+    "one-run-canaries",
+    "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+    "a recorded run with canaries; all other training records and their batches",
+    "transcript",
+    MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),
+    "remanence.attacks.transcripts.one_run_canaries:OneRunCanaries",
+)
 EXCLUSIVE_NEURONS = AttackInfo(
     "exclusive-neurons",
     "Reads samples off the neurons that they alone activate, subtracts them from the gradient, and looks again.",
@@ -99,6 +108,14 @@ LOW_RANK = AttackInfo(
     "one gradient",
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
+)
+PARALLEL_ROWS = AttackInfo(
+    "parallel-rows",
+    "Reads samples off rows of the first layer's update that are multiples of one another.",
+    "an update of a fully connected ReLU network with a bias in its first layer, after any number of steps",
+    "one gradient",
+    PAN_2022.at("§5, for updates of several steps"),
+    "remanence.attacks.gradients.parallel_rows:ParallelRows",
 )
 LINEAR_READER = AttackInfo(
     "linear-reader",
@@ -142,6 +159,46 @@ INVERTING = AttackInfo(
     GEIPING_2020,
     "remanence.attacks.gradients.gradient_matching:InvertingGradients",
     on_request=True,
+)
+STORED = AttackInfo(
+    "stored-in-object",
+    "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:StoredInObject",
+)
+STATISTICS = AttackInfo(
+    "published-statistics",
+    "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+    "a fitted scikit-learn object that holds some; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:PublishedStatistics",
+)
+PIPELINE = AttackInfo(
+    "pipeline-equations",
+    "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+    "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+    "the fitted object",
+    BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    "remanence.attacks.tables.from_object:PipelineEquations",
+)
+LEAVES = AttackInfo(
+    "tree-leaves",
+    "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+    "decision trees, forests or boosted trees; all other rows of their table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:TreeLeaves",
+)
+WHOLE_OBJECT = AttackInfo(
+    "whole-object",
+    "Puts together all that a fitted object holds about a row, the surest first.",
+    "a fitted scikit-learn object; all other rows of its table",
+    "the fitted object",
+    REMANENCE,
+    "remanence.attacks.tables.from_object:WholeObject",
 )
 _TEXTS = "a language model; the text before each secret"
 _PROMPTED = "continuations"
@@ -203,14 +260,21 @@ CATALOGUE = {
         SCALER_MEAN,
         PRIOR_AWARE,
         GRADIENT_BASED,
+        ONE_RUN_CANARIES,
         RETRAIN,
         EXCLUSIVE_NEURONS,
         LOW_RANK,
+        PARALLEL_ROWS,
         DLG,
         IDLG,
         INVERTING,
         LINEAR_READER,
         RECONSTRUCTOR,
+        STORED,
+        STATISTICS,
+        PIPELINE,
+        LEAVES,
+        WHOLE_OBJECT,
         GREEDY_DECODING,
         SAMPLING,
         TOP_K_SAMPLING,

@@ -6,6 +6,7 @@
 """
 
 from remanence.bounds.bound import Bound
+from remanence.bounds.crowd import attribute_log_baseline, crowd
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
 from remanence.bounds.engine.bracket import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
@@ -13,12 +14,18 @@ from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
 from remanence.bounds.of_mechanism import of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
+from remanence.bounds.person import Person
+from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace, true_positives
 
 __all__ = [
     "Bound",
+    "Person",
     "Segment",
     "approximate_dp",
+    "attribute_log_baseline",
+    "correlated_noise",
+    "crowd",
     "delta_from_pair",
     "delta_lower",
     "delta_upper",
@@ -27,6 +34,7 @@ __all__ = [
     "epsilon_from_pair",
     "epsilon_upper",
     "fano",
+    "final_weights",
     "gaussian",
     "individual",
     "laplace",
@@ -34,6 +42,7 @@ __all__ = [
     "of",
     "of_classes",
     "pair_success",
+    "participation_matrix",
     "profile",
     "pure_dp",
     "renyi",

@@ -47,6 +47,7 @@ class Bound:
     log_estimate: Values = None
     converged: Values = True
     on_average: bool = False  # over records at random: given ones may be easier, which contradicts nothing
+    whose: str = "one record"
 
     @property
     def success(self) -> Values:

@@ -14,11 +14,12 @@ from typing import Literal
 from scipy.special import ndtri
 
 from remanence.bounds.bound import Bound, read_baselines, require
-from remanence.bounds.engine.bracket import delta_lower, delta_upper, dpsgd_bracket
+from remanence.bounds.engine.bracket import delta_lower, delta_upper
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
 from remanence.bounds.engine.hockey_stick import log_delta_upper
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import MOST_STEPS, Segment, log_never_sampled, normalise
+from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
 from remanence.exceptions import InputError
 
@@ -54,8 +55,9 @@ def calibrate(
     sample_rate: float | None = None,
     steps: int | None = None,
     log_baseline: float | None = None,
+    person: Person | None = None,
 ) -> Calibration:
-    """Solve for the one setting that is left out, so that γ(κ) ≤ max_success.
+    """Solve for the one setting that is left out, so that γ(κ) ≤ max_success, for a record or for a person.
 
     The smallest noise, the largest number of steps (up to 10^9) or the largest sampling rate.
 
@@ -72,7 +74,7 @@ def calibrate(
             got=f"{3 - len(missing)} of them",
             hint="leave out the one that you want to know; a full batch has a sampling rate of 1",
         )
-    baselines = read_baselines(baseline, log_baseline)
+    baselines, person = read_baselines(baseline, log_baseline), person or Person()
     log_kappa = baselines.logs[0]
     require(max_success, "max_success", "a share above 0 and below 1", 0 < max_success < 1, "0.05")
     if math.log(max_success) <= log_kappa:
@@ -87,14 +89,15 @@ def calibrate(
 
     def excess(segment: Segment) -> float:
         """Above 0 where the estimate breaks the limit."""
-        found = estimate_success(normalise(segment), log_kappa)
-        if found.converged:
-            return found.log_success - log_limit
-        return dpsgd_bracket(segment, log_kappa, rtol=10 * width).log_upper - log_limit
+        if person.is_plain:
+            found = estimate_success(person.schedules(segment)[0], log_kappa)
+            if found.converged:
+                return found.log_success - log_limit
+        return person.ends(segment, [log_kappa], rtol=10 * width)[0].log_success - log_limit
 
     def certified(segment: Segment) -> float:
         """The same for the certified ceiling."""
-        return dpsgd_bracket(segment, log_kappa, rtol=width).log_upper - log_limit
+        return person.ends(segment, [log_kappa], rtol=width)[0].log_success - log_limit
 
     if noise_multiplier is None:
         shape = Segment(1.0, sample_rate, steps)  # pyright: ignore
@@ -106,7 +109,7 @@ def calibrate(
         segment = _most_steps(Segment(noise_multiplier, sample_rate), excess, certified)  # pyright: ignore
     else:
         segment = _largest_rate(Segment(noise_multiplier, 1.0, steps), excess, certified)
-    bound = dpsgd(log_baseline=log_kappa, schedule=[segment], rtol=width)
+    bound = dpsgd(log_baseline=log_kappa, schedule=[segment], person=person, rtol=width)
     return Calibration(missing[0], segment.noise_multiplier, segment.sample_rate, segment.steps, bound)  # pyright: ignore
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
+from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
 from remanence.exceptions import InputError
 from remanence.scale.progress import track
@@ -43,11 +44,13 @@ def frontier(
     steps: int = 100,
     sample_rate: float = 1.0,
     candidates: float = 10.0,
+    person: Person | None = None,
 ) -> list[Point]:
     """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
 
     The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
-    certainly not above the least one that is enough, and about 5e-5 below it.
+    certainly not above the least one that is enough, and about 5e-5 below it. ε and δ are those of one record under
+    Poisson sampling, whoever the ceiling is for.
 
     >>> low, high = frontier("sample_rate", [0.01, 0.99])  # Hayes et al. 2023, Figure 5
     >>> round(low.success_upper, 3), round(high.success_upper, 3)
@@ -68,9 +71,11 @@ def frontier(
             noise_multiplier=noises[run],
             sample_rate=run[1],
             steps=steps,
+            person=person,
         )
+        lower = bound.baseline if bound.lower is None else bound.lower
         points.append(
-            Point(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(bound.lower),
+            Point(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
                   success_upper=float(bound.success), **at)
         )  # fmt: skip
     return points

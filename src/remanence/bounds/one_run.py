@@ -40,9 +40,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from remanence.bounds import Segment, delta_upper, epsilon_upper
+from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
 from remanence.bounds.engine.closed_forms import gaussian_log_delta, shift_of
-from remanence.bounds.engine.schedule import normalise
+from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]
@@ -113,7 +113,7 @@ def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> Curve:
 
 @final
 @dataclass(frozen=True)
-class Outcome:
+class GuessCount:
     """What was seen in one run: `correct` of at most `guesses` guesses about `canaries` canaries.
 
     `candidates` is the length of each canary's shortlist; 1 means that the canary was in or out.
@@ -132,7 +132,7 @@ class Outcome:
                 needs="0 <= correct <= guesses <= canaries, at least 1 guess and 1 candidate",
                 got=f"{self.correct} of {self.guesses} guesses, {self.canaries} canaries, "
                 f"{self.candidates} candidates",
-                hint="Outcome(correct=140, guesses=150, canaries=500)",
+                hint="GuessCount(correct=140, guesses=150, canaries=500)",
             )
 
     def least_mass(self, curve: Curve, tail: npt.ArrayLike) -> Array:
@@ -166,7 +166,7 @@ class Outcome:
         """An upper bound on the probability of at least so many correct guesses, under the curve.
 
         >>> curve = GaussianCurve(1.0)  # the best attack gets 0.84 of its 150 surest guesses right
-        >>> Outcome(126, 150, 500).p_value(curve), round(Outcome(147, 150, 500).p_value(curve), 3)
+        >>> GuessCount(126, 150, 500).p_value(curve), round(GuessCount(147, 150, 500).p_value(curve), 3)
         (1.0, 0.014)
         """
         low, high = -30.0, 0.0  # log10 of the tail

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
-from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
 from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.person import Person, replaced
 from remanence.exceptions import InputError
 from remanence.references import HAYES_2023, REMANENCE
 
-_LEAST = 1e-9  # the smallest baseline that γ is inverted to
-
-DPSGD_ASSUMPTIONS = (
-    "Poisson sampling: each record enters each batch independently with the sampling rate",
-    "each step releases the sum of clipped gradients plus Gaussian noise, divided by a number that does not "
-    "depend on the data",
-    "the adversary sees every step and knows all other records",
-    "the comparison is with the same training without the target (add or remove one record)",
-)
+DPSGD_ASSUMPTIONS = Person().assumptions
 
 
 def dpsgd(
@@ -32,25 +25,27 @@ def dpsgd(
     steps: int = 1,
     schedule: Segment | Sequence[Segment] | None = None,
     log_baseline: Values = None,
+    person: Person | None = None,
     rtol: float = 1e-4,
 ) -> Bound:
     """The ceiling for DP-SGD, certified: never below the truth, and at most `rtol` above it.
 
     γ = sup{μ(E): ν(E) ≤ κ}, μ the transcript with the target and ν without (Hayes et al. 2023,
-    Corollary 4). Settings that change over training are a `schedule` of segments.
+    Corollary 4). Settings that change over training are a `schedule` of segments. A `person` may have several
+    records, and they may get into batches in other ways than by Poisson sampling.
 
     >>> bound = dpsgd(0.1, noise_multiplier=0.987386, sample_rate=0.02, steps=1000)
     >>> round(bound.lower, 4), round(bound.success, 4)
     (0.3274, 0.3274)
+    >>> five = dpsgd(0.01, noise_multiplier=1.1, sample_rate=0.01, steps=1000, person=Person(records=5))
+    >>> five.whose, round(five.success, 3)
+    ('a person with at most 5 records', 0.293)
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
-    baselines = read_baselines(baseline, log_baseline)
-    if baselines.single:
-        found = [dpsgd_bracket(segments, baselines.logs[0], rtol=rtol)]
-    else:
-        found = dpsgd_brackets(segments, baselines.logs, rtol=rtol)
-    reference = HAYES_2023.at("Corollary 4")
-    return baselines.bound("DP-SGD", [_ends(bracket) for bracket in found], DPSGD_ASSUMPTIONS, reference)
+    baselines, person = read_baselines(baseline, log_baseline), person or Person()
+    ends = person.ends(segments, baselines.logs, rtol=rtol)
+    reference = HAYES_2023.at("Corollary 4") if person == Person() else REMANENCE
+    return replace(baselines.bound("DP-SGD", ends, person.assumptions, reference), whose=person.whose)
 
 
 def dpsgd_renyi(
@@ -95,19 +90,7 @@ def true_positives(
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
     rates = read_baselines(false_positive_rate, None)
-
-    ends = []
-    for log in rates.logs:
-
-        def allowed(baseline: float, log: float = log) -> bool:
-            return dpsgd_bracket(segments, math.log(baseline)).log_complement_lower >= log
-
-        low, high = _LEAST, 1 - math.exp(log)  # γ⁻¹(1 − α) is between them, if not below
-        low = low if allowed(low) else 0.0
-        while low and high - low > 1e-5 * min(low, 1 - high):
-            middle = 1 / (1 + math.sqrt((1 - low) / low * (1 - high) / high))  # halfway in log odds
-            low, high = (middle, high) if allowed(middle) else (low, middle)
-        ends.append(Ends(dpsgd_bracket(segments, math.log1p(-low)).log_upper if low else 0.0))
+    ends = [Ends(replaced(segments, log, 1e-4).log_success) for log in rates.logs]
     assumptions = (
         *DPSGD_ASSUMPTIONS[:3],
         "the other model was trained on the same records but one, or on records drawn alike",
@@ -173,13 +156,3 @@ def read_schedule(
     if noise_multiplier is not None:
         return (Segment(noise_multiplier, sample_rate, steps),)
     return normalise(schedule or [])
-
-
-def _ends(bracket: Bracket) -> Ends:
-    return Ends(
-        bracket.log_upper,
-        bracket.log_complement_lower,
-        bracket.log_lower,
-        bracket.log_estimate,
-        bracket.converged,
-    )

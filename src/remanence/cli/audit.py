@@ -15,6 +15,7 @@ import typer
 from remanence.cli.interruption import told
 from remanence.cli.output import Device, Out, compute_device, console, default_folder
 from remanence.exceptions import InputError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.protocol import AnyGame
@@ -393,29 +394,29 @@ def sweep(
         typer.echo(document, nl=False)
         return
     console().print(views.table(points))
-    typer.echo(f"Result: {folder / 'sweep.md'}")
+    typer.echo(f"Result: {plain(folder / 'sweep.md')}")
 
 
 def _show(found: RunStatus) -> None:
     from rich.table import Table
 
     out = console()
-    table = Table("work", title=found.place, title_justify="left")
+    table = Table("work", title=plain(found.place), title_justify="left")
     for heading in ("done", "of"):
         table.add_column(heading, justify="right")
     for work in found.works:
-        table.add_row(work.name, str(work.done), str(work.units))
+        table.add_row(plain(work.name), str(work.done), str(work.units))
     out.print(table)
     lines = [f"Units: {found.done} done, {found.running} running, {found.left} left."]
     if found.finished:
-        lines.append(f"Finished {found.finished}.")
+        lines.append(f"Finished {plain(found.finished)}.")
     elif found.process:
-        lines.append(f"Running in process {found.process}{_about(found.seconds_left)}.")
+        lines.append(f"Running in process {plain(found.process)}{_about(found.seconds_left)}.")
     else:
         options = found.settings.get("options", {})
         command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
         speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
-        lines.append(f"Nobody is at work{speed}. `{command}` continues.")
+        lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 

@@ -15,6 +15,7 @@ from remanence.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 
 if TYPE_CHECKING:
+    from remanence.bounds import Person, Segment
     from remanence.bounds.bound import Bound
 
 NoiseMultiplier = Annotated[
@@ -38,6 +39,13 @@ Baseline = Annotated[
 Log10Baseline = Annotated[
     float | None, typer.Option(help="The same as a power of ten, for -2000 and the like.", show_default=False)
 ]
+RecordsPerPerson = Annotated[
+    int, typer.Option(help="How many records one person has at most; the ceiling is theirs.")
+]
+People = Annotated[
+    int | None,
+    typer.Option(help="How many of so many people, at most? Needs --candidates.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -49,6 +57,44 @@ class Method(StrEnum):
     FANO = "fano"
     DP = "dp"
     ALL = "all"
+
+
+class BatchesBy(StrEnum):
+    """How records get into batches."""
+
+    POISSON = "poisson"
+    PEOPLE = "people"
+    SHUFFLED = "shuffled"
+    FIXED = "fixed"
+    BALLS_IN_BINS = "balls-in-bins"
+    ALL = "all"
+
+
+class Neighbours(StrEnum):
+    """What the training is compared with."""
+
+    REMOVE = "remove"
+    REPLACE = "replace"
+
+
+class Release(StrEnum):
+    """What the adversary sees."""
+
+    TRANSCRIPT = "transcript"
+    FINAL = "final"
+
+
+BatchesOption = Annotated[
+    BatchesBy,
+    typer.Option(
+        "--batches",
+        help="How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
+        "one (people), shuffled passes, draws of a fixed size, balls in bins.",
+    ),
+]
+NeighboursOption = Annotated[
+    Neighbours, typer.Option(help="Compare with the target left out, or replaced by somebody else.")
+]
 
 
 class Over(StrEnum):
@@ -75,6 +121,22 @@ def bound(
     candidates: Candidates = None,
     baseline: Baseline = None,
     log10_baseline: Log10Baseline = None,
+    records_per_person: RecordsPerPerson = 1,
+    batches: BatchesOption = BatchesBy.POISSON,
+    neighbours: NeighboursOption = Neighbours.REMOVE,
+    people: People = None,
+    release: Annotated[
+        Release, typer.Option(help="What is seen: every step, or the final weights alone.")
+    ] = Release.TRANSCRIPT,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="For --release final.", show_default=False)
+    ] = None,
+    strong_convexity: Annotated[
+        float | None, typer.Option(help="Of the objective, for --release final.", show_default=False)
+    ] = None,
+    smoothness: Annotated[
+        float | None, typer.Option(help="Of the objective, for --release final.", show_default=False)
+    ] = None,
     method: Annotated[Method, typer.Option(help="Which bound; `all` compares them.")] = Method.CERTIFIED,
     opacus: Annotated[
         Path | None,
@@ -86,9 +148,21 @@ def bound(
 
     Needs no model and no data. Give the noise and the steps; or ε and δ with the steps, and the noise
     is solved for; or ε and δ alone, for any mechanism with that guarantee; or a run that Opacus trained.
+    The ceiling is about one record, or about a person with several (--records-per-person), under Poisson
+    sampling or another way of batching (--batches).
     """
     started = time.perf_counter()
     log_baseline = _log_baseline(candidates, baseline, log10_baseline)
+    person = _person(records_per_person, batches, neighbours, several=True)
+    convexity = {
+        "learning_rate": learning_rate,
+        "strong_convexity": strong_convexity,
+        "smoothness": smoothness,
+    }
+    if release is Release.FINAL or any(value is not None for value in convexity.values()):
+        settings = {"noise_multiplier": noise_multiplier, "steps": steps, **convexity}
+        _final_weights(settings, log_baseline, candidates, release, person, sample_rate, as_json=as_json)
+        return
     if opacus is not None:
         if noise_multiplier is not None or epsilon is not None or steps is not None:
             raise InputError(
@@ -97,7 +171,7 @@ def bound(
                 got="--opacus with --noise-multiplier, --epsilon or --steps",
                 hint="leave the settings out",
             )
-        _from_opacus(opacus, log_baseline, candidates, delta, as_json=as_json)
+        _from_opacus(opacus, log_baseline, candidates, delta, person, as_json=as_json)
         return
     if (noise_multiplier is None) == (epsilon is None):
         raise InputError(
@@ -114,23 +188,35 @@ def bound(
             hint="--steps 1000",
         )
     if steps is None:
-        assert epsilon is not None
-        if method not in (Method.CERTIFIED, Method.DP) or sample_rate != 1.0:
+        epsilon = epsilon or 0.0  # one of the two was given
+        if (
+            method not in (Method.CERTIFIED, Method.DP)
+            or sample_rate != 1.0
+            or not _is_record(person, batches, people)
+        ):
             raise InputError(
                 "ε alone does not say how training ran.",
                 needs="--steps, for any bound that depends on the training",
-                got=f"--epsilon {epsilon:g} with --method {method} and --sample-rate {sample_rate:g}",
-                hint="add --steps, or leave --method and --sample-rate out",
+                got=f"--epsilon {epsilon:g} with --method {method}, --sample-rate {sample_rate:g}, or batches",
+                hint="add --steps, or leave the other options out",
             )
         from remanence.bounds import approximate_dp
 
         found = {"dp": approximate_dp(log_baseline=log_baseline, epsilon=epsilon, delta=delta or 0.0)}
     else:
         noise_multiplier, epsilon, found = _from_training(
-            method, noise_multiplier, epsilon, delta, sample_rate, steps, log_baseline
+            method, noise_multiplier, epsilon, delta, sample_rate, steps, log_baseline, person
         )
     name, best = min(found.items(), key=lambda item: item[1].log_success)
-    context = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+    context: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "noise_multiplier": noise_multiplier}
+    if steps is not None and noise_multiplier is not None:
+        from remanence.bounds import Segment
+
+        run = Segment(noise_multiplier, sample_rate, steps)
+        if people is not None:
+            context["people"] = _crowd(people, candidates, run, person)
+        if batches is BatchesBy.ALL:
+            context["batches"] = _every_way(run, person, log_baseline)
     entries = {key: _entry(key, one) for key, one in found.items()}
     if as_json:
         document = {**entries[name], **context, "sample_rate": sample_rate, "steps": steps}
@@ -139,11 +225,27 @@ def bound(
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
     typer.echo(sentence(best, candidates, whole_run=steps is not None))
+    if not best.converged and best.log_lower is not None:
+        found_by_a_test = frequency(best.log_lower, noun="times")
+        typer.echo(
+            f"This is valid, but could not be narrowed down: a test that exists reaches {found_by_a_test}."
+        )
+    if "people" in context:
+        from remanence.report.tables import upwards
+
+        crowd = context["people"]
+        share = f"with {crowd['confidence']:.0%} confidence at most {crowd['most']}"
+        typer.echo(f"\nOf {people} people: at most {upwards(crowd['expected'])} on average, {share}.")
     if noise_multiplier is not None and epsilon is not None:
         from remanence.report.tables import upwards
 
         budget = f"({upwards(epsilon)}, {delta:g})-DP"
-        typer.echo(f"\nNoise multiplier {noise_multiplier:.6g} is {budget} over {steps} steps.")
+        who = "" if _is_record(person, BatchesBy.POISSON, None) else " for one record under Poisson sampling"
+        typer.echo(f"\nNoise multiplier {noise_multiplier:.6g} is {budget} over {steps} steps{who}.")
+    if "batches" in context:
+        typer.echo("\nAt most, by how records get into batches:")
+        for key, words in context["batches"].items():
+            typer.echo(f"  {key:14} {words:>15}")
     if len(found) > 1:
         typer.echo("\nAt most, by method:")
         for key, one in found.items():
@@ -166,6 +268,9 @@ def calibrate(
     baseline: Baseline = None,
     log10_baseline: Log10Baseline = None,
     delta: Delta = None,
+    records_per_person: RecordsPerPerson = 1,
+    batches: BatchesOption = BatchesBy.POISSON,
+    neighbours: NeighboursOption = Neighbours.REMOVE,
     as_json: AsJson = False,
 ) -> None:
     """Find the noise, the steps or the sampling rate that keeps every attack below your limit.
@@ -183,6 +288,7 @@ def calibrate(
         sample_rate=sample_rate,
         steps=steps,
         log_baseline=log_baseline,
+        person=_person(records_per_person, batches, neighbours),
     )
     epsilon = None
     if delta is not None:
@@ -216,7 +322,8 @@ def calibrate(
     typer.echo(f"  {names[found.solved_for]} of {side} {shown}\n")
     typer.echo(sentence(found.bound, candidates, whole_run=True))
     if epsilon is not None:
-        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP.")
+        who = "" if found.bound.whose == "one record" else " for one record under Poisson sampling"
+        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP{who}.")
 
 
 def frontier(
@@ -231,6 +338,9 @@ def frontier(
     ] = None,
     end: Annotated[float | None, typer.Option("--to", help="Last value.", show_default="by kind")] = None,
     points: Annotated[int, typer.Option(help="How many values, at equal ratios.")] = 15,
+    records_per_person: RecordsPerPerson = 1,
+    batches: BatchesOption = BatchesBy.POISSON,
+    neighbours: NeighboursOption = Neighbours.REMOVE,
     out: Annotated[
         list[Path] | None, typer.Option(help="A file ending in .csv, .json, .svg or .png; repeatable.")
     ] = None,
@@ -257,6 +367,7 @@ def frontier(
         steps=steps,
         sample_rate=sample_rate,
         candidates=candidates,
+        person=_person(records_per_person, batches, neighbours),
     )
     for path in out or []:
         write(found, axis, path)  # pyright: ignore[reportArgumentType]
@@ -272,14 +383,20 @@ def frontier(
 
 
 def _from_opacus(
-    path: Path, log_baseline: float, candidates: int | None, delta: float | None, *, as_json: bool
+    path: Path,
+    log_baseline: float,
+    candidates: int | None,
+    delta: float | None,
+    person: Person,
+    *,
+    as_json: bool,
 ) -> None:
     """The bound of a run that Opacus trained."""
     from remanence.bounds import dpsgd, epsilon_upper
     from remanence.games.recorded_runs.consistency import accounted_schedule
 
     schedule = accounted_schedule(path)
-    found = dpsgd(log_baseline=log_baseline, schedule=schedule)
+    found = dpsgd(log_baseline=log_baseline, schedule=schedule, person=person)
     epsilon = None if delta is None else epsilon_upper(schedule, delta)
     settings = [[s.noise_multiplier, s.sample_rate, s.steps] for s in schedule]
     if as_json:
@@ -307,8 +424,9 @@ def _from_training(
     sample_rate: float,
     steps: int,
     log_baseline: float,
+    person: Person,
 ) -> tuple[float, float | None, dict[str, Bound]]:
-    """The noise, the ε and the bounds that were asked for."""
+    """The noise, the ε and the bounds that were asked for; ε is that of one record under Poisson sampling."""
     from remanence import bounds
     from remanence.bounds import Segment
 
@@ -328,7 +446,16 @@ def _from_training(
     wanted = set(Method) - {Method.ALL} if method is Method.ALL else {method}
     found: dict[str, Bound] = {}
     if Method.CERTIFIED in wanted:
-        found["certified"] = bounds.dpsgd(log_baseline=log_baseline, schedule=[run])
+        found["certified"] = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
+    if person != bounds.Person():
+        if wanted != {Method.CERTIFIED}:
+            raise InputError(
+                "The other methods speak about one record under Poisson sampling.",
+                needs="--method certified",
+                got=f"--method {method} for {person.whose}, batches {person.batches}",
+                hint="leave --method out",
+            )
+        return noise_multiplier or run.noise_multiplier, epsilon, found
     if Method.RENYI in wanted:
         found["renyi"] = bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run])
     if Method.FANO in wanted:
@@ -351,6 +478,98 @@ def _from_training(
                 "The bound from (ε, δ) needs a δ.", needs="--delta", got="none", hint="--delta 1e-5"
             )
     return noise_multiplier or run.noise_multiplier, epsilon, found
+
+
+def _person(records: int, batches: BatchesBy, neighbours: Neighbours, *, several: bool = False) -> Person:
+    from remanence.bounds import Person
+
+    if batches is BatchesBy.ALL and not several:
+        raise InputError(
+            "Only one way of batching can be solved for.",
+            needs="--batches with one of them",
+            got="all",
+            hint="remanence bound --batches all compares them",
+        )
+    way = BatchesBy.POISSON if batches is BatchesBy.ALL else batches
+    return Person(records, way.value, neighbours is Neighbours.REPLACE)  # pyright: ignore[reportArgumentType]
+
+
+def _is_record(person: Person, batches: BatchesBy, people: int | None) -> bool:
+    """Whether the plain question is asked: one record, Poisson sampling, left out."""
+    return person == type(person)() and batches is BatchesBy.POISSON and people is None
+
+
+def _crowd(people: int, candidates: int | None, run: Segment, person: Person) -> dict[str, Any]:
+    """How many of so many people, at most."""
+    if candidates is None:
+        raise InputError(
+            "Many people are each one of a shortlist.",
+            needs="--candidates with --people",
+            got="another baseline",
+            hint="--candidates 100",
+        )
+    from remanence.bounds import crowd
+
+    found = crowd(people, candidates=candidates, schedule=run, person=person)
+    return {
+        "count": found.people,
+        "expected": found.expected,
+        "most": found.most,
+        "confidence": found.confidence,
+    }
+
+
+def _every_way(run: Segment, person: Person, log_baseline: float) -> dict[str, str]:
+    """The ceiling of every way of batching, in words; what the rate does not allow is said."""
+    from dataclasses import replace
+
+    from remanence.bounds import dpsgd
+
+    found: dict[str, str] = {}
+    for way in [way for way in BatchesBy if way is not BatchesBy.ALL]:
+        try:
+            one = dpsgd(log_baseline=log_baseline, schedule=[run], person=replace(person, batches=way.value))
+        except InputError as refused:
+            found[way.value] = f"none: needs {refused.needs}"
+        else:
+            found[way.value] = ceiling(one)
+    return found
+
+
+def _final_weights(
+    settings: dict[str, Any],
+    log_baseline: float,
+    candidates: int | None,
+    release: Release,
+    person: Person,
+    sample_rate: float,
+    *,
+    as_json: bool,
+) -> None:
+    """The bound for an adversary who sees the final weights alone."""
+    from remanence.bounds import final_weights
+
+    missing = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is None]
+    plain = _is_record(person, BatchesBy.POISSON, None) and sample_rate == 1
+    if release is not Release.FINAL or missing or not plain:
+        raise InputError(
+            "A ceiling for final weights alone is proven for noisy gradient descent on strongly convex objectives.",
+            needs="--release final, --noise-multiplier, --steps, --learning-rate, --strong-convexity, --smoothness, "
+            "full batches, and one record",
+            got=f"without {', '.join(missing)}" if missing else "other options beside them",
+            hint="leave these out for a ceiling that holds whoever sees what",
+        )
+    found = final_weights(log_baseline=log_baseline, **settings)
+    if as_json:
+        typer.echo(json.dumps({**_entry("final", found), **settings}, indent=2))
+        return
+    typer.echo(
+        sentence(found, candidates, whole_run=False).replace("whatever you release", "your final weights")
+    )
+    typer.echo("\nThis holds if")
+    for assumption in found.assumptions:
+        typer.echo(f"  - {assumption};")
+    typer.echo(f"Method: final weights ({found.reference.short}).")
 
 
 def _log_baseline(candidates: int | None, baseline: float | None, log10_baseline: float | None) -> float:
@@ -404,6 +623,7 @@ def _entry(method: str, one: Bound) -> dict[str, Any]:
         "baseline": baseline,
         "log10_baseline": one.log_baseline / math.log(10),
         "advantage": None if baseline is None or upper is None else float(one.advantage),
+        "whose": one.whose,
         "method": method,
         "converged": bool(one.converged),
         "assumptions": list(one.assumptions),

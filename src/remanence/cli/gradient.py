@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from remanence.attacks.gradients.leak_map import LayerLeak
+    from remanence.auditing import AuditResult
 
 
 def register(app: typer.Typer) -> None:
@@ -34,36 +35,58 @@ def register(app: typer.Typer) -> None:
     app.command()(gradient)
 
 
-def gradient(
+def gradient(  # options of a command
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module)."
+            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module).",
+            show_default=False,
         ),
-    ],
+    ] = None,
     gradients: Annotated[
         list[Path] | None,
-        typer.Option("--gradient", help="A captured gradient, .safetensors or a state dict; repeatable."),
+        typer.Option(
+            "--gradient", help="A captured gradient or update, .safetensors or a state dict; repeatable."
+        ),
+    ] = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            "--before",
+            "--weights",
+            help="The weights that the update was made from.",
+            show_default="as the factory makes them",
+        ),
+    ] = None,
+    after: Annotated[
+        list[Path] | None,
+        typer.Option(help="A client's weights after the round, instead of an update; repeatable."),
     ] = None,
     batch: Annotated[
         Path | None, typer.Option(help="Your own batch instead: an .npz file with inputs and labels.")
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The weights at which the gradient was taken.", show_default="as the factory makes them"
-        ),
+    factory: Annotated[
+        str | None, typer.Option("--model", help="The network, as an option.", show_default=False)
     ] = None,
     input_shape: Annotated[
         str | None,
         typer.Option(help="Shape of one input, as in 3,32,32.", show_default="the batch's, or a vector"),
     ] = None,
-    update_of: Annotated[
+    learning_rate: Annotated[
         float | None,
         typer.Option(
-            "--learning-rate",
-            help="The file holds new weights minus old ones after one step at this learning rate.",
+            help="The client's. The file then holds new weights minus old ones. Without it, the scale is solved for."
         ),
+    ] = None,
+    local_steps: Annotated[int, typer.Option(help="How many steps the client took.")] = 1,
+    momentum: Annotated[float, typer.Option(help="The client's momentum over these steps.")] = 0.0,
+    weight_decay: Annotated[
+        float, typer.Option(help="The client's, for several steps. For one it is solved for.")
+    ] = 0.0,
+    optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
     ] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
@@ -77,52 +100,80 @@ def gradient(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what one shared gradient gives away: which samples, and through which layer.
+    """Tell what an update gives away: which samples, and through which layer.
 
-    With `--gradient` the attack knows what a server knows: the network and the gradient. What it recovers, it
-    proves without the data. With `--batch` you look at your own batch before its gradient leaves. Exit codes are
-    those of `audit`; audit.json and report.html are written too, and hold no sample.
+    With `--gradient`, or `--before` and `--after`, the attack knows what a server knows: the network and the
+    update. What it recovers is proven by recomputing the update, without the data. With `--batch` you look at your
+    own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
+    weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
-    from remanence.games.gradients.inspection import audit_gradients, open_subject
+    from remanence.games.gradients.inspection import Declared, audit_gradients, open_batch, open_updates
+    from remanence.games.gradients.local_training import LocalTraining
+    from remanence.report.leak_map import leak_map_picture
     from remanence.report.writing import write_report
     from remanence.results.verdict import Policy
-    from remanence.scale.files import check_writable
+    from remanence.scale.files import check_writable, write_files
 
-    if bool(gradients) == (batch is not None):
-        raise InputError(
-            "There is nothing to look at." if batch is None else "A gradient and a batch were given.",
-            needs="either --gradient or --batch",
-            got="neither" if batch is None else "both",
-            hint="--gradient for what was captured, --batch for what is about to be sent",
-        )
+    network = _one_model(model, factory)
+    updates, weights_after = list(gradients or []), list(after or [])
+    _check_inputs(updates + weights_after, batch)
+    declared = Declared(
+        LocalTraining(local_steps, learning_rate, momentum, weight_decay, optimizer),  # pyright: ignore[reportArgumentType]
+        batch_size,
+        before,
+        _shape(input_shape),
+    )
     policy = Policy(max_success)
-    folder = out or default_folder(model)
+    first = batch or (updates + weights_after)[0]
+    folder = out or default_folder(f"{network}-{first.stem}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
-        subject = open_subject(
-            model,
-            gradients or [],
-            batch,
-            weights=weights,
-            input_shape=_shape(input_shape),
-            learning_rate=update_of,
-        )
+        if batch is not None:
+            subject = open_batch(network, batch, declared)
+        else:
+            subject = open_updates(network, updates, declared, after=weights_after)
         result, leaks = audit_gradients(
-            subject, attack, policy=policy, seed=seed, device=compute_device(device), target=model
+            subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
         )
     path = result.save(folder)
     report = write_report(result, folder)
+    write_files(folder, {"leak-map.svg": leak_map_picture(result.subject["leak_map"]).encode()})
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         terminal = console()
+        for note in subject.notes:
+            terminal.print(note, highlight=False)
         terminal.print(_leak_table(leaks))
         terminal.print(subject.scope, highlight=False)
         if subject.exposure is not None:
             terminal.print(str(subject.exposure), highlight=False)
+        else:
+            terminal.print(_proven_sentence(result, batch_size), highlight=False)
         show_result(result, path)
         typer.echo(f"Report: {report}")
     raise typer.Exit(exit_code(result, accept_unproven))
+
+
+def _one_model(argument: str | None, option: str | None) -> str:
+    if (argument is None) == (option is None):
+        raise InputError(
+            "There is no network to look at." if argument is None else "Two networks were named.",
+            needs="path/to/file.py:factory, once",
+            got="neither" if argument is None else f"{argument} and {option}",
+            hint="remanence gradient model.py:make --gradient update.safetensors",
+        )
+    return argument or option or ""
+
+
+def _check_inputs(updates: Sequence[Path], batch: Path | None) -> None:
+    if bool(updates) == (batch is not None):
+        raise InputError(
+            "There is nothing to look at." if batch is None else "A gradient and a batch were given.",
+            needs="either an update (--gradient, or --before and --after) or --batch",
+            got="neither" if batch is None else "both",
+            hint="--gradient for what was captured, --batch for what is about to be sent",
+        )
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -138,6 +189,21 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
             hint="--input-shape 3,32,32",
         )
     return shape
+
+
+def _proven_sentence(result: AuditResult, declared: int | None) -> str:
+    """How many records of the first update are proven, and what is known about the size of its batch."""
+    arrays = result.strongest.arrays
+    proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
+    records = "record is" if proven == 1 else "records are"
+    of = (
+        f" of {size} (proven)"
+        if size
+        else f" of {declared} (declared)"
+        if declared
+        else "; the batch size is unknown"
+    )
+    return f"{proven} {records} proven by recomputing the update{of}."
 
 
 def _leak_table(leaks: Sequence[LayerLeak]) -> Table:

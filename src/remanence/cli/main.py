@@ -40,6 +40,7 @@ from remanence.cli.output import (
     show_result,
 )
 from remanence.exceptions import RemanenceError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -191,7 +192,7 @@ def audit(
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
-        typer.echo(f"Report: {report}")
+        typer.echo(f"Report: {plain(report)}")
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remanence.plain_text import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -70,8 +72,12 @@ def console() -> Console:
     """As wide as the terminal, and wide enough for a table elsewhere."""
     from rich.console import Console
 
-    terminal = Console()
-    return terminal if terminal.is_terminal else Console(width=max(terminal.width, 120))
+    terminal = Console(markup=False, emoji=False)  # brackets in a name are no command to change the colour
+    return (
+        terminal
+        if terminal.is_terminal
+        else Console(width=max(terminal.width, 120), markup=False, emoji=False)
+    )
 
 
 def show_result(result: AuditResult, path: Path) -> None:
@@ -80,4 +86,4 @@ def show_result(result: AuditResult, path: Path) -> None:
 
     out = console()
     out.print(audit_view(result))
-    out.print(f"Result: {path}", highlight=False, soft_wrap=True)
+    out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)

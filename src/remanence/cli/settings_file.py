@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from remanence.exceptions import InputError
+from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 from remanence.targets import TARGETS
 
 
@@ -18,14 +16,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The options by their names, with paths as seen from here; refuses, with the place, what is not one."""
     schema = json.loads((files("remanence.cli") / "audit-toml.schema.json").read_text(encoding="utf-8"))
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        jsonschema.Draft202012Validator(schema).validate(settings)
-    except OSError as error:
-        raise _unusable(path, error.strerror or "cannot be read", schema) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _unusable(path, f"not TOML: {error}", schema) from None
-    except jsonschema.ValidationError as error:
-        raise _unusable(path, f"at {error.json_path}: {error.message[:200]}", schema) from None
+        settings = parse_toml(read_bytes(path, MIB), schema)
+    except UnusableFileError as error:
+        raise _unusable(path, str(error), schema) from None
     if settings["target"] not in TARGETS:
         settings["target"] = str(path.parent / settings["target"])
     for name in ("out", "journal"):

@@ -92,6 +92,15 @@ class Records:
         weights, embedding = (None if t is None else t.to(device) for t in (self.weights, self.embedding))
         return Records(self.features.to(device), self.labels.to(device), weights, embedding)
 
+    def apart(self) -> Records:
+        """The same records in memory of their own: behind a slice of a tensor lies all of it."""
+
+        def own(values: Tensor) -> Tensor:
+            return values if values.untyped_storage().nbytes() == values.nbytes else values.clone()
+
+        weights, embedding = (None if t is None else own(t) for t in (self.weights, self.embedding))
+        return Records(own(self.features), own(self.labels), weights, embedding)
+
     def without(self, index: int) -> Records:
         """All records but one."""
         return concatenate([self[:index], self[index + 1 :]])

@@ -95,3 +95,11 @@ class Gradient(Release):
     """One update as a participant of collaborative training shares it."""
 
     sees: ClassVar[str] = "one gradient"
+
+
+@final
+@dataclass(frozen=True)
+class FittedObject(Release):
+    """All the numbers in a fitted object: the adversary downloads the file."""
+
+    sees: ClassVar[str] = "the fitted object, as it is stored"

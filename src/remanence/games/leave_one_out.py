@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Baseline, Uninformed
 from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
@@ -22,10 +23,11 @@ from remanence.results.outcome import Gallery, Outcome
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Criterion
+from remanence.scoring.errors import Comparison, Criterion
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
+_LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 
 
 @final
@@ -45,6 +47,9 @@ class LeaveOneOut(AnyGame):
 
     The adversary of each trial is informed: they know all the other records. This audits a model
     that exists, `release`; left out, the mechanism trains one. `known_caveats` are known beforehand.
+    The control holds what was found against another record, and what is found in a model that never saw the record
+    against that one. An attack that exposes all records in one pass is looked at instead: it must find some of them
+    without that record in sight.
     """
 
     mechanism: Mechanism[Release]
@@ -53,6 +58,7 @@ class LeaveOneOut(AnyGame):
     release: Release | None = None
     known_caveats: tuple[Caveat, ...] = ()
     bounds: tuple[Bound, ...] = ()
+    totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
@@ -85,8 +91,8 @@ class LeaveOneOut(AnyGame):
         return Knowledge(self.mechanism, Uninformed(), self.data[1:])
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """Nothing: there is nothing to guess from."""
-        return Uninformed().baseline(self.criterion)
+        """What somebody guesses who knows the other records, measured."""
+        return guess_from_others(self.data, self.criterion, self.totals)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
@@ -124,31 +130,86 @@ class LeaveOneOut(AnyGame):
         """Hold what the attack finds for each record against that record, and against another one."""
         count, chosen = len(self.data), unit.records
         assert chosen is not None
-        guess = self._reconstruct(prepared, chosen, draws)
         fixed = replace(draws, device="cpu")
         shift = int(torch.randint(1, count, (), generator=fixed.stream("control")))
-        targets, strangers = self.data[chosen[:, None]], self.data[((chosen + shift) % count)[:, None]]
+        others = (chosen + shift) % count
+        targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
+        attack, without = prepared.attack, None
+        if isinstance(attack, ExposesAll):
+            guess = self._expose(attack, prepared.release, chosen)
+        else:
+            guess, without = self._one_by_one(prepared, chosen, others, draws)
         main = self.criterion.compare(targets, guess.records)
+        control = self.criterion.compare(strangers, guess.records)
+        if without is None:
+            self._require_blind(prepared, chosen, main, draws)
+        else:
+            control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,
-            control=self.criterion.compare(strangers, guess.records),
+            control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(unit.size)},
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if unit.shows else None,
         )
 
-    def _reconstruct(self, model: _Model, chosen: Tensor, draws: Draws) -> Reconstruction:
-        attack = model.attack
-        if isinstance(attack, ExposesAll):
-            everyone = attack.expose(self.mechanism, self.data, model.release)
-            return Reconstruction(
-                everyone.records[chosen],
-                None if everyone.sensitivity is None else everyone.sensitivity[chosen],
-                {name: values[chosen] for name, values in everyone.diagnostics.items()},
+    def _expose(self, attack: ExposesAll, release: Release, chosen: Tensor) -> Reconstruction:
+        everyone = attack.expose(self.mechanism, self.data, release)
+        return Reconstruction(
+            everyone.records[chosen],
+            None if everyone.sensitivity is None else everyone.sensitivity[chosen],
+            {name: values[chosen] for name, values in everyone.diagnostics.items()},
+        )
+
+    def _one_by_one(
+        self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws
+    ) -> tuple[Reconstruction, Records]:
+        """What is found for each record, and what is found in a model that never saw it.
+
+        The others may give a record away by themselves (all are there twice, or sum to nothing), which is no leak of
+        the model. The attack gets both releases together, in an order that a coin decides.
+        """
+        coins, trainings = draws.stream("coins"), draws.stream("control")
+        found, without = [], []
+        pairs = zip(chosen.tolist(), others.tolist(), strict=True)
+        for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
+            known = self.data.without(index)
+            decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
+            both = [model.release, decoy]
+            order = torch.randperm(2, generator=coins, device=coins.device).tolist()
+            shown = type(model.release)(
+                {name: torch.cat([both[i][name] for i in order]) for name in model.release.tensors}
             )
-        parts = []
-        for index in track(chosen.tolist(), total=len(chosen), what=f"playing {attack.info.name}"):
+            knowledge = Knowledge(self.mechanism, Uninformed(), known)
+            guess = model.attack.prepare(knowledge, draws.stream("attack"))(shown).records
+            place = order.index(0)
+            found.append(guess[place : place + 1])
+            without.append(guess[1 - place : 2 - place])
+        return Reconstruction(concatenate(found)), concatenate(without)
+
+    def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
+        """Some of the records that were found in one pass must be found without that record in sight, too."""
+        fixed = replace(draws, device="cpu").stream("coins")
+        hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
+        for place in hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]].tolist():
+            index = int(chosen[place])
             knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index))
-            parts.append(attack.prepare(knowledge, draws.stream("attack"))(model.release).records)
-        return Reconstruction(concatenate(parts))
+            alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
+            again = self.criterion.compare(self.data[index : index + 1][None], alone)
+            if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
+                raise InputError(
+                    f"The attack {model.attack.info.name} finds record {index} only while it looks at it.",
+                    needs="`expose` to find for each record what `prepare` on the other records finds",
+                    got=f"an error of {float(again.errors.max()):.3g} without it",
+                    hint="remanence.testing.check_attack tells what an attack may look at",
+                )
+
+
+def _either(one: Comparison, other: Comparison) -> Comparison:
+    """A success of either is a success."""
+    return Comparison(
+        errors=torch.minimum(one.errors, other.errors),
+        labels_agree=one.labels_agree | other.labels_agree,
+        succeeded=one.succeeded | other.succeeded,
+    )

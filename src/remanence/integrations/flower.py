@@ -13,8 +13,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.exact import reconstruct
-from remanence.games.gradients.files import gradient_of_update
+from remanence.games.gradients.files import difference, rounding_of_difference
+from remanence.games.gradients.local_training import LocalTraining
+from remanence.games.gradients.reading import read_update
 from remanence.scale.files import write_files
 
 if TYPE_CHECKING:
@@ -60,12 +61,16 @@ def record_updates(folder: Path | str) -> Mod:
 
 
 def withhold_exposed(
-    make_model: Callable[[], nn.Module], *, learning_rate: float, example: Tensor | None = None
+    make_model: Callable[[], nn.Module],
+    *,
+    learning_rate: float,
+    local_steps: int = 1,
+    example: Tensor | None = None,
 ) -> Mod:
-    """Send an error instead of an update from which the exact attack reads samples.
+    """Send an error instead of an update from which the exact attacks, all of them, prove a sample.
 
-    For clients that take one step; `make_model` makes the network, `example` is a batch of zeros of the right
-    shape for one with convolutions in front. A quiet mod is no protection: the attack is one of many.
+    `make_model` makes the network, `example` is a batch of zeros of the right shape for one with convolutions in
+    front. A quiet mod is no protection: it knows the exact attacks, and there are others.
     """
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
@@ -73,9 +78,8 @@ def withhold_exposed(
         reply = call_next(message, context)
         if reply.has_error() or not before:
             return reply
-        found = exposed_samples(
-            make_model(), before, _weights(reply), learning_rate=learning_rate, example=example
-        )
+        training = LocalTraining(local_steps, learning_rate)
+        found = exposed_samples(make_model(), before, _weights(reply), training=training, example=example)
         return _error(message, found) if found else reply
 
     return mod
@@ -86,17 +90,19 @@ def exposed_samples(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     *,
-    learning_rate: float,
+    training: LocalTraining,
     example: Tensor | None = None,
 ) -> int:
-    """How many samples the exact attack reads off the difference of two states."""
+    """How many samples the exact attacks prove from the difference of two states."""
     model.load_state_dict(dict(before))
     head = dense_head(model.eval(), example)
-    update = {name: after[name] - before[name] for name, _ in model.named_parameters()}
-    gradient, precision = gradient_of_update(before, update, learning_rate)
-    gradient = {name: value.unsqueeze(0) for name, value in gradient.items()}
-    found = reconstruct(head, head.layers_of(gradient), precision=precision)
-    return int(found.found.sum())
+    weights = {name: value for name, value in before.items() if value.is_floating_point()}
+    update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
+    rounding, factor = rounding_of_difference(weights), -1 / (training.learning_rate or 1.0)
+    layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
+    if not any(weight.any() for weight, _ in layers):
+        return 0
+    return read_update(head, layers, rounding.times(factor), training=training).proof.count
 
 
 def _weights(message: Message) -> dict[str, Tensor]:

@@ -3,160 +3,139 @@
     with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries):
         ...  # the training loop, unchanged
 
-What is written is what ran: who was in each batch, how much noise was added, how gradients were clipped.
+What is written is what ran: who was in each batch, how gradients were clipped, how much noise was added, and whether
+the weights moved accordingly. Training is bit for bit what it would have been.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from opacus import GradSampleModule, PrivacyEngine
-from opacus.optimizers import DPOptimizer
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from opacus import PrivacyEngine
+from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
+from opacus.optimizers import (
+    DPOptimizer,
+    FSDPOptimizerFastGradientClipping,
+    SimpleDistributedPerLayerOptimizer,
+)
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from torch.utils.data import DataLoader
 
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.canaries import Canaries
-from remanence.games.recorded_runs.projections import Decoder
-from remanence.games.recorded_runs.recording import STEP, RecordingWriter
-from remanence.integrations.opacus_steps import Steps, sampler_of
+from remanence.games.recorded_runs.recorder import Claim, RunRecorder
+from remanence.integrations.opacus_batches import Batches, tensors_in
+from remanence.integrations.opacus_replica import Reading, quiet_randomness
+from remanence.integrations.opacus_steps import Ranks, RecordingWarning, Steps
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-_ROWS_AT_ONCE = 256
-_LARGEST_WHOLE = 2_000_000  # parameters; above it a step would write more than 24 MB
+__all__ = ["Reading", "RecordingWarning", "record"]
 
 
 @contextmanager
 def record(
     privacy_engine: PrivacyEngine,
     optimizer: DPOptimizer,
-    model: nn.Module,
+    model: Any,
     loader: DataLoader[Any],
     *,
     out: str | Path,
     canaries: Canaries | None = None,
-    loss: Loss = cross_entropy,
-    precision: Literal["float32", "float16"] = "float32",
-    keep: Literal["whole", "projections"] | None = None,
+    reading: Reading | None = None,
+    keep: Literal["projections", "whole"] = "projections",
 ) -> Iterator[None]:
-    """Write a transcript of the training inside the `with` into a new folder, whole or not at all.
+    """Write what the training inside the `with` did into a new folder, whatever happens to it.
 
-    All but the model's `loss` are what `make_private` returned. `canaries.inserted` must be the last
-    records of the loader's data set. `keep` says whether parameters and gradients of every step are kept
-    (looked at after training) or only what they say about the canaries (looked at in every step, slower); left
-    out, the model's size decides.
+    All but `canaries` are what `make_private` returned. `canaries.inserted` must be the last records of the loader's
+    data set; `reading` says how the loop looks at a record. `keep="whole"` also writes the parameters and gradients
+    of every step.
     """
-    _check(privacy_engine, optimizer, model, loader)
-    positions = _positions(loader, canaries)
-    numbers = sum(parameter.numel() for parameter in optimizer.params)
-    whole = numbers <= _LARGEST_WHOLE if keep is None else keep == "whole"
-    writer = RecordingWriter(Path(out), precision=precision)
-    steps = Steps(optimizer, sampler_of(loader), positions)
-    decoder = None if canaries is None else Decoder(len(canaries), canaries.candidates)
+    reading = reading or Reading()
+    _check(privacy_engine, optimizer, model, loader, canaries)
+    records = _check_canaries(loader, canaries, reading)
+    ranks = Ranks.of(optimizer)
+    with ExitStack() as stack:
+        if not ranks.leads:  # every process takes part, and one writes
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "unused"
+        recorder = RunRecorder(
+            out,
+            records=records,
+            max_grad_norm=float(optimizer.max_grad_norm),
+            canaries=canaries,
+            framework=f"Opacus {version('opacus')}, torch {torch.__version__}",
+        )
+        try:
+            batches = Batches(loader)
+            stack.callback(batches.close)
+            steps = Steps(recorder, optimizer, model, batches, reading, canaries)
+        except BaseException:
+            recorder.writer.abandon()
+            raise
+        recorder.steps_before = sum(count for _, _, count in privacy_engine.accountant.history)
+        recorder.expected = (float(optimizer.noise_multiplier), _rate(batches.sampler), 0)
+        recorder.manifest = {"secure": bool(privacy_engine.secure_mode), "kept": keep}
 
-    def read(
-        noise: float, rate: float, norm: float, parameters: Tensor, gradients: Tensor, known: Tensor
-    ) -> None:
-        if canaries is not None and decoder is not None:
-            found = _candidate_gradients(model, optimizer, canaries, parameters, loss, norm)
-            released = (gradients - known).cpu()
-            decoder.step(found, released, noise=noise * norm, sample_rate=min(rate, 1.0))
+        def claims() -> list[Claim]:
+            return [(float(n), float(q), int(count)) for n, q, count in privacy_engine.accountant.history]
 
-    checked = canaries is None or any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules())
+        try:
+            with steps.watching(claims, whole=keep == "whole"):
+                yield
+        except BaseException as error:
+            recorder.observe("ended-early", where=f"{type(error).__name__}: {str(error)[:160]}")
+            if recorder.steps:  # the training's own error is what its owner has to see
+                recorder.finish()
+            else:
+                recorder.writer.abandon()
+            raise
+        if batches.marks.duplicates():
+            recorder.observe("records-duplicated", count=batches.marks.duplicates())
+        if batches.marks.near_duplicates():
+            recorder.observe("records-nearly-duplicated", count=batches.marks.near_duplicates())
+        if ranks.leads:
+            recorder.finish()
 
-    def take(*tensors: Tensor) -> None:
-        nonlocal checked
-        own = steps.canaries_in_step()
-        if canaries is not None and not checked and own:
-            found = _candidate_gradients(model, optimizer, canaries, tensors[0], loss, steps.norms[-1])
-            _check_loss(found[canaries.rows[torch.tensor(own)]].sum(0), steps, len(own))
-            checked = True
-        if whole:
-            writer.add(dict(zip(STEP, tensors, strict=True)))
-        else:
-            read(steps.noises[-1], _rate(privacy_engine, loader), steps.norms[-1], *tensors)
 
-    try:
-        with steps.watching(take):
-            yield
-        claimed = [list(segment) for segment in privacy_engine.accountant.history]
-        if not steps.sizes or not claimed:
-            raise InputError(
-                "No training step was recorded.",
-                needs="at least one optimizer.step() inside the `with`",
-                got=f"{len(steps.sizes)} steps, {len(claimed)} entries in the accountant's history",
-                hint="put the whole training loop inside `with record(...)`",
-            )
-        manifest = {
-            "opacus": version("opacus"),
-            "torch": torch.__version__,
-            "accountant": privacy_engine.accountant.mechanism(),
-            "claimed": claimed,
-            "parameters": numbers,
-            "kept": "whole" if whole else "projections",
-            **steps.summary(records=len(loader.dataset)),  # pyright: ignore[reportArgumentType]
-        }
-        writer.add_once("batches", steps.batches())
-        if canaries is not None and decoder is not None:
-            if whole:
-                # The law that is claimed, not what the optimizer was told: the test is of the claim.
-                claims = [(noise, rate) for noise, rate, count in claimed for _ in range(count)]
-                for step, tensors in enumerate(writer.replay("reading the canaries")):
-                    read(*claims[min(step, len(claims) - 1)], steps.norms[step], *tensors)
-            manifest["canaries"] = {
-                "count": len(canaries),
-                "candidates": canaries.candidates,
-                "design": str(canaries.design),
-                "sha256": canaries.shortlists.sha256(),
-            }
-            writer.add_once("canaries", {"scores": decoder.scores(), "chosen": canaries.chosen})
-            projections = decoder.projections(
-                steps.presence(canaries.rows, canaries.shortlists.labels.numel())
-            )
-            if projections is not None:
-                writer.add_once("projections", projections)
-        writer.finish(manifest)
-    finally:
-        writer.abandon()
+def _rate(sampler: Any) -> float:
+    """The rate at which a sampler draws records; that of the logical batches, if they are split."""
+    sampler = sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+    return getattr(sampler, "sample_rate", 1 / max(1, len(sampler)))
 
 
 def _check(
-    privacy_engine: PrivacyEngine, optimizer: DPOptimizer, model: nn.Module, loader: DataLoader[Any]
+    privacy_engine: PrivacyEngine,
+    optimizer: DPOptimizer,
+    model: Any,
+    loader: DataLoader[Any],
+    canaries: Canaries | None,
 ) -> None:
     """Refuse what cannot be recorded truthfully, before training starts."""
-    kind = type(optimizer)
-    flat = isinstance(optimizer, DPOptimizer) and all(
-        base is DPOptimizer or not base.__module__.startswith("opacus.") or not issubclass(base, DPOptimizer)
-        for base in kind.__mro__
-    )
-    if not flat:
+    sharded = isinstance(optimizer, FSDPOptimizerFastGradientClipping | SimpleDistributedPerLayerOptimizer)
+    if not isinstance(optimizer, DPOptimizer) or sharded:
         raise InputError(
             "This optimizer cannot be recorded.",
-            needs="Opacus' DPOptimizer: flat clipping of every record's gradient, on one device",
-            got=f"{kind.__module__}.{kind.__name__}",
-            hint='make_private(..., clipping="flat", grad_sample_mode="hooks")',
+            needs="one of Opacus' optimizers in whose every process all parameters are",
+            got=f"{type(optimizer).__module__}.{type(optimizer).__name__}",
+            hint='make_private(..., clipping="flat"); FSDP and per-layer clipping in DDP spread one step over hooks',
         )
-    if not isinstance(model, GradSampleModule):
+    if not isinstance(model, AbstractGradSampleHooks):
         raise InputError(
-            "The model does not keep the gradients of single records.",
-            needs="the model that make_private returned, with grad_sample_mode hooks or functorch",
+            "The model does not give the gradients of single records.",
+            needs="what make_private returned: a GradSampleModule or GradSampleHooks",
             got=type(model).__name__,
             hint="model, optimizer, loader = privacy_engine.make_private(...)",
         )
-    if privacy_engine.accountant.history:
+    if privacy_engine.accountant.history and canaries is not None:
         raise InputError(
-            "Training has already begun.",
-            needs="a recording from the first step on",
+            "Training has already begun, and the canaries with it.",
+            needs="canaries that are recorded from the first step on",
             got=f"{sum(count for _, _, count in privacy_engine.accountant.history)} steps before it",
-            hint="enter `with record(...)` right after make_private",
+            hint="enter `with record(...)` right after make_private, or record the rest without canaries",
         )
     if getattr(loader, "batch_sampler", None) is None:
         raise InputError(
@@ -167,87 +146,34 @@ def _check(
         )
 
 
-def _rate(privacy_engine: PrivacyEngine, loader: DataLoader[Any]) -> float:
-    """The sampling rate that the accountant has been told, or will be told first."""
-    history, sampler = privacy_engine.accountant.history, sampler_of(loader)
-    return history[-1][1] if history else getattr(sampler, "sample_rate", 1 / max(1, len(sampler)))
-
-
-def _positions(loader: DataLoader[Any], canaries: Canaries | None) -> range:
-    """Where the canaries are in the data set: at its end, and checked to be there."""
-    total = len(loader.dataset)  # pyright: ignore[reportArgumentType]
-    if canaries is None:
-        return range(total, total)
+def _check_canaries(loader: DataLoader[Any], canaries: Canaries | None, reading: Reading) -> int:
+    """The number of records, of which the last must be the canaries."""
+    data: Any = loader.dataset
+    total = len(data)
+    if (
+        canaries is None or reading.augment is not None
+    ):  # what is changed each time is known by its place alone
+        return total
     inserted = canaries.inserted
     first = total - len(inserted)
-    for offset in range(len(inserted) if first >= 0 else 0):
-        features, label = loader.dataset[first + offset][:2]
-        own = inserted.features[offset].to(torch.as_tensor(features).dtype)
-        if not torch.equal(own, torch.as_tensor(features)) or int(label) != int(inserted.labels[offset]):
-            first = -1
-            break
-    if first < 0:
+    with quiet_randomness():
+        there = first >= 0 and all(
+            _holds(data[first + n], inserted.features[n]) for n in range(len(inserted))
+        )
+    if not there:
         raise InputError(
             "The canaries are not in the training data.",
             needs=f"canaries.inserted, {len(inserted)} records, at the end of the loader's data set",
             got=f"a data set of {total} records that ends differently",
-            hint="TensorDataset(torch.cat([X, canaries.inserted.features]), torch.cat([y, canaries.inserted.labels]))",
+            hint="ConcatDataset([data, TensorDataset(canaries.inserted.features, canaries.inserted.labels)]); "
+            "Reading(augment=...) if the data set changes records at random",
         )
-    return range(first, total)
+    return total
 
 
-def _check_loss(expected: Tensor, steps: Steps, count: int) -> None:
-    """Refuse a loss that is not the one that trains: the canaries' gradients must add up to what was summed."""
-    off = float((steps.canary_sum.cpu() - expected).norm()) / (steps.norms[-1] * (1 + count))
-    if off > 1e-2:
-        raise InputError(
-            "The canaries' gradients are not those of this training.",
-            needs="the loss that the loop trains with, and a forward pass without randomness",
-            got=f"clipped gradients whose sum differs by {off:.2g} clipping norms per canary",
-            hint="record(..., loss=your_loss), with the same reduction as in the loop",
-        )
-
-
-def _candidate_gradients(
-    model: nn.Module,
-    optimizer: DPOptimizer,
-    canaries: Canaries,
-    parameters: Tensor,
-    loss: Loss,
-    max_norm: float,
-) -> Tensor:
-    """Every candidate's clipped gradient at some parameters, by Opacus' own hooks; leaves no trace."""
-    records = canaries.shortlists
-    own = optimizer.params
-    sizes = [parameter.numel() for parameter in own]
-    kept = [(p.data, p.grad, p.grad_sample, p.summed_grad) for p in own]  # pyright: ignore
-    training = {module: module.training for module in model.modules()}
-    gradients = []
-    try:
-        model.train()
-        for module in model.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):
-                module.eval()
-        for parameter, values in zip(own, parameters.split(sizes), strict=True):
-            parameter.data = values.view_as(parameter).to(parameter)
-        features = records.features.flatten(0, 1).to(own[0].device)
-        features = features.to(own[0].dtype) if features.is_floating_point() else features
-        labels = records.labels.flatten().to(own[0].device)
-        for start in range(0, len(labels), _ROWS_AT_ONCE):
-            chunk = slice(start, start + _ROWS_AT_ONCE)
-            for parameter in own:
-                parameter.grad = None  # or backward() would add to the one that is kept
-                parameter.grad_sample = None  # pyright: ignore[reportAttributeAccessIssue]
-            with torch.enable_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about inputs without gradients, as in every Opacus loop
-                loss(model(features[chunk]), labels[chunk]).backward()
-            flat = torch.cat([sample.flatten(1) for sample in optimizer.grad_samples], 1)
-            norms = flat.norm(dim=1, keepdim=True)
-            gradients.append(flat * (max_norm / (norms + 1e-6)).clamp(max=1))
-    finally:
-        for parameter, (data, grad, sample, summed) in zip(own, kept, strict=True):
-            parameter.data, parameter.grad = data, grad
-            parameter.grad_sample, parameter.summed_grad = sample, summed  # pyright: ignore
-        for module, mode in training.items():
-            module.training = mode
-    return torch.cat(gradients).cpu()
+def _holds(record: Any, features: torch.Tensor) -> bool:
+    """Whether a record, however it is packed, contains these features."""
+    return any(
+        tensor.shape == features.shape and torch.equal(features.to(tensor), tensor)
+        for tensor in tensors_in(record)
+    )

@@ -1,212 +1,406 @@
-"""Watching an Opacus optimizer: who was in each step, what was clipped, and what noise was added."""
+"""Watching an Opacus optimizer: who was in each step, what was clipped, what noise was added, what the weights did."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
-from opacus.optimizers import DPOptimizer
-from opacus.utils.batch_memory_manager import BatchSplittingSampler
-from torch import Tensor
-from torch.utils.data import DataLoader
+import torch.distributed
+from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from torch import Tensor, nn
 
-from remanence.exceptions import InputError
+from remanence.games.recorded_runs.canaries import Canaries
+from remanence.games.recorded_runs.recorder import Claim, NoisedStep, RunRecorder, SlotGradients
+from remanence.integrations.opacus_batches import Batches, tensors_in
+from remanence.integrations.opacus_replica import Clipping, Reading, Replica, quiet_randomness
+from remanence.integrations.opacus_updates import Updates
 
-_SKETCH = 256  # numbers of each step's noise that are kept, to see it repeat
-_WATCHED = ("clip_and_accumulate", "add_noise")
-_COMPARED = 2000  # steps, each with each
-
-Take = Callable[[Tensor, Tensor, Tensor], None]  # parameters, noisy sum, the known records' part of it
+_CLIPPED = 1e-3  # clipping norms per record by which a sum may be off, through rounding
+_ALIKE = 1e-2  # clipping norms by which a canary's gradient may be off, through rounding
+_LOOKED = 6  # canaries at which layers are looked at for mixing records
 
 
+@final
+class RecordingWarning(UserWarning):
+    """Recording cannot go on; training does."""
+
+
+@final
 class Steps:
-    """What really ran, measured step by step."""
+    """What really runs, taken in step by step and handed to the recorder."""
 
-    def __init__(self, optimizer: DPOptimizer, sampler: Any, canaries: range) -> None:
-        self.sizes: list[int] = []
-        self.noises: list[float] = []  # multipliers, as the optimizer was told
-        self.norms: list[float] = []  # clipping norms
-        self.canary_sum = torch.empty(0)  # clipped gradients of the canaries in the current step
-        self._optimizer, self._sampler, self._canaries = optimizer, sampler, canaries
-        self._yielded: list[
-            list[int]
-        ] = []  # batches that the loop was given since gradients were last clipped
-        self._members: list[int] = []  # of the current step
-        self._indices: list[Tensor] = []
-        self._sums: Tensor | None = (
-            None  # clipped gradients of the known records and of the canaries, (2, numbers)
-        )
-        self._noise_squares: list[float] = []  # per number, in units of the clipping norm
-        self._sketches: list[Tensor] = []
-        self._worst_clipping = 0.0
-        self._repeated = 0
+    def __init__(
+        self,
+        recorder: RunRecorder,
+        optimizer: DPOptimizer,
+        model: Any,
+        batches: Batches,
+        reading: Reading,
+        canaries: Canaries | None,
+    ) -> None:
+        self._recorder, self._optimizer, self._batches = recorder, optimizer, batches
+        self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._model = model
+        self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
+        self._canaries, self._reading = canaries, reading
+        self._ranks = Ranks.of(optimizer)
+        self._updates = Updates(optimizer, self._module, recorder.observe)
+        recorder.names = self._updates.names()
+        recorder.sizes = [p.numel() for p in optimizer.params]
+        self._replica = None if canaries is None else Replica(model, optimizer.params, reading)
+        self._tolerance = 4 * max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
+        self._stopped = False
+        self._members: list[int] = []
+        self._sums: list[Tensor] | None = None  # clipped gradients, tensor by tensor
+        self._canary_sums: list[Tensor] | None = None
+        self._canary_rows: dict[int, Tensor] = {}  # clipped gradients of canaries in the step, by index
+        self._clipping = Clipping.of(optimizer)
+        self._autocast: torch.dtype | None = None
+        self._floats: torch.dtype | None = None  # of what the model is given
+        self._seed: int | None = None
+        self._size = 0  # of the last step's batch
 
     @contextmanager
-    def watching(self, take: Take) -> Iterator[None]:
-        """Follow the sampler and the optimizer, and let go of both at the end."""
+    def watching(self, claims: Callable[[], list[Claim]], *, whole: bool) -> Iterator[None]:
+        """Follow the model and the optimizer, and let go of both at the end."""
         optimizer = self._optimizer
-        clip, add_noise, iterate = optimizer.clip_and_accumulate, optimizer.add_noise, DataLoader.__iter__
-        own = {name: value for name, value in vars(optimizer).items() if name in _WATCHED}
 
-        def follow(this: DataLoader[Any]) -> Iterator[Any]:
-            if sampler_of(this) is not self._sampler:
-                return iterate(this)
-            return self._follow(this, iterate)
+        def noised() -> None:
+            self._recorder.claimed = claims()
+            self._noised(whole=whole)
 
-        def clip_and_accumulate() -> None:
+        def clipped() -> None:
+            self._recorder.claimed = claims()
             self._clipped()
-            clip()
 
-        def noise_added() -> None:
-            add_noise()
-            self._finish_step(take)
-
-        # A BatchMemoryManager makes a loader of its own around the same sampler: all of them are looked at.
-        DataLoader.__iter__ = follow  # pyright: ignore[reportAttributeAccessIssue]
-        optimizer.clip_and_accumulate, optimizer.add_noise = clip_and_accumulate, noise_added
+        wanted = {
+            "accumulate" if self._ghost else "clip_and_accumulate": (clipped, None),
+            "add_noise": (None, noised),
+        }
+        before = {name: vars(optimizer).get(name) for name in wanted}
+        ours = {name: self._around(getattr(optimizer, name), *both) for name, both in wanted.items()}
+        vars(optimizer).update(ours)
+        handle = self._module.register_forward_pre_hook(self._fed, with_kwargs=True)
         try:
             yield
         finally:
-            DataLoader.__iter__ = iterate
-            for name in _WATCHED:
-                delattr(optimizer, name)
-            vars(optimizer).update(own)
+            handle.remove()
+            self._safely(lambda: self._updates.finish(self._size))
+            self._recorder.claimed = claims()
+            self._stopped = True
+            for name, plain in before.items():
+                if (
+                    vars(optimizer).get(name) is ours[name]
+                ):  # somebody may have put something else there since
+                    delattr(optimizer, name)
+                    vars(optimizer).update({} if plain is None else {name: plain})
 
-    def _follow(self, loader: DataLoader[Any], iterate: Callable[[DataLoader[Any]], Any]) -> Iterator[Any]:
-        """The loader's batches; workers draw ahead, so that who is in one is noted when the loop is given it."""
-        plain = loader.batch_sampler
-        vars(loader)["batch_sampler"] = _Noted(plain)  # a loader refuses to have it set
+    def _around(
+        self, plain: Callable[[], None], first: Callable[[], None] | None, then: Callable[[], None] | None
+    ) -> Callable[[], None]:
+        def watched() -> None:
+            self._safely(first)
+            plain()
+            self._safely(then)
+
+        return watched
+
+    def _safely(self, action: Callable[[], None] | None) -> None:
+        """Whatever goes wrong in recording, training goes on and what was recorded is kept."""
+        if action is None or self._stopped:
+            return
         try:
-            batches = iterate(loader)
-        finally:
-            vars(loader)["batch_sampler"] = plain
-        drawn = batches._index_sampler.drawn  # persistent workers keep the sampler of their first epoch
-        for place, batch in enumerate(batches):
-            self._yielded.append(drawn[place])
-            yield batch
+            with torch.no_grad():
+                action()
+        except Exception as error:  # noqa: BLE001  nothing that happens here may reach the training
+            self._stopped = True
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            self._recorder.observe("recording-stopped", where=reason)
+            warnings.warn(
+                f"Recording stopped after {self._recorder.steps} steps: {reason}. Training goes on.",
+                RecordingWarning,
+                stacklevel=4,
+            )
 
-    @torch.no_grad()
+    def _fed(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is given a batch."""
+        if not torch.is_grad_enabled() or not self._module.training:
+            return
+
+        def note() -> None:
+            self._batches.fed((args, kwargs))
+            device = self._optimizer.params[0].device.type
+            mixed = torch.is_autocast_enabled(device)
+            self._autocast = torch.get_autocast_dtype(device) if mixed else None
+            floats = [t.dtype for t in tensors_in((args, kwargs)) if t.is_floating_point()]
+            self._floats = floats[0] if floats else None
+
+        self._safely(note)
+
     def _clipped(self) -> None:
         """One physical batch: whose gradients they are, and what their clipped sum should be."""
+        self._updates.check(self._size)
+        self._clipping = self._clipping_now()
+        if self._ghost:
+            self._whose(self._rows_of_ghosts())
+            return
         samples = [sample.flatten(1) for sample in self._optimizer.grad_samples]
-        members = self._take(len(samples[0]))
+        members = self._whose(len(samples[0]))
+        norms = torch.stack([sample.norm(dim=1).float() for sample in samples])
+        factors = self._clipping.factors(norms)
+        self._watch_norm(norms.norm(dim=0))
+        self._sums = _plus(self._sums, [_weighted(f, s) for f, s in zip(factors, samples, strict=True)])
+        rows = [place for place, index in enumerate(members) if index >= self._recorder.first_canary]
+        if self._canaries is None or not rows:
+            return
+        own = torch.tensor(rows, device=factors.device)
+        parts = [(f[own], s[own]) for f, s in zip(factors, samples, strict=True)]
+        self._canary_sums = _plus(self._canary_sums, [_weighted(f, s) for f, s in parts])
+        tested = set(self._recorder.tested(members).tolist())
+        keep = [place for place, row in enumerate(rows) if members[row] in tested]
+        if keep:
+            clipped = torch.cat([f[keep, None] * s[keep].float() for f, s in parts], 1)
+            self._canary_rows.update(zip([members[rows[place]] for place in keep], clipped, strict=True))
+
+    def _clipping_now(self) -> Clipping:
+        if self._ghost:  # the module clips, the optimizer makes the noise, and each has a norm of its own
+            return Clipping((float(getattr(self._model, "max_grad_norm", self._optimizer.max_grad_norm)),))
+        return Clipping.of(self._optimizer)
+
+    def _rows_of_ghosts(self) -> int:
+        norms = [getattr(p, "_norm_sample", None) for p in self._optimizer.params]
+        return max((len(norm) for norm in norms if norm is not None), default=0)
+
+    def _whose(self, rows: int) -> list[int]:
+        members = self._batches.take(rows)
+        if members is None:
+            self._recorder.observe("batch-not-from-loader", worst=float(rows))
+            members = []
         self._members += members
-        norms = torch.stack([sample.norm(dim=1) for sample in samples]).norm(dim=0)
-        factors = (self._optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1)
-        canary = torch.tensor([index in self._canaries for index in members], device=factors.device)
-        weights = torch.stack([factors * ~canary.bool(), factors * canary.bool()])
-        sums = torch.cat([weights.to(sample) @ sample for sample in samples], 1)
-        self._sums = sums if self._sums is None else self._sums + sums
+        return members if len(members) == rows else [-1] * rows
 
-    def _take(self, rows: int) -> list[int]:
-        """Who these gradients belong to: the last batches that the loop was given. Earlier ones were skipped."""
-        members: list[int] = []
-        while len(members) < rows and self._yielded:
-            members = self._yielded.pop() + members
-        self._yielded.clear()
-        if len(members) != rows:
-            raise InputError(
-                "A batch did not come from the loader.",
-                needs="training on whole batches of the loader that is recorded, each once",
-                got=f"the gradients of {rows} records, where the last batches have {len(members)}",
-                hint="record the loader that the loop iterates over, and skip no batch between two that are "
-                "accumulated into one step",
-            )
-        return members
+    def _watch_norm(self, norms: Tensor) -> None:
+        """A clipping norm that is computed from the batch gives the batch away."""
+        own = self._clipping.norms
+        if len(norms) < 4 or len(own) != 1:
+            return
+        computed = [norms.mean(), norms.median(), norms.quantile(0.5), norms.max(), norms.min()]
+        if any(abs(float(value) / own[0] - 1) < 1e-5 for value in computed):
+            self._recorder.observe("norm-from-the-batch", worst=own[0])
 
-    @torch.no_grad()
-    def _finish_step(self, take: Take) -> None:
+    def _noised(self, *, whole: bool) -> None:
         """One logical step, between its noise and its update."""
-        optimizer = self._optimizer
-        parameters, noisy, summed = (
-            torch.cat([getattr(p, name).detach().flatten() for p in optimizer.params])
-            for name in ("data", "grad", "summed_grad")
-        )
+        optimizer, ranks = self._optimizer, self._ranks
+        parameters = optimizer.params
+        summed = ranks.total([p.summed_grad.detach().flatten().float() for p in parameters])  # pyright: ignore
+        noised = ranks.total([_gradient(p) for p in parameters])
+        members = ranks.joined(self._members)
+        self._size = len(members)
+        norms = self._clipping.total, float(optimizer.max_grad_norm)
+        if abs(norms[0] / norms[1] - 1) > 1e-4:
+            self._recorder.observe("clipped-elsewhere", worst=norms[0] / norms[1], where=f"{norms[0]:.4g}")
+        if self._sums is not None:
+            self._sums = ranks.total(self._sums)
+            self._check_clipping(summed)
+        self._watch_seed()
+        self._recorder.add(NoisedStep(members, summed, noised, norms, _told(optimizer)))
+        iterations = 1 if self._ghost else optimizer.accumulated_iterations
+        self._updates.foresee(noised, iterations, ranks.count)
+        known = torch.cat(summed)
+        if self._canaries is not None and self._replica is not None:
+            rows = ranks.merged(self._canary_rows)
+            inside = None if self._canary_sums is None else torch.cat(ranks.total(self._canary_sums))
+            if ranks.leads:
+                with quiet_randomness():
+                    known = self._look(self._replica, self._canaries, members, rows, inside, summed, noised)
+        if whole:
+            flat = torch.cat([p.detach().flatten().float() for p in parameters])
+            self._recorder.writer.add_step(
+                {"parameters": flat, "gradients": torch.cat(noised), "known": known}
+            )
+        self._members, self._sums, self._canary_sums, self._canary_rows = [], None, None, {}
+
+    def _check_clipping(self, summed: list[Tensor]) -> None:
+        """The sum that noise is added to must be that of clipped gradients."""
         assert self._sums is not None
-        norm = float(optimizer.max_grad_norm)
-        noise = (noisy - summed) / norm
-        self._noise_squares.append(float(noise.square().mean()))
-        self._sketches.append(noise[:_SKETCH].cpu())
-        off = float((summed - self._sums.sum(0)).norm()) / norm
-        self._worst_clipping = max(self._worst_clipping, off / (1 + len(self._members)))
-        self._repeated += len(self._members) - len(set(self._members))
-        self.sizes.append(len(self._members))
-        self.noises.append(float(optimizer.noise_multiplier))
-        self.norms.append(norm)
-        self.canary_sum = self._sums[1]
-        self._indices.append(torch.tensor(self._members, dtype=torch.int32))
-        take(parameters, noisy, self._sums[0])
-        self._members, self._sums = [], None
+        off = torch.stack([(a - b).norm() for a, b in zip(summed, self._sums, strict=True)]).norm()
+        share = float(off) / self._clipping.total / (1 + len(self._members))
+        if not share <= _CLIPPED + self._tolerance:
+            self._recorder.observe("clipping-wrong", worst=share, where=self._effective_norm(summed))
 
-    def canaries_in_step(self) -> list[int]:
-        """Which of the inserted canaries are in the current step."""
-        return [index - self._canaries.start for index in self._members if index in self._canaries]
+    def _effective_norm(self, summed: list[Tensor]) -> str:
+        """The norm to which gradients were clipped instead, if there is one that explains their sum."""
+        if self._ghost or len(self._clipping.norms) > 1 or self._ranks.count > 1:
+            return ""
+        samples = [sample.flatten(1) for sample in self._optimizer.grad_samples]
+        if len(samples[0]) != len(self._members):
+            return ""  # in several physical batches, of which only the last is there
+        norms = torch.stack([sample.norm(dim=1).float() for sample in samples])
 
-    def batches(self) -> dict[str, Tensor]:
-        """Who was in each step (all indices one after the other, and where each step begins), and its noise."""
-        starts = torch.tensor([0, *self.sizes]).cumsum(0)
-        squares = torch.tensor(self._noise_squares, dtype=torch.float64)
-        return {"indices": torch.cat(self._indices), "starts": starts, "noise_squares": squares}
+        def off(norm: float) -> float:
+            factors = Clipping((norm,)).factors(norms)
+            sums = [_weighted(f, s) for f, s in zip(factors, samples, strict=True)]
+            return float(torch.stack([(a - b).norm() for a, b in zip(summed, sums, strict=True)]).norm())
 
-    def presence(self, rows: Tensor, total: int) -> Tensor:
-        """How often each candidate was in each step, `(steps, total)`; `rows` are those of the inserted canaries."""
-        found = torch.zeros(len(self.sizes), total)
-        for step, members in enumerate(self._indices):
-            own = members[members >= self._canaries.start].long() - self._canaries.start
-            found[step].index_add_(0, rows[own], torch.ones(len(own)))
-        return found
+        low, high = float(norms.norm(dim=0).max()) * 1e-3, float(norms.norm(dim=0).max())
+        for _ in range(40):  # the distance falls towards the norm that was used, and rises beyond it
+            third = (high / low) ** (1 / 3)
+            low, high = (low, high / third) if off(low * third) < off(high / third) else (low * third, high)
+        fits = off(high) <= (_CLIPPED + self._tolerance) * high * (1 + len(self._members))
+        return f"{high:.4g}" if fits else ""
 
-    def summary(self, *, records: int) -> dict[str, Any]:
-        """The measurements that an audit holds against the claim."""
-        counts = torch.bincount(torch.cat(self._indices).long(), minlength=records).double()
-        sizes = torch.tensor(self.sizes, dtype=torch.float64)
-        sketches = torch.stack(self._sketches).double()
-        return {
-            "records": records,
-            "steps": len(self.sizes),
-            "max_grad_norm": float(self._optimizer.max_grad_norm),
-            "batch_sizes": {"mean": float(sizes.mean()), "variance": float(sizes.var(correction=0))},
-            "batches_per_record": {
-                "mean": float(counts.mean()),
-                "variance": float(counts.var(correction=0)),
-            },
-            "repeated_in_a_step": self._repeated,
-            "clipping_error": self._worst_clipping,
-            "noise_correlation": _largest_correlation(sketches),
-            "noise_numbers": sketches.shape[1],
-        }
+    def _watch_seed(self) -> None:
+        """Seeds that are set while training runs make noise that can be made again."""
+        generator = self._optimizer.generator
+        if generator is None:
+            device = self._optimizer.params[0].device
+            generator = torch.default_generator
+            if device.type == "cuda":
+                generator = torch.cuda.default_generators[device.index or 0]
+        seed = getattr(generator, "initial_seed", lambda: None)()
+        if seed is not None and self._seed is not None and seed != self._seed:
+            self._recorder.observe("seeded-in-the-loop", worst=float(seed))
+        self._seed = seed
+
+    def _look(
+        self,
+        replica: Replica,
+        canaries: Canaries,
+        members: list[int],
+        rows: dict[int, Tensor],
+        inside: Tensor | None,
+        summed: list[Tensor],
+        noised: list[Tensor],
+    ) -> Tensor:
+        """What this step says about the canaries; the known records' part of its sum."""
+        recorder, step = self._recorder, self._recorder.steps - 1
+        replica.follow(self._optimizer.params)
+        random = replica.is_random(self._looked_at(canaries))
+        every = records_of(canaries)
+        present = [index for index in members if index >= recorder.first_canary]
+        if self._ghost and present:
+            own = canaries.rows[torch.tensor(present) - recorder.first_canary]
+            found = torch.cat(list(self._gradients(replica, every, own)))
+            rows, inside = dict(zip(present, found, strict=True)), found.sum(0)
+        slots = recorder.slots_among([index for index in present if index in rows])
+        if len(slots):
+            candidates = recorder.candidates_of(slots)  # (slots, candidates), the one that is there first
+            index_of = {int(row): place + recorder.first_canary for place, row in enumerate(canaries.rows)}
+            there = torch.stack([rows[index_of[int(row)]] for row in candidates[:, 0]])
+            others = torch.cat(list(self._gradients(replica, every, candidates[:, 1:].flatten())))
+            if not self._ghost and not random:
+                alone = torch.cat(list(self._gradients(replica, every, candidates[:, 0])))
+                self._check_alike(
+                    float((alone - there).norm(dim=1).max()) / self._clipping.total, replica, canaries
+                )
+            noise = torch.cat(noised) - torch.cat(summed)
+            others = others.view(len(slots), -1, others.shape[1])
+            recorder.add_slots(SlotGradients(slots, there, others), noise)
+        if random and (step + 1) & step == 0:  # at steps 1, 2, 4, 8, ...
+            self._look_for_mixing(replica, canaries)
+        known = torch.cat(summed if self._sums is None else self._sums)
+        known = known if inside is None else known - inside
+        pause = self._reading.every or recorder.pause()
+        if step % pause == 0:
+            total = len(every[1])
+            recorder.read(self._gradients(replica, every, torch.arange(total)), torch.cat(noised) - known)
+        return known
+
+    def _gradients(self, replica: Replica, every: tuple[Tensor, Tensor], rows: Tensor) -> Iterator[Tensor]:
+        features, labels = every[0][rows], every[1][rows]
+        if features.is_floating_point() and self._floats is not None:
+            features = features.to(self._floats)
+        return replica.gradients(features, labels, self._clipping, self._autocast)
+
+    def _looked_at(self, canaries: Canaries) -> Tensor:
+        """A few canaries, as the model is given them."""
+        features = records_of(canaries)[0][:_LOOKED]
+        return (
+            features.to(self._floats)
+            if features.is_floating_point() and self._floats is not None
+            else features
+        )
+
+    def _check_alike(self, off: float, replica: Replica, canaries: Canaries) -> None:
+        if not off <= _ALIKE + 10 * self._tolerance and not self._look_for_mixing(replica, canaries):
+            self._recorder.observe("canary-gradients-differ", worst=off)
+
+    def _look_for_mixing(self, replica: Replica, canaries: Canaries) -> bool:
+        layer = replica.layer_that_mixes(self._looked_at(canaries))
+        if layer is not None:
+            self._recorder.observe("records-mixed", where=layer)
+        return layer is not None
 
 
-class _Noted:
-    """A sampler of batches that remembers what it has drawn."""
+@final
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train together; one, as a rule."""
 
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self.drawn: list[list[int]] = []
+    count: int
+    rank: int
 
-    def __iter__(self) -> Iterator[list[int]]:
-        self.drawn.clear()
-        for batch in self._sampler:
-            self.drawn.append([int(index) for index in batch])
-            yield batch
+    @classmethod
+    def of(cls, optimizer: DPOptimizer) -> Ranks:
+        """Those that the optimizer adds gradients up over."""
+        return cls(getattr(optimizer, "world_size", 1), getattr(optimizer, "rank", 0))
 
-    def __len__(self) -> int:
-        return len(self._sampler)
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def total(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Sums over all processes."""
+        if self.count > 1:
+            flat = torch.cat(tensors)
+            torch.distributed.all_reduce(flat)
+            return list(flat.split([len(tensor) for tensor in tensors]))
+        return tensors
+
+    def joined(self, members: list[int]) -> list[int]:
+        """All processes' lists, one after the other."""
+        if self.count == 1:
+            return members
+        found: list[Any] = [None] * self.count
+        torch.distributed.all_gather_object(found, members)
+        return [index for part in found for index in part]
+
+    def merged(self, rows: dict[int, Tensor]) -> dict[int, Tensor]:
+        """All processes' rows."""
+        if self.count == 1:
+            return rows
+        found: list[Any] = [None] * self.count
+        torch.distributed.all_gather_object(found, {index: row.cpu() for index, row in rows.items()})
+        return {index: row for part in found for index, row in part.items()}
 
 
-def sampler_of(loader: DataLoader[Any]) -> Any:
-    """What draws the logical batches, under a BatchMemoryManager too."""
-    sampler = loader.batch_sampler
-    return sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+def records_of(canaries: Canaries) -> tuple[Tensor, Tensor]:
+    """All candidates, shortlist after shortlist."""
+    return canaries.shortlists.features.flatten(0, 1), canaries.shortlists.labels.flatten()
 
 
-def _largest_correlation(sketches: Tensor) -> float:
-    """The largest correlation between the noise of two different steps."""
-    if len(sketches) < 2:
-        return 0.0
-    sketches = sketches[:_COMPARED]
-    unit = sketches / sketches.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    between = (unit @ unit.mT).abs()
-    return float(between.fill_diagonal_(0).max())
+def _told(optimizer: DPOptimizer) -> float:
+    """The noise multiplier that the optimizer is set to; adaptive clipping spends some of its budget elsewhere."""
+    own = float(getattr(optimizer, "_adjusted_noise_multiplier", None) or optimizer.noise_multiplier)
+    counting = getattr(optimizer, "unclipped_num_std", None)
+    return own if counting is None or own <= 0 else (own**-2 - (2 * counting) ** -2) ** -0.5
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.detach().flatten().float().clone()
+
+
+def _weighted(factors: Tensor, sample: Tensor) -> Tensor:
+    """The weighted sum of gradients of single records; half precision is added up in single."""
+    return factors.to(sample.device) @ sample.float()
+
+
+def _plus(before: list[Tensor] | None, more: list[Tensor]) -> list[Tensor]:
+    return more if before is None else [a + b for a, b in zip(before, more, strict=True)]

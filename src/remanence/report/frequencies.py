@@ -42,11 +42,10 @@ def ceiling(bound: Bound, *, noun: str = "") -> str:
 
 def sentence(bound: Bound, candidates: int | None, *, whole_run: bool) -> str:
     """What a guess achieves, and what nobody exceeds."""
-    who = (
-        "An adversary"
-        if candidates is None
-        else f"An adversary who has narrowed a record down to {candidates} candidates"
-    )
+    whose = bound.whose.replace("one record", "a record")
+    who = "An adversary" if bound.whose == "one record" else f"An adversary who is after {whose}"
+    if candidates is not None:
+        who = f"An adversary who has narrowed {whose} down to {candidates} candidates"
     what = "your whole training run" if whole_run else "whatever you release"
     guess = frequency(float(bound.log_baseline), noun="times")
     pairs = [

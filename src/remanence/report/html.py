@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
-from remanence.games.heads.released_head import exposed_pictures
+from remanence.games.heads.audit_head import exposed_pictures
 from remanence.report import exposure, figures, texts, words
 from remanence.report.frequencies import ceiling
 from remanence.report.remedies import remedies

@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from remanence import plain_text
 from remanence.auditing import AuditResult
-from remanence.games.heads.released_head import exposed_pictures
+from remanence.games.heads.audit_head import exposed_pictures
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 
@@ -27,11 +28,11 @@ def summary(result: AuditResult) -> str:
         for entry in result.evidence
     ]
     ceilings = [
-        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} ({plain(bound.reference.short)})"
+        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {bound.whose} ({plain(bound.reference.short)})"
         for bound in result.bounds
     ]
     caveats = [
-        f"- **{plain(caveat.id)}** ({plain(', '.join(names))}): {plain(caveat.means)}"
+        f"- **{plain(caveat.id)}** ({plain(', '.join(names))}): {plain(f'{caveat.seen} {caveat.means}'.strip())}"
         for caveat, names in words.caveats(result).items()
     ]
     parts = [
@@ -115,9 +116,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown and HTML show as it is, on one line.
+    """Text that Markdown and HTML show as it is, on one line; it calls nobody and opens nothing.
 
     >>> plain("a*b <script>")
     'a\\\\*b &lt;script&gt;'
     """
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    shown = html.escape(" ".join(plain_text.plain(text).split()), quote=False)
+    shown = re.sub(r"([\\`*_\[\]|])", r"\\\1", shown)
+    # Nobody is called, no address opens.
+    return re.sub(r"[@#]|(?<=:)//|(?<=www)\.", lambda m: "".join(f"&#{ord(c)};" for c in m.group()), shown)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from remanence.auditing import AuditResult
+from remanence.plain_text import plain
 from remanence.report import words
 from remanence.report.tables import thousandths
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED, Caveat
@@ -27,7 +27,7 @@ _COLOURS = {
 def audit_view(result: AuditResult) -> RenderableType:
     """The verdict, the scope, the evidence and the caveats of one audit."""
     verdict = Text.assemble(
-        (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {escape(result.target)}\n", "bold")
+        (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {plain(result.target)}\n", "bold")
     )
     verdict.append(f"{result.verdict.meaning}\n{words.found(result)}")
     parts: list[RenderableType] = [
@@ -60,9 +60,9 @@ def summary_table(results: Sequence[AuditResult]) -> Table:
         best = result.strongest
         ceiling = min((bound.success for bound in result.bounds), default=None)
         table.add_row(
-            escape(result.target),
+            Text(plain(result.target)),
             Text(str(result.verdict), _COLOURS[result.verdict]),
-            best.attack,
+            Text(plain(best.attack)),
             words.interval(best.main),
             words.guessing(best.baseline),
             thousandths(result.policy.max_success),
@@ -79,7 +79,7 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
         table.add_column(heading, justify="right")
     for entry in evidence:
         table.add_row(
-            entry.attack,
+            Text(plain(entry.attack)),
             words.interval(entry.main),
             words.interval(entry.control),
             words.guessing(entry.baseline),
@@ -94,7 +94,9 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
     concerned = [entry for entry in evidence if caveat in entry.caveats]
     names = ", ".join(entry.attack for entry in concerned)
     text = Text.assemble(
-        ("caveat ", "yellow"), (caveat.id, "bold"), f" ({names}): {caveat.means} {caveat.do}"
+        ("caveat ", "yellow"),
+        (caveat.id, "bold"),
+        f" ({names}): {caveat.seen}{' ' * bool(caveat.seen)}{caveat.means} {caveat.do}",
     )
     unresolved = sorted({record for entry in concerned for record in entry.unresolved})
     if caveat == OPTIMISER_NOT_CONVERGED:

@@ -8,12 +8,12 @@ from remanence.adversary.priors import Baseline
 from remanence.attacks.catalogue import CATALOGUE
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
-from remanence.games.heads.released_head import PictureExposure
 from remanence.references import bibliography
 from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
+from remanence.results.this_head import PictureExposure
 from remanence.scoring.rates import SuccessRate
 from remanence.scoring.roc import TruePositiveRate
 
@@ -48,6 +48,8 @@ def found(result: AuditResult) -> str:
     best, ceiling = result.strongest, tightest(result)
     rate = thousandths(best.main.rate)
     done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
+    if "p_value_of_the_claim" in best.findings:
+        done, guessed = f"told {rate} canaries in 1000", "Guessing tells"
     if result.threat_model["game"] == "Membership":
         done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
     guess = guessing(best.baseline)
@@ -59,7 +61,24 @@ def found(result: AuditResult) -> str:
         f"{guessed} {guess}; "
         f"your limit is {thousandths(result.policy.max_success)}."
     )
-    return words if ceiling is None else f"{words} {proven(ceiling)}"
+    return " ".join([*claim(best), words, *([] if ceiling is None else [proven(ceiling)])])
+
+
+def claim(evidence: Evidence) -> list[str]:
+    """What a test of the training's claim says, the worst first; nothing where there is no such test."""
+    numbers = evidence.findings
+    if "p_value_of_the_claim" not in numbers:
+        return []
+    p_value, seen = (
+        numbers["p_value_of_the_claim"],
+        [c.seen for c in evidence.caveats if c.contradicts and c.seen],
+    )
+    word = "suspicious, record again" if p_value <= 0.05 else "consistent"
+    word = "refuted" if seen or evidence.rejects_the_claim else word
+    noise = [numbers[f"measured_noise_multiplier{end}"] for end in ("", "_from", "_to")]
+    claimed = numbers["claimed_noise_multiplier"]
+    measured = f"noise claimed {claimed:.2f}, measured {noise[0]:.2f} ({noise[1]:.2f} to {noise[2]:.2f})."
+    return [*seen, f"The claim: {word} (p = {p_value:.2g}); {measured}"]
 
 
 def proven(ceiling: Bound) -> str:
@@ -70,7 +89,8 @@ def proven(ceiling: Bound) -> str:
     if ceiling.success >= 1:
         return "Nothing is proven: the ceiling is 1000 in 1000."
     average = " on average over records" if ceiling.on_average else ""
-    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}."
+    whose = "" if ceiling.whose == "one record" else f", for {ceiling.whose}"
+    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}{whose}."
 
 
 def scope(result: AuditResult) -> str:
@@ -106,12 +126,16 @@ def findings(evidence: Evidence) -> list[str]:
 
 def released(result: AuditResult) -> str:
     """What the table about the released head shows."""
+    best, found = result.strongest, result.strongest.pictures
+    back = sum(picture.came_back for picture in found)
+    belongs = "" if best.this_head is None else f" (p = {float(best.this_head.fit):.2g})"
     return (
-        f"What {result.strongest.attack} drew of each class from the very head that is about to be published, and "
-        "which of your pictures is closest to it, by its position. That one came back if it is within the threshold "
-        "and, by more than chance, closer than public pictures that nothing was learned from: of those that came "
-        "back, at most one in twenty is expected to be there by chance, if your pictures and the public ones are draws "
-        "of one kind."
+        f"This head: a picture of {back} of its {len(found)} classes came back. (The rates above are about heads made "
+        f"like it; it is like those that were made anew by the recipe{belongs}.) The table has what {best.attack} drew "
+        "of each class from the very head that is about to be published, and which of your pictures is closest to it, "
+        "by its position. That one came back if it is within the threshold and, by more than chance, closer than "
+        "public pictures that nothing was learned from: of those that came back, at most one in twenty is expected "
+        "to be there by chance, if your pictures and the public ones are draws of one kind."
     )
 
 

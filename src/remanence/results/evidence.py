@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,11 +21,13 @@ from remanence.results.caveats import (
     check_rates,
 )
 from remanence.results.outcome import Outcome
+from remanence.results.this_head import PictureExposure, ThisHead
 from remanence.scoring.errors import Criterion
 from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
 
+_LISTED = 1000  # records by name in audit.json; arrays hold any number of them
 _NO_TRACE = 1e13  # a residual of rounding size: even an exact optimum says nothing about the record
 
 
@@ -45,6 +47,14 @@ class Played(Protocol):
         """What to mind about it."""
         ...
 
+    def findings(self) -> Mapping[str, float]:
+        """Further numbers that it proves, whatever the attack."""
+        ...
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """A rate with what the game knows about its certainty."""
+        ...
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -53,7 +63,8 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
-    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `prepare`
+    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `this_head` is
+    about the very head that was handed in, and the rates about heads that are made like it. `prepare`
     returns what the attack had prepared, as long as nobody has stored the evidence.
     """
 
@@ -73,6 +84,7 @@ class Evidence:
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
+    this_head: ThisHead | None = None
     reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
@@ -94,7 +106,7 @@ class Evidence:
         baseline = game.baseline(outcome.chances)
         caveats = [*check_rates(main, control, baseline), *game.caveats()]
         record = torch.arange(len(errors)) if record is None else record
-        findings, unresolved = {}, ()
+        findings, unresolved = dict(game.findings()), ()
         if left is not None and sensitivity is not None:
             predicted = sensitivity * left
             numbers["predicted_error"] = predicted
@@ -102,17 +114,21 @@ class Evidence:
             hidden = ~(predicted <= game.criterion.threshold) & ~traceless
             caveats += [NO_TRACE] if traceless.any() else []
             caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
+            numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
             findings["diverged_trainings"] = float(diverged.sum())
         known = not errors.isnan().all()
         arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
-        arrays = {**numbers, **arrays, "succeeded": outcome.main.succeeded}
+        arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
+        if known and outcome.claims_labels:
+            arrays["labels_agree"] = outcome.main.labels_agree
+        arrays = {**numbers, **arrays}
         predicted = numbers.get("predicted_error")
         return cls(
             attack=attack.info.name,
-            main=main,
+            main=game.certain(main),
             control=control,
             baseline=baseline,
             caveats=tuple(caveats),
@@ -129,6 +145,7 @@ class Evidence:
             gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
             settings=attack.settings(),
             proven=None if outcome.proven is None else int(outcome.proven.sum()),
+            this_head=outcome.this_head,
             reference=attack.info.reference.short,
             prepare=prepare,
         )
@@ -142,9 +159,22 @@ class Evidence:
         return self.main.lower > max(self.control.upper, self.baseline.seen)
 
     @property
+    def pictures(self) -> list[PictureExposure]:
+        """What came back out of the very head that was handed in, the closest first; empty if none was."""
+        return [] if self.this_head is None else self.this_head.pictures()
+
+    @property
+    def came_back(self) -> float:
+        """The share of that head's classes of which a picture came back."""
+        found = self.pictures
+        return sum(picture.came_back for picture in found) / max(1, len(found))
+
+    @property
     def rejects_the_claim(self) -> bool:
-        """Whether a test of what the training claims to be failed at the stated confidence."""
-        return self.findings.get("p_value_of_the_claim", 1.0) <= 1 - self.main.confidence
+        """Whether what the training claims was measured to be false, or failed a test at the level of accusing."""
+        level = self.findings.get("accused_at", 1 - self.main.confidence)
+        tested = self.findings.get("p_value_of_the_claim", 1.0) <= level
+        return tested or any(caveat.contradicts for caveat in self.caveats)
 
     def to_json(self) -> Json:
         """The entry in audit.json."""
@@ -159,7 +189,10 @@ class Evidence:
                 "note": self.baseline.note,
                 **({"on_average": True} if self.baseline.on_average else {}),
             },
-            "caveats": [{"id": c.id, "means": c.means, "do": c.do} for c in self.caveats],
+            "caveats": [
+                {"id": c.id, "means": c.means, "do": c.do, **({"seen": c.seen} if c.seen else {})}
+                for c in self.caveats
+            ],
             "labels": None if self.label_rate is None else _rate(self.label_rate),
             "error": {
                 "median": finite(self.median_error),
@@ -167,9 +200,11 @@ class Evidence:
                 "median_predicted": finite(self.median_predicted_error),
                 "remaining_gradient": finite(self.remaining_gradient),
             },
-            "unresolved": list(self.unresolved),
+            "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
+            "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.proven is None else {"proven": self.proven}),
+            **({} if self.this_head is None else {"this_head": self.this_head.to_json()}),
             **({"findings": dict(self.findings)} if self.findings else {}),
         }
 
@@ -183,20 +218,30 @@ class Evidence:
             control=_read_rate(entry["control"]),
             baseline=Baseline(**entry["baseline"]),
             caveats=tuple(
-                CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])) for c in entry["caveats"]
+                replace(
+                    CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])), seen=c.get("seen", "")
+                )
+                for c in entry["caveats"]
             ),
             label_rate=None if entry["labels"] is None else _read_rate(entry["labels"]),
             median_error=error["median"],
             worst_error=error["worst"],
             median_predicted_error=error["median_predicted"],
             remaining_gradient=error["remaining_gradient"],
-            unresolved=tuple(entry["unresolved"]),
+            unresolved=_unresolved(entry, arrays),
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
+            this_head=ThisHead.from_json(entry["this_head"]) if "this_head" in entry else None,
             reference=entry["reference"],
             arrays=arrays,
         )
+
+
+def _unresolved(entry: Json, arrays: Mapping[str, Tensor]) -> tuple[int, ...]:
+    if {"unresolved", "record"} <= arrays.keys():
+        return tuple(arrays["record"][arrays["unresolved"].bool()].tolist())
+    return tuple(entry["unresolved"])
 
 
 def finite(value: float | None) -> float | None:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from remanence.data.records import Records
+from remanence.results.this_head import ThisHead
 from remanence.scoring.errors import Comparison, Criterion, Reduction
 
 Tensors = dict[str, Tensor]
 
 _SHOWN = 30  # reconstructions in a gallery
+_ONCE = "gallery.", "this_head."  # in the first unit alone
 
 
 @final
@@ -48,6 +50,7 @@ class Outcome:
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
     proven: Tensor | None = None  # (trials,)
     gallery: Gallery | None = None
+    this_head: ThisHead | None = None  # what came back out of the very head that was handed in
     claims_labels: bool = True  # whether the attack says anything about labels
     chances: int = 1  # how many guesses each record got
 
@@ -55,6 +58,7 @@ class Outcome:
         """By names that `Outcome.of` and `join` know."""
         parts = {"main": vars(self.main), "control": vars(self.control), "numbers": self.numbers}
         parts["gallery"] = {} if self.gallery is None else self.gallery.tensors()
+        parts["this_head"] = {} if self.this_head is None else self.this_head.tensors()
         found = {f"{part}.{name}": values for part, held in parts.items() for name, values in held.items()}
         if self.proven is not None:
             found["proven"] = self.proven
@@ -69,13 +73,14 @@ class Outcome:
             start = f"{part}."
             return {n.removeprefix(start): values for n, values in tensors.items() if n.startswith(start)}
 
-        shown = within("gallery")
+        shown, head = within("gallery"), within("this_head")
         return cls(
             main=Comparison(**within("main")),
             control=Comparison(**within("control")),
             numbers=within("numbers"),
             proven=tensors.get("proven"),
             gallery=Gallery(**shown) if shown else None,
+            this_head=ThisHead(**head) if head else None,
             claims_labels=bool(tensors["claims_labels"]),
             chances=int(tensors["chances"]),
         )
@@ -101,10 +106,10 @@ def closest_guesses(criterion: Criterion, targets: Records, others: Records, gue
 
 
 def join(parts: Sequence[Tensors]) -> Tensors:
-    """Consecutive units as if one had played all trials; the gallery is that of the first."""
+    """Consecutive units as if one had played all trials; what is there once comes from the first."""
     return {
         name: torch.cat([part[name] for part in parts])
-        if values.ndim and not name.startswith("gallery.")
+        if values.ndim and not name.startswith(_ONCE)
         else values
         for name, values in parts[0].items()
     }

@@ -10,14 +10,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from remanence.exceptions import UnreadableAuditError
+from remanence.plain_text import plainly
 from remanence.scale.files import write_files
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, conform, parse_json, parse_tensors, read_bytes
 
 DOCUMENT = "audit.json"
 ARRAYS = "audit.arrays.safetensors"
@@ -29,8 +29,8 @@ Json = dict[str, Any]
 def seal(document: Json, arrays: Mapping[str, Tensor]) -> tuple[Json, bytes]:
     """The document with the hash of its packed arrays, checked against the schema."""
     packed = save_tensors(dict(arrays))
-    sealed = {**document, "arrays": {"file": ARRAYS, "sha256": hashlib.sha256(packed).hexdigest()}}
-    jsonschema.Draft202012Validator(schema()).validate(sealed)
+    sealed = plainly({**document, "arrays": {"file": ARRAYS, "sha256": hashlib.sha256(packed).hexdigest()}})
+    conform(sealed, schema())
     return sealed, packed
 
 
@@ -51,21 +51,23 @@ def write(
 
 def read_gallery(path: Path) -> dict[str, Tensor] | None:
     """The reconstructions stored beside a document, where they were asked for."""
-    file = (path if path.is_dir() else path.parent) / GALLERY
-    if not file.exists():
-        return None
+    file = (path if _is_folder(path) else path.parent) / GALLERY
     try:
-        tensors = load_tensors(file.read_bytes())
-    except (OSError, SafetensorError) as error:
+        tensors = parse_tensors(read_bytes(file, MOST))
+    except UnusableFileError as error:
+        if error.missing:
+            return None
         raise unreadable(file, str(error)) from None
     if set(tensors) != {"targets", "reconstructions", "controls", "succeeded"}:
         raise unreadable(file, f"tensors {', '.join(sorted(tensors))}")
+    if len({len(values) if values.ndim else -1 for values in tensors.values()}) != 1:
+        raise unreadable(file, "not as many targets as reconstructions")
     return tensors
 
 
 def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
     """Read a document and its arrays back; refuse, with the reason, what does not validate."""
-    if path.is_dir() and not (path / DOCUMENT).exists():
+    if _is_folder(path) and not (path / DOCUMENT).exists():
         inner = sorted(each.parent.name for each in path.glob(f"*/{DOCUMENT}"))
         if inner:
             raise UnreadableAuditError(
@@ -74,29 +76,36 @@ def read(path: Path) -> tuple[Json, dict[str, Tensor]]:
                 got=", ".join(inner[:10]),
                 hint=str(path / inner[0]),
             )
-    path = path / DOCUMENT if path.is_dir() else path
+    path = path / DOCUMENT if _is_folder(path) else path
+    arrays = path.with_name(ARRAYS)
     try:
-        document = parse(path.read_text(encoding="utf-8"), path)
-        packed = (path.parent / ARRAYS).read_bytes()
+        document = parse(read_bytes(path), path)
+        packed = read_bytes(arrays, MOST)
         if hashlib.sha256(packed).hexdigest() != document["arrays"]["sha256"]:
             raise unreadable(path, f"{ARRAYS} is not the file that this result was written with")
-        return document, load_tensors(packed)
-    except OSError as error:
-        raise unreadable(path, f"{error.filename}: {error.strerror}") from None
-    except ValueError as error:
-        raise unreadable(path, f"not JSON: {error}") from None
+        return document, parse_tensors(packed)
+    except UnusableFileError as error:
+        raise unreadable(path, str(error)) from None
 
 
-def parse(text: str, path: Path | str = "the file") -> Json:
-    """A document from its text, checked against the schema."""
+def parse(text: str | bytes, path: Path | str = "the file") -> Json:
+    """A document from its text, checked against the schema; whatever it says can be shown anywhere."""
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
-        jsonschema.Draft202012Validator(schema()).validate(document)
-        return document
-    except (ValueError, RecursionError) as error:
-        raise unreadable(path, f"not JSON: {error}") from None
-    except jsonschema.ValidationError as error:
-        raise unreadable(path, f"at {error.json_path}: {error.message[:200]}") from None
+        document = parse_json(text)
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if isinstance(version, int) and version > schema()["properties"]["schema_version"]["const"]:
+            raise unreadable(path, f"version {version}, made by a later remanence", "update remanence")
+        conform(document, schema())
+        return plainly(document)
+    except UnusableFileError as error:
+        raise unreadable(path, str(error)) from None
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def dumps(document: Json) -> str:
@@ -110,15 +119,11 @@ def schema() -> Json:
     return json.loads((files("remanence.results") / "audit.schema.json").read_text(encoding="utf-8"))
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def unreadable(path: Path | str, reason: str) -> UnreadableAuditError:
+def unreadable(path: Path | str, reason: str, hint: str = "run the audit again") -> UnreadableAuditError:
     """The error for a result that cannot be trusted."""
     return UnreadableAuditError(
         "The stored result cannot be read.",
         needs=f"an {DOCUMENT} written by remanence, with {ARRAYS} beside it",
         got=f"{path}: {reason}",
-        hint="run the audit again",
+        hint=hint,
     )

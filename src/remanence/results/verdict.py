@@ -78,6 +78,11 @@ class Measured(Protocol):
         ...
 
     @property
+    def came_back(self) -> float:
+        """The share of a head's classes, where one was handed in, of which a picture came back by its own test."""
+        ...
+
+    @property
     def rejects_the_claim(self) -> bool:
         """Whether a test of what the training claims to be failed."""
         ...
@@ -101,17 +106,21 @@ def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Poli
     """Weigh what was measured and what is proven against the policy.
 
     A bound is contradicted by any attack that certainly beats it. EXPOSED needs a record that was proven to be in the
-    release, or an attack above the limit, its control and a guess. A failed attack never yields PROTECTED: only a bound
-    can, one that holds for every record, and only where nothing that was measured, the control included, is certainly
-    above it or above the limit. A bound that holds on average over records proves nothing about these.
+    release, or an attack above the limit, its control and a guess, on this head or on heads made like it. A failed
+    attack never yields PROTECTED: only a bound can, one that holds for every record, and only where nothing that was
+    measured, the control included, is certainly above it or above the limit. A bound that holds on average over records
+    proves nothing about these.
     """
     found = list(evidence)
     ceiling = min((float(bound.success) for bound in bounds if not bound.on_average), default=1.0)
     certain = max((entry.main.lower for entry in found), default=0.0)
     if certain > ceiling or any(entry.rejects_the_claim for entry in found):
         return Verdict.CONTRADICTED
-    above = (entry.tells and entry.main.lower > policy.max_success for entry in found)
-    if any(entry.proven for entry in found) or any(above):
+    above = any(entry.tells and entry.main.lower > policy.max_success for entry in found)
+    # This head is judged by the attack that does best on heads made like it: it was chosen without looking at this one.
+    best = max(found, key=lambda entry: (entry.main.lower, entry.main.rate), default=None)
+    above |= best is not None and best.came_back > policy.max_success
+    if above or any(entry.proven for entry in found):
         return Verdict.EXPOSED
     seen = max([certain, *(entry.control.lower for entry in found)])
     if max(ceiling, seen) <= policy.max_success and seen <= ceiling:

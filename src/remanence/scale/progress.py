@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from remanence.plain_text import plain
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -40,7 +42,7 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
 
 def note(line: str) -> None:
     """Tell the user something that needs no answer."""
-    print(line, file=sys.stderr)  # noqa: T201
+    print(plain(line), file=sys.stderr)  # noqa: T201
 
 
 def _bar() -> Progress:
@@ -48,7 +50,12 @@ def _bar() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     progress.start()
     return progress

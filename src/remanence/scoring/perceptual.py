@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_tensors, read_bytes
 from remanence.scoring.errors import Error
 
 _CONVOLUTIONS = {0: (3, 64, 11, 4, 2), 3: (64, 192, 5, 1, 2), 6: (192, 384, 3, 1, 1)}
@@ -74,9 +74,9 @@ def _features(layers: nn.ModuleDict, pictures: Tensor) -> list[Tensor]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(path, str(error).splitlines()[0]) from None
+        return parse_tensors(read_bytes(path, MOST))
+    except UnusableFileError as error:
+        raise _unreadable(path, str(error)) from None
 
 
 def _unreadable(path: Path, reason: str) -> InputError:

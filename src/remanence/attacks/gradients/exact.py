@@ -7,12 +7,16 @@ from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from remanence.attacks.gradients.candidates import Candidates, Layers, find_candidates
 from remanence.attacks.gradients.dense_layers import DenseHead
 
+Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
+
 _ROUNDS = 64
 _REFINEMENTS = 3
+_NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
 
 
@@ -23,13 +27,30 @@ class Recovered:
 
     inputs: Tensor  # (trials, slots, numbers), what entered the first dense layer
     labels: Tensor  # (trials, slots)
-    batch_size: Tensor  # (trials,), 0 where nothing was found to infer it from
+    shares: Tensor  # (trials, slots), of each sample in the gradient: 1 / batch size in a plain mean
     unexplained: Tensor  # (trials, layers): the share of each layer's gradient that is left, by norm
+
+    @property
+    def batch_size(self) -> Tensor:
+        """What the shares imply, `(trials,)`; 0 where they imply no whole number. A hint, not a proof."""
+        size = (1 / self.shares.where(self.found, torch.nan)).nanmedian(1).values.nan_to_num(nan=0.0)
+        is_whole = (size - size.round()).abs() <= 1e-2 * size.clamp(max=25)
+        return size.round().where(is_whole, 0.0).long()
 
     @property
     def found(self) -> Tensor:
         """Which slots hold a sample, `(trials, slots)`."""
         return self.labels >= 0
+
+    def padded(self, slots: int) -> Recovered:
+        """The same with empty slots at the end."""
+        more = slots - self.labels.shape[1]
+        return Recovered(
+            pad(self.inputs, (0, 0, 0, more)),
+            pad(self.labels, (0, more), value=-1),
+            pad(self.shares, (0, more)),
+            self.unexplained,
+        )
 
     def replaced(self, trial: int, other: Recovered) -> Recovered:
         """The same with one trial taken from a result of a single one."""
@@ -47,13 +68,16 @@ def reconstruct(
     slots: int = 64,
     peel: bool = True,
     start: Recovered | None = None,
+    size: float = 0.0,
 ) -> Recovered:
-    """Recover every sample that has an exclusive neuron in the first layer; then peel and look again.
+    """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
 
-    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with
-    one other become exclusive to that one. `precision` is the rounding error of the numbers in which the
-    gradient was computed: 1.2e-7 for float32, 2.2e-16 for float64. A batch that is recovered whole is refined
-    by least squares over all neurons. `start` is what another attack has recovered already.
+    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with one
+    other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
+    computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
+    learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
+    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
+    batch size, whole or not, where it need not be voted on.
     """
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     head.require_readable()
@@ -61,57 +85,109 @@ def reconstruct(
     device = layers[0][0].device
     inputs = torch.zeros(trials, 0, numbers, dtype=torch.float64, device=device)
     labels = torch.zeros(trials, 0, dtype=torch.int64, device=device)
-    sizes = torch.zeros(trials, dtype=torch.int64, device=device)
+    shares = torch.zeros(trials, 0, dtype=torch.float64, device=device)
     left, level = layers, layers[0][0].abs().amax(-1)
     live = level > 0
+    sizes = shares.new_full((trials, head.classes), size)
     if start is not None:
-        (inputs, labels), sizes = _compact(start.inputs, start.labels, slots), start.batch_size
-        left = _subtract(head, left, inputs, labels, sizes)
-        live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & (sizes > start.found.sum(1))[
-            :, None
-        ]
+        inputs, labels, shares = _compact(start.inputs, start.labels, start.shares, slots)
+        left = _subtract(head, left, inputs, labels, shares)
+        live = left[0][0].abs().amax(-1) > _NOISE * precision * level
+        sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
     for _ in range(_ROUNDS if peel else 1):
         candidates = find_candidates(head, left, live, precision)
-        candidates = candidates[candidates.deviation < tolerance]
+        candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
         sizes = _vote(candidates, sizes, tolerance)
-        # Half a sample is the most that rounding may excuse: beyond that the batch size proves nothing.
-        excuse = torch.minimum(tolerance + candidates.slack, 0.5 / sizes[candidates.trial].clamp(min=1))
-        agreed = (candidates.batch_size / sizes[candidates.trial] - 1).abs() < excuse.clamp(min=tolerance)
-        new = _merge(head, left[0][0], candidates[agreed], trials, tolerance)
+        implied = sizes[candidates.trial, candidates.label]
+        # Half a sample is the most that rounding may excuse.
+        excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
+        agreed = (candidates.batch_size / implied - 1).abs() < excuse
+        new = _merge(head, left[0][0], candidates[agreed], implied[agreed], trials, tolerance)
         new = _compact(*_unseen(inputs, *new, tolerance), slots)
         if not new[1].shape[1]:
             break
-        inputs, labels = _compact(torch.cat([inputs, new[0]], 1), torch.cat([labels, new[1]], 1), slots)
-        left = _subtract(head, left, *new, sizes)
-        complete = (labels >= 0).sum(1) >= sizes
-        if complete.all() or inputs.shape[1] >= slots:
-            break
+        inputs, labels, shares = _compact(
+            *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
+        )
+        left = _subtract(head, left, *new)
         # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
-        live = (left[0][0].abs().amax(-1) > _NOISE * precision * level) & ~complete[:, None]
-    inputs, unexplained = _refine(head, layers, left, inputs, labels, sizes, precision)
-    padding = slots - inputs.shape[1]
-    return Recovered(
-        torch.nn.functional.pad(inputs, (0, 0, 0, padding)),
-        torch.nn.functional.pad(labels, (0, padding), value=-1),
-        sizes,
-        unexplained,
-    )
+        live = left[0][0].abs().amax(-1) > _NOISE * precision * level
+        live &= (_residuals(left, layers).amax(1) > _NOISE * precision)[:, None]
+        if not live.any() or inputs.shape[1] >= slots:
+            break
+    inputs, unexplained = _refine(head, layers, left, inputs, labels, shares, precision)
+    return Recovered(inputs, labels, shares, unexplained).padded(slots)
+
+
+def reconstruct_at_any_scale(
+    head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
+) -> Recovered:
+    """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
+    best = reconstruct(head, layers, precision=precision, slots=slots)
+    for trial in (best.unexplained.amax(1) > max(_NEARLY, 30 * precision)).nonzero().squeeze(1).tolist():
+        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
+        for size in likely_sizes(head, own, precision=precision):
+            found = reconstruct(head, own, precision=precision, slots=slots, size=size)
+            if found.unexplained[0].amax() < best.unexplained[trial].amax():
+                best = best.replaced(trial, found)
+    return best
+
+
+def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
+    """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
+    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
+    candidates = find_candidates(head, layers, layers[0][0].abs().amax(-1) > 0, precision)
+    sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
+    found = []
+    while len(found) < most:
+        value, votes = _mode(sizes, tolerance)
+        if votes < 2:
+            break
+        found.append(value)
+        sizes = sizes[(sizes / value - 1).abs() > 2 * tolerance]
+    return found
 
 
 def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
-    """The batch size that most neurons of a trial imply, where it is not known yet."""
-    whole = candidates.batch_size.round().long()
-    fits = (whole >= 1) & ((candidates.batch_size / whole.clamp(min=1) - 1).abs() < tolerance)
-    if not fits.any():
-        return sizes
-    votes = torch.zeros(len(sizes), int(whole[fits].max()) + 1, device=sizes.device)
-    votes.index_put_((candidates.trial[fits], whole[fits]), torch.ones_like(votes[0, 0]), accumulate=True)
-    return torch.where((sizes == 0) & (votes.sum(1) > 0), votes.argmax(1), sizes)
+    """The batch size that most neurons of a trial imply; a label's own, where two of its neurons agree on another.
+
+    In a plain mean it is a whole number, and neurons that share several samples rarely agree on one.
+    """
+    sizes, implied = sizes.clone(), candidates.batch_size
+    is_whole = _is_whole(implied, tolerance)
+    for trial in (sizes == 0).any(1).nonzero().squeeze(1).tolist():
+        own = candidates.trial == trial
+        for some in (own & is_whole, own):
+            value, votes = _mode(implied[some], tolerance)
+            if votes >= 2 or (votes and some is own):
+                break
+        if not votes:
+            continue
+        for label in (sizes[trial] == 0).nonzero().squeeze(1).tolist():
+            special, agreeing = _mode(implied[some & (candidates.label == label)], tolerance)
+            sizes[trial, label] = special if agreeing >= 2 else value
+    return sizes
+
+
+def _is_whole(sizes: Tensor, tolerance: float) -> Tensor:
+    """Whether they are whole numbers; not where the tolerance is as wide as a good part of one."""
+    return ((sizes / sizes.round().clamp(min=1) - 1).abs() < tolerance) & (tolerance * sizes < 0.05)
+
+
+def _mode(values: Tensor, tolerance: float) -> tuple[float, int]:
+    """The middle of the densest heap of values, and how many there are in it."""
+    if not len(values):
+        return 0.0, 0
+    ordered = values.sort().values
+    first = torch.searchsorted(ordered, ordered * (1 - tolerance))
+    count = torch.searchsorted(ordered, ordered * (1 + tolerance), right=True) - first
+    best = int(count.argmax())
+    return float(ordered[first[best] : first[best] + count[best]].median()), int(count[best])
 
 
 def _merge(
-    head: DenseHead, rows: Tensor, candidates: Candidates, trials: int, tolerance: float
-) -> tuple[Tensor, Tensor]:
+    head: DenseHead, rows: Tensor, candidates: Candidates, sizes: Tensor, trials: int, tolerance: float
+) -> Found:
     """One sample per group of neurons that imply the same input: least squares over the group's rows."""
     counts = torch.bincount(candidates.trial, minlength=trials)
     most = int(counts.max()) if len(candidates.trial) else 0
@@ -121,9 +197,10 @@ def _merge(
     )
     signal = rows.new_zeros(trials, most)
     labels = torch.full((trials, most), -1, dtype=torch.int64, device=rows.device)
+    shares = rows.new_zeros(trials, most)
     own = rows.new_zeros(trials, most, rows.shape[-1])
     index = candidates.trial, place
-    signal[index], labels[index] = candidates.signal, candidates.label
+    signal[index], labels[index], shares[index] = candidates.signal, candidates.label, 1 / sizes
     own[index] = rows[candidates.trial, candidates.neuron]
     x = own / signal.where(signal != 0, 1.0).unsqueeze(-1)
     distance = (
@@ -141,29 +218,29 @@ def _merge(
     merged = (
         members @ (own * signal.unsqueeze(-1)) / (members @ signal.square().unsqueeze(-1)).clamp(min=1e-300)
     )
-    return merged * leads.unsqueeze(-1), labels.where(leads, -1)
+    return merged * leads.unsqueeze(-1), labels.where(leads, -1), shares * leads
 
 
-def _unseen(known: Tensor, new: Tensor, labels: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def _unseen(known: Tensor, new: Tensor, labels: Tensor, shares: Tensor, tolerance: float) -> Found:
     """Drop what an earlier round found already; after peeling its remains could pass for a sample."""
     if not known.shape[1] or not new.shape[1]:
-        return new, labels
+        return new, labels, shares
     near = torch.cdist(new, known) <= 100 * tolerance * new.norm(dim=-1, keepdim=True)
     fresh = ~near.any(-1)
-    return new * fresh.unsqueeze(-1), labels.where(fresh, -1)
+    return new * fresh.unsqueeze(-1), labels.where(fresh, -1), shares * fresh
 
 
-def _compact(inputs: Tensor, labels: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Found:
     """Move the samples to the front and cut what is empty in every trial."""
     most = min(slots, int((labels >= 0).sum(1).max()))
     order = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]
-    return inputs.gather(1, order.unsqueeze(-1).expand(-1, -1, inputs.shape[-1])), labels.gather(1, order)
+    across = order.unsqueeze(-1).expand(-1, -1, inputs.shape[-1])
+    return inputs.gather(1, across), labels.gather(1, order), shares.gather(1, order)
 
 
-def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, sizes: Tensor) -> Layers:
+def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Layers:
     """The gradient that the recovered samples do not explain."""
-    share = (labels >= 0).to(inputs) / sizes.clamp(min=1).unsqueeze(1)
-    explained = head.gradients(inputs, labels.clamp(min=0), present=share)
+    explained = head.gradients(inputs, labels.clamp(min=0), present=shares * (labels >= 0))
     return [
         (weight - weight_part, None if bias is None else bias - bias_part)
         for (weight, bias), (weight_part, bias_part) in zip(layers, explained, strict=True)
@@ -176,13 +253,16 @@ def _refine(
     left: Layers,
     inputs: Tensor,
     labels: Tensor,
-    sizes: Tensor,
+    shares: Tensor,
     precision: float,
 ) -> tuple[Tensor, Tensor]:
-    """Where the whole batch is known, solve Σ δ_m x_mᵀ = M G₀ over all neurons; keep it as long as it explains more."""
+    """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
+
+    Where much is left, the update is not the gradient of these samples alone, and a fit would spoil right inputs.
+    """
     present = labels >= 0
-    improving = (present.sum(1) == sizes) & (sizes > 0)
-    shares = _shares(left, layers)
+    rest = _residuals(left, layers)
+    improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
     for _ in range(_REFINEMENTS):
         if not improving.any():
             break
@@ -194,20 +274,20 @@ def _refine(
         # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
         usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
-        tried = inputs + (step * sizes[:, None, None]).where(usable, 0.0)
-        after = _subtract(head, layers, tried, labels, sizes)
-        shares_after = _shares(after, layers)
-        improving &= shares_after.sum(1) < shares.sum(1)
+        tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
+        after = _subtract(head, layers, tried, labels, shares)
+        rest_after = _residuals(after, layers)
+        improving &= rest_after.sum(1) < rest.sum(1)
         inputs = torch.where(improving[:, None, None], tried, inputs)
-        worthwhile = shares_after.sum(1) < shares.sum(1) / 2
-        shares = torch.where(improving[:, None], shares_after, shares)
+        worthwhile = rest_after.sum(1) < rest.sum(1) / 2
+        rest = torch.where(improving[:, None], rest_after, rest)
         improving &= worthwhile
         if improving.any():
             left = [
                 (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
                 for (w, b), (v, c) in zip(after, left, strict=True)
             ]
-    return inputs, shares
+    return inputs, rest
 
 
 def _choose(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -215,7 +295,7 @@ def _choose(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return torch.where(condition.view(-1, *[1] * (first.ndim - 1)), first, second)
 
 
-def _shares(left: Layers, whole: Layers) -> Tensor:
+def _residuals(left: Layers, whole: Layers) -> Tensor:
     """What is left of each layer's gradient, relative, by norm: `(trials, layers)`."""
     sizes = torch.stack([weight.flatten(1).norm(dim=1) for weight, _ in whole], 1)
     rest = torch.stack([weight.flatten(1).norm(dim=1) for weight, _ in left], 1)

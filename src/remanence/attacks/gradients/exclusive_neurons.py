@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import EXCLUSIVE_NEURONS, AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
-from remanence.attacks.gradients.exact import Recovered, reconstruct
+from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
@@ -44,53 +45,69 @@ class ExclusiveNeurons(Attack[Gradient]):
 
         def attack(release: Gradient) -> Reconstruction:
             own = head.to(next(iter(release.tensors.values())).device)
-            found = reconstruct(
-                own,
-                own.layers_of(release.tensors),
-                precision=mechanism.precision,
-                slots=self.slots,
-                peel=self.peel,
-            )
-            return as_reconstruction(found, mechanism)
+            layers, precision = own.layers_of(release.tensors), mechanism.precision
+            if self.peel:
+                found = reconstruct_at_any_scale(own, layers, precision=precision, slots=self.slots)
+            else:
+                found = reconstruct(own, layers, precision=precision, slots=self.slots, peel=False)
+            return recovered_records(found, mechanism)
 
         return attack
 
 
 def whole_gradient_head(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedGradient, DenseHead]:
     """The mechanism and its dense layers, where a gradient of one step can be taken apart exactly."""
-    mechanism = knowledge.mechanism
-    reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
-    if isinstance(mechanism, SharedGradient):
+    mechanism, head = dense_mechanism(knowledge, info)
+    if mechanism.local_steps == 1:
         try:
-            head = dense_head(mechanism.module, _example(mechanism))
             head.require_readable()
         except InputError as error:
-            reason = error.got
-        else:
-            if head.is_whole_network and mechanism.local_steps == 1:
-                return mechanism, head
-            reason = (
-                "features made by earlier layers" if mechanism.local_steps == 1 else "several local steps"
-            )
-    raise IncompatibleGameError(
+            raise _cannot_play(info, error.got) from None
+        return mechanism, head
+    raise _cannot_play(info, "several local steps", "parallel-rows, which takes any number of local steps")
+
+
+def dense_mechanism(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedGradient, DenseHead]:
+    """The mechanism and its dense layers, where they are all of the network."""
+    mechanism = knowledge.mechanism
+    if not isinstance(mechanism, SharedGradient):
+        raise _cannot_play(info, f"{mechanism.name} releasing {mechanism.releases.sees}")
+    try:
+        head = dense_head(mechanism.module, _example(mechanism))
+    except InputError as error:
+        raise _cannot_play(info, error.got) from None
+    if not head.is_whole_network:
+        raise _cannot_play(info, "features made by earlier layers")
+    return mechanism, head
+
+
+def _cannot_play(info: AttackInfo, got: str, hint: str | None = None) -> IncompatibleGameError:
+    return IncompatibleGameError(
         f"The attack {info.name} cannot play this game.",
         needs=info.needs,
-        got=reason,
-        hint="inverting-gradients, which takes any network and any number of local steps",
+        got=got,
+        hint=hint or "inverting-gradients, which takes any network and any number of local steps",
     )
 
 
-def as_reconstruction(found: Recovered, mechanism: SharedGradient) -> Reconstruction:
-    """Samples as records; an empty slot is a zero with an unknown label."""
-    labels = found.labels.double().masked_fill(~found.found, torch.nan)
-    records = Records(found.inputs.unflatten(-1, mechanism.example_shape), labels)
+def recovered_records(found: Recovered, mechanism: SharedGradient) -> Reconstruction:
+    """What an exact attack found, as records."""
+    return as_reconstruction(found.inputs, found.labels, found.shares, mechanism, found.unexplained)
+
+
+def as_reconstruction(
+    inputs: Tensor,
+    labels: Tensor,
+    shares: Tensor,
+    mechanism: SharedGradient,
+    unexplained: Tensor | None = None,
+) -> Reconstruction:
+    """Samples as records whose weights are their shares; an empty slot is a zero with an unknown label."""
+    known = labels.double().masked_fill(labels < 0, torch.nan)
+    records = Records(inputs.unflatten(-1, mechanism.example_shape), known, shares)
+    numbers = {"proposed": (labels >= 0).sum(1)}
     return Reconstruction(
-        records,
-        diagnostics={
-            "inferred_batch_size": found.batch_size,
-            "recovered": found.found.sum(1),
-            "unexplained": found.unexplained[:, 0],
-        },
+        records, diagnostics=numbers if unexplained is None else {**numbers, "unexplained": unexplained[:, 0]}
     )
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.dense_layers import DenseHead
-from remanence.attacks.gradients.exact import Recovered
 from remanence.attacks.gradients.exposure import Exposure
 
 _RANKS_UP_TO = 128
@@ -22,21 +20,24 @@ class LayerLeak:
     name: str
     shape: tuple[int, ...]
     nonzero: float  # the share of entries that are not zero, β of Pan et al. 2022, Theorem 1
-    rank: int | None  # of a dense layer's gradient: at most the batch size; None for other layers
+    rank: (
+        int | None
+    )  # of a dense layer's gradient: at most the batch size; None for other layers, or no low rank
     exclusive: int | None  # how many samples have an exclusive neuron here; None where the batch is unknown
-    unexplained: (
-        float | None
-    )  # the share by norm that recovered samples do not account for; None outside the head
+    unexplained: float | None  # the share by norm that proven samples leave; None outside the head
+
+    def to_json(self) -> dict[str, object]:
+        """The entry in audit.json."""
+        return {**asdict(self), "shape": list(self.shape)}
 
 
 def leak_map(
     model: nn.Module,
-    head: DenseHead,
     gradient: Mapping[str, Tensor],
     *,
     precision: float,
     exposure: Exposure | None = None,
-    recovered: Recovered | None = None,
+    unexplained: Mapping[str, float] | None = None,
 ) -> list[LayerLeak]:
     """One entry per layer that has a weight; `gradient` has no dimension for trials."""
     layers = []
@@ -44,13 +45,10 @@ def leak_map(
         if not name.endswith("weight") or values.ndim < 2:
             continue
         layer = name.removesuffix("weight").removesuffix(".")
-        place = head.names.index(layer) if layer in head.names else None
         is_dense = values.ndim == 2 and isinstance(model.get_submodule(layer), nn.Linear)
-        exclusive = unexplained = None
+        exclusive = None
         if exposure is not None and layer in exposure.names:
             exclusive = int((exposure.exclusive[exposure.names.index(layer)] >= 1).sum())
-        if recovered is not None and place is not None:
-            unexplained = float(recovered.unexplained[0, place])
         layers.append(
             LayerLeak(
                 layer,
@@ -58,18 +56,19 @@ def leak_map(
                 float((values != 0).double().mean()),
                 _rank(values, precision) if is_dense else None,
                 exclusive,
-                unexplained,
+                (unexplained or {}).get(layer),
             )
         )
     return layers
 
 
-def _rank(values: Tensor, precision: float) -> int:
-    """The numerical rank, looked for up to 128."""
+def _rank(values: Tensor, precision: float) -> int | None:
+    """The numerical rank, looked for below 128; None where it is that or more, or as large as the layer."""
     width = min(_RANKS_UP_TO, *values.shape)
     generator = torch.Generator(device=values.device).manual_seed(0)
     sketch = torch.randn(
         values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
     )
     sizes = torch.linalg.svdvals(values.double() @ sketch)
-    return int((sizes > 64 * precision * sizes[0]).sum())
+    rank = int((sizes > 64 * precision * sizes[0]).sum())
+    return rank if rank < width else None

@@ -11,9 +11,15 @@ import torch
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import LOW_RANK, AttackInfo
-from remanence.attacks.gradients.exclusive_neurons import as_reconstruction, whole_gradient_head
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.exclusive_neurons import (
+    dense_mechanism,
+    recovered_records,
+    whole_gradient_head,
+)
+from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank, unmixed
 from remanence.data.releases import Gradient
+from remanence.mechanisms.shared_gradient import SharedGradient
 
 
 @final
@@ -30,26 +36,27 @@ class LowRank(Attack[Gradient]):
     info: ClassVar[AttackInfo] = LOW_RANK
 
     def check(self, knowledge: Knowledge) -> None:
-        """A fully connected ReLU network and the gradient of one step."""
-        whole_gradient_head(knowledge, self.info)
+        """A fully connected ReLU network."""
+        self._subject(knowledge)
+
+    def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, DenseHead]:
+        mechanism, head = dense_mechanism(knowledge, self.info)
+        return (mechanism, head) if mechanism.local_steps > 1 else whole_gradient_head(knowledge, self.info)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Gradient], Reconstruction]:
         """Nothing is to be learnt; one seed serves every release, so that trials stay independent."""
-        mechanism, head = whole_gradient_head(knowledge, self.info)
+        mechanism, head = self._subject(knowledge)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+        search = reconstruct_low_rank if mechanism.local_steps == 1 else unmixed
 
         def attack(release: Gradient) -> Reconstruction:
             own = head.to(next(iter(release.tensors.values())).device)
-            found = reconstruct_low_rank(
-                own,
-                own.layers_of(release.tensors),
-                precision=mechanism.precision,
-                seed=seed,
-                slots=self.slots,
-                starts=self.starts,
+            layers = own.layers_of(release.tensors)
+            found = search(
+                own, layers, precision=mechanism.precision, seed=seed, slots=self.slots, starts=self.starts
             )
-            return as_reconstruction(found, mechanism)
+            return recovered_records(found, mechanism)
 
         return attack

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.candidates import Layers, fit_scales
 from remanence.attacks.gradients.dense_layers import DenseHead
-from remanence.attacks.gradients.exact import Recovered, reconstruct
+from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.scale.progress import track
 
 _STEPS = 100
@@ -27,6 +27,9 @@ _FAINT = (
     1e-2  # rows this small are left out: bringing all rows to one size would magnify their rounding errors
 )
 _NUMBERS_AT_ONCE = 2**26
+_HOPELESS = 256  # starts after which a search that has found next to nothing is given up
+_LOOSELY = 0.6  # by how much a sample's derivatives may have changed in the course of several steps
+_COARSE = 1e-4  # precisions above hide which entries are zero
 
 
 def reconstruct_low_rank(
@@ -43,10 +46,10 @@ def reconstruct_low_rank(
     Only batches that exclusive neurons do not give away whole are searched, and what the search finds in part
     is peeled on from there.
     """
-    first = reconstruct(head, layers, precision=precision, slots=slots)
-    complete = (first.batch_size > 0) & (first.found.sum(1) == first.batch_size)
+    first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
+    complete = first.found.any(1) & (first.unexplained.amax(1) < max(1e-6, 1e2 * precision))
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
-        if complete[trial]:
+        if complete[trial] or precision > _COARSE:
             continue
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
@@ -58,8 +61,33 @@ def reconstruct_low_rank(
     return first
 
 
+def unmixed(
+    head: DenseHead, layers: Layers, *, precision: float, slots: int = 64, starts: int = 1024, seed: int = 0
+) -> Recovered:
+    """Inputs behind updates of several steps: the span and the zeros survive, what a step makes of them does not.
+
+    Labels and shares are those that come closest at the weights before the first step.
+    """
+    found = []
+    for trial in range(len(layers[0][0])):
+        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
+        generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
+        found.append(
+            _one_batch(head, own, precision, generator, slots, starts, tolerance=_LOOSELY).padded(slots)
+        )
+    return Recovered(
+        *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
+    )
+
+
 def _one_batch(
-    head: DenseHead, layers: Layers, precision: float, generator: torch.Generator, slots: int, starts: int
+    head: DenseHead,
+    layers: Layers,
+    precision: float,
+    generator: torch.Generator,
+    slots: int,
+    starts: int,
+    tolerance: float | None = None,
 ) -> Recovered:
     rows = layers[0][0][0]
     basis = _column_space(rows, precision, slots, generator)  # (neurons, rank)
@@ -67,7 +95,7 @@ def _one_batch(
     empty = Recovered(
         rows.new_zeros(1, 0, rows.shape[1]),
         torch.zeros(1, 0, dtype=torch.int64, device=rows.device),
-        torch.zeros(1, dtype=torch.int64, device=rows.device),
+        rows.new_zeros(1, 0),
         rows.new_ones(1, len(layers)),
     )
     if not 1 <= rank <= slots:
@@ -85,8 +113,11 @@ def _one_batch(
         )
         chosen = _independent(columns, rank)
         if len(chosen) < rank:
+            if tried >= _HOPELESS and len(chosen) < rank / 2:
+                break
             continue
-        found = _solve(head, layers, live, (level @ chosen.mT) * sizes[live, None], precision)
+        within = min(1e-2, max(1e-6, 1e4 * precision)) if tolerance is None else tolerance
+        found = _solve(head, layers, live, (level @ chosen.mT) * sizes[live, None], within)
         best = max(best, found, key=lambda one: int(one.found.sum()))
         if best.found.sum() == rank:
             break
@@ -155,11 +186,10 @@ def _independent(q: Tensor, rank: int) -> Tensor:
     return torch.stack(chosen) if chosen else q[:0]
 
 
-def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, precision: float) -> Recovered:
+def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, tolerance: float) -> Recovered:
     """Inputs, scales and labels from the columns of A up to scale; only samples that explain their column count."""
     rows, bias = layers[0][0][0][live], layers[0][1]
     rank = directions.shape[1]
-    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     inputs = torch.linalg.lstsq(directions, rows).solution  # up to the scales of the columns
     if bias is not None:
         scales = torch.linalg.lstsq(directions, bias[0][live].unsqueeze(1)).solution.squeeze(1)
@@ -168,8 +198,11 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, pr
         classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
         losses = logits.softmax(-1).unsqueeze(-2) - classes  # (samples, labels, classes)
         implied = head.backward([value.unsqueeze(-2) for value in values], losses)[0][..., live]
-        target = (directions * scales).mT.unsqueeze(1) * rank  # (samples, 1, neurons)
-        deviation, labels = ((implied - target).norm(dim=-1) / target.norm(dim=-1)).min(-1)
+        target = (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
+        share = (implied * target).sum(-1) / implied.square().sum(-1)  # of each label
+        off = (implied * share.unsqueeze(-1) - target).norm(dim=-1) / target.norm(dim=-1)
+        deviation, labels = off.where(share > 0, torch.inf).min(-1)
+        shares = share.gather(1, labels[:, None]).squeeze(1)
     else:
         columns = directions.new_zeros(rank, len(live))
         columns[:, live] = directions.mT
@@ -178,10 +211,13 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, pr
         side = (deviation[:rank] > deviation[rank:]).long() * rank + torch.arange(rank, device=rows.device)
         inputs = both[0][side] * scale[side].unsqueeze(1)
         labels, deviation = labels[side], deviation[side]
-    proven = (deviation < tolerance) & inputs.isfinite().all(-1)
+        values, logits = head.forward(inputs)
+        delta = head.backward(values, head.loss_vectors(logits, labels))[0]
+        shares = (delta * both[1][side] / scale[side].unsqueeze(1)).sum(-1) / delta.square().sum(-1)
+    proven = (deviation < tolerance) & inputs.isfinite().all(-1) & (shares > 0)
     return Recovered(
         inputs[proven][None],
         labels[proven][None],
-        torch.full((1,), rank, device=rows.device),
+        shares[proven][None],
         rows.new_ones(1, len(layers)),
     )

@@ -12,10 +12,15 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Baseline, Uninformed
 from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
+from remanence.exceptions import InputError, MisfitError
+from remanence.games.gradients.belonging import belonging, misfit
+from remanence.games.gradients.local_training import LocalTraining
+from remanence.games.gradients.reading import prove
+from remanence.games.gradients.verification import Layer, Proof, Proposal, Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
@@ -33,9 +38,10 @@ class Captured(AnyGame):
     """One or more captured gradients. Every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
-    them, it counts if the attack proves it: the sample explains the entries of the gradient that it was read
-    from, for the batch size that all of them imply. The control is the same attack on the same gradients
-    with the entries of every tensor shuffled. `batch_size` is believed where no attack can read it off.
+    them, it counts if the game can recompute the update, or the part of it that is the sample's alone, from what
+    the attack proposed. Where a batch size is neither proven nor declared (`batch_size`), nothing is divided by it: a
+    trial is then an update, and succeeds if one record of it is proven. The control is the same attack on the same
+    gradients with the entries of every tensor shuffled.
     """
 
     mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -43,6 +49,8 @@ class Captured(AnyGame):
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)
     batch_size: int | None = None
+    rounding: Rounding | None = None  # of the gradients' numbers; left out, the mechanism's precision
+    training: LocalTraining = field(default_factory=LocalTraining)
     bounds: tuple[Bound, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every gradient
 
@@ -62,7 +70,7 @@ class Captured(AnyGame):
         return Knowledge(self.mechanism, Uninformed(), None)
 
     def fits(self) -> None:
-        """The gradients are numbers."""
+        """The gradients are numbers, and were made from these weights."""
         if self.gradients.not_finite().any():
             raise MisfitError(
                 "This is no gradient that could be trained with.",
@@ -70,6 +78,25 @@ class Captured(AnyGame):
                 got="NaN or infinite ones",
                 hint="check how it was captured and stored",
             )
+        if self.training.is_plain:
+            head, updates = self._updates(self.gradients)
+            for number, one in enumerate(updates):
+                fit = belonging(head, one, self._rounding)
+                if not fit.is_one_step:
+                    raise misfit(fit, f"update {number}")
+
+    @property
+    def _rounding(self) -> Rounding:
+        return self.rounding or Rounding(self.mechanism.precision)
+
+    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
+        """The dense layers, and each update of them."""
+        head = dense_head(self.mechanism.module).to(next(iter(gradients.tensors.values())).device)
+        layers = head.layers_of(gradients.tensors)
+        return head, [
+            [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
+            for index in range(len(gradients))
+        ]
 
     def baseline(self, chances: int = 1) -> Baseline:
         """Nothing: there is nothing to guess from."""
@@ -103,41 +130,55 @@ class Captured(AnyGame):
 
     def trials(self, prepared: tuple[Attack, Reconstruct], draws: Draws, unit: Unit) -> Outcome:
         """Attack every gradient, and a shuffled copy of each."""
-        attack, reconstruct = prepared
+        _, reconstruct = prepared
         gradients = self.gradients.take(slice(0, unit.size))
-        guess = reconstruct(gradients)
-        decoy = reconstruct(_shuffled(gradients, draws.stream("control")))
-        sizes = self._sizes(guess, attack)
-        owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        main = self._judge(guess, sizes)
+        shuffled = _shuffled(gradients, draws.stream("control"))
+        guess, decoy = reconstruct(gradients), reconstruct(shuffled)
+        proofs = self.proofs(guess, gradients)
+        sizes = self._sizes(proofs)
+        owner = torch.repeat_interleave(
+            torch.arange(len(proofs)), torch.tensor([size or 1 for size in sizes])
+        )
+        first = torch.cat([torch.zeros(1, dtype=torch.bool), owner[1:] == owner[:-1]]).logical_not()
+        numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
+        counts = torch.tensor([proof.count for proof in proofs])
+        numbers |= {"proven": counts, "proven_batch_size": torch.tensor([p.batch_size or 0 for p in proofs])}
+        for index, name in enumerate(dense_head(self.mechanism.module).names):
+            numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
         return Outcome(
-            main=main,
-            control=self._judge(decoy, sizes),
-            numbers={name: values.cpu()[owner] for name, values in guess.diagnostics.items()},
-            proven=main.succeeded.flatten(),
+            main=self._judge(guess, proofs, sizes),
+            control=self._judge(decoy, self.proofs(decoy, shuffled), sizes),
+            numbers={name: values[owner] for name, values in numbers.items()},
+            proven=counts[owner].where(first, 0),  # once for each update
         )
 
-    def _sizes(self, guess: Reconstruction, attack: Attack) -> list[int]:
-        """How many samples are behind each gradient, as far as anybody knows; at least one."""
-        if self.batches is not None:
-            return [len(batch) for batch in self.batches][: len(guess.records)]
-        if "recovered" not in guess.diagnostics:
-            raise IncompatibleGameError(
-                f"The attack {attack.info.name} proves nothing without the batch.",
-                needs="an attack that proves what it recovers, or the batch to compare with",
-                got="gradients alone",
-                hint="exclusive-neurons or low-rank",
-            )
-        inferred = guess.diagnostics["inferred_batch_size"].tolist()
-        found = guess.diagnostics["recovered"].tolist()
-        return [max(size or self.batch_size or 1, count) for size, count in zip(inferred, found, strict=True)]
+    def proofs(self, guess: Reconstruction, gradients: Gradient) -> list[Proof]:
+        """What recomputation says about each update and what was proposed for it."""
+        head, updates = self._updates(gradients)
+        return [
+            prove(head, one, _proposal(guess.records[index]), self._rounding, self.training)
+            for index, one in enumerate(updates)
+        ]
 
-    def _judge(self, guess: Reconstruction, sizes: Sequence[int]) -> Comparison:
+    def _sizes(self, proofs: Sequence[Proof]) -> Sequence[int | None]:
+        """How many samples are behind each gradient; None for all where one is not known."""
+        if self.batches is not None:
+            return [len(batch) for batch in self.batches][: len(proofs)]
+        sizes = [proof.batch_size or self.batch_size for proof in proofs]
+        if None in sizes:
+            return [None] * len(proofs)
+        return [max(size or 0, proof.count) for size, proof in zip(sizes, proofs, strict=True)]
+
+    def _judge(
+        self, guess: Reconstruction, proofs: Sequence[Proof], sizes: Sequence[int | None]
+    ) -> Comparison:
         if self.batches is None:
-            found = guess.diagnostics["recovered"].tolist()
-            proven = torch.cat([torch.arange(n) < count for n, count in zip(sizes, found, strict=True)])[
-                :, None
-            ]
+            proven = torch.cat(
+                [
+                    torch.arange(size or 1) < (proof.count if size else min(proof.count, 1))
+                    for proof, size in zip(proofs, sizes, strict=True)
+                ]
+            )[:, None]
             return Comparison(torch.full(proven.shape, torch.nan), proven, proven)
         parts = [
             self.criterion.compare(batch[None], guess.records[index : index + 1])
@@ -146,6 +187,16 @@ class Captured(AnyGame):
         return Comparison(
             *(_samples([getattr(part, name) for part in parts]) for name in Comparison.__dataclass_fields__)
         )
+
+
+def _proposal(records: Records) -> Proposal:
+    """What an attack names for one update; without shares, all samples have the same."""
+    named = ~records.labels.isnan()
+    labels = records.labels[named].long()
+    shares = torch.full_like(labels, 1 / max(1, len(labels)), dtype=torch.float64)
+    if records.weights is not None:
+        shares = records.weights[named]
+    return Proposal(records.features[named].flatten(1).double(), labels, shares)
 
 
 def _samples(parts: Sequence[Tensor]) -> Tensor:

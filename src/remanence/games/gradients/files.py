@@ -7,24 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
+from remanence.games.gradients.verification import Rounding
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_arrays, read_bytes
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
     try:
+        content = read_bytes(path, MOST)
         if path.suffix == ".safetensors":
-            return load_tensors(path.read_bytes())
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200]
-    except Exception as error:  # noqa: BLE001  # torch raises pickle's own errors for what it refuses to load
-        reason = f"{type(error).__name__}: refused, because it holds more than tensors"
+            return parse_tensors(content)
+        found = parse_state(content)
+    except UnusableFileError as error:
+        reason = str(error)
     else:
         if isinstance(found, dict) and found and all(isinstance(value, Tensor) for value in found.values()):
             return {str(name): value for name, value in found.items()}
@@ -53,9 +53,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Refuse a gradient that is not one of this network, and name the layer."""
+    """Refuse a gradient that is not one of this network, and name the layer; buffers and frozen layers are left out."""
     wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - wanted.keys()
+    others = model.state_dict().keys() | dict(model.named_parameters()).keys()
+    missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - others
     if missing or surplus:
         raise InputError(
             f"The gradient does not belong to this network: {source}.",
@@ -75,6 +76,13 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{tuple(gradient[name].shape)}",
                 hint="the network and the gradient must come from the same architecture",
             )
+        if not gradient[name].is_floating_point():
+            raise InputError(
+                f"The gradient of {name} holds whole numbers: {source}.",
+                needs="floating-point numbers, as the server computes with them",
+                got=str(gradient[name].dtype),
+                hint="multiply the codes by their scale first, as the server does, and save the product",
+            )
         if not gradient[name].isfinite().all():
             raise InputError(
                 f"The gradient of {name} is not finite: {source}.",
@@ -82,7 +90,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{int((~gradient[name].isfinite()).sum())} entries that are NaN or infinite",
                 hint="check the loss of that batch; mixed precision may have overflowed",
             )
-    if not any(value.any() for value in gradient.values()):
+    if not any(gradient[name].any() for name in wanted):
         raise InputError(
             f"The gradient is zero everywhere: {source}.",
             needs="a gradient that a batch has made",
@@ -95,12 +103,9 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
 def read_batch(path: Path, dtype: torch.dtype) -> Records:
     """Inputs and labels from an .npz file with the arrays `inputs` and `labels` (or `x` and `y`)."""
     try:
-        with np.load(path) as arrays:
-            held = {name: arrays[name] for name in arrays.files if name in ("inputs", "labels", "x", "y")}
-    except OSError as error:
+        held = read_arrays(path, ("inputs", "labels", "x", "y"))
+    except UnusableFileError as error:
         held, reason = {}, str(error)
-    except (ValueError, AttributeError):
-        held, reason = {}, "not an .npz file, or one that holds more than numbers"
     else:
         reason = f"arrays {', '.join(held) or 'of other names'}"
     inputs, labels = held.get("inputs", held.get("x")), held.get("labels", held.get("y"))
@@ -125,22 +130,33 @@ def read_batch(path: Path, dtype: torch.dtype) -> Records:
     return records
 
 
-def gradient_of_update(
-    weights: Mapping[str, Tensor], update: Mapping[str, Tensor], learning_rate: float
-) -> tuple[dict[str, Tensor], float]:
-    """The gradient behind new weights minus old ones after one plain step, and its relative rounding error.
+def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file holds weights close to the network's, where an update was expected: it is far too near to them."""
+    apart = total = 0.0
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
+            own = parameter.detach().double()
+            apart += float((tensors[name].double() - own).square().sum())
+            total += float(own.square().sum())
+    return total > 0 and apart < 0.25 * total
 
-    A difference of weights is rounded at the size of the weights, which are larger than a step.
-    """
-    if not learning_rate > 0:
-        raise InputError(
-            "The learning rate cannot be used.",
-            needs="a number above 0",
-            got=f"{learning_rate:g}",
-            hint="the client's",
-        )
-    gradient = {name: value / -learning_rate for name, value in update.items()}
-    largest = max((float(value.abs().max()) for value in gradient.values()), default=0.0)
-    size = max((float(weights[name].abs().max()) for name in update if name in weights), default=0.0)
-    eps = max((torch.finfo(value.dtype).eps for value in update.values()), default=0.0)
-    return gradient, eps * max(1.0, size / (learning_rate * max(largest, 1e-30)))
+
+def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
+    """How coarse these numbers are; the coarsest tensor counts."""
+    return Rounding(
+        max(torch.finfo(value.dtype).eps for value in tensors.values() if value.is_floating_point())
+    )
+
+
+def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
+    """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
+    relative = rounding_of(weights).relative
+    return Rounding(relative, relative / 2 * max(float(value.abs().max()) for value in weights.values()))
+
+
+def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """New weights minus old ones; what only one of them has is left to `check_gradient`."""
+    return {
+        name: value - before[name] if name in before and value.is_floating_point() else value
+        for name, value in after.items()
+    }

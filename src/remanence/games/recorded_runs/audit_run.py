@@ -1,41 +1,184 @@
-"""Audit a recorded run with its canaries: does the training claim less than they show?"""
+"""Audit a recorded run: is the training what it claims to be, and which of its canaries can be told?"""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import final
 
-from torch import Tensor
+import torch
 
 from remanence import bounds
-from remanence.adversary.priors import Baseline
-from remanence.auditing import AuditResult, environment
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Baseline, FinitePrior
+from remanence.attacks.attack import Attack
+from remanence.attacks.transcripts.one_run_canaries import OneRunCanaries
+from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, Segment
-from remanence.bounds.one_run import Outcome, dpsgd_curve, gaussian_epsilon
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
+from remanence.checks import number
+from remanence.data.records import Records
+from remanence.data.releases import Release
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.canaries import draw
+from remanence.games.recorded_runs.claim_test import LEVEL, ClaimTest, scaled
 from remanence.games.recorded_runs.consistency import RecordedRun, read_run
-from remanence.games.recorded_runs.exchange_test import Projections
-from remanence.games.recorded_runs.projections import guesses
-from remanence.games.recorded_runs.recording import Recording
-from remanence.references import BESAG_1989, MAHLOUJIFAR_2024, REMANENCE
-from remanence.results.evidence import Evidence
-from remanence.results.verdict import Policy, decide
-from remanence.scale.progress import track
-from remanence.scale.seeds import stream
-from remanence.scoring.rates import CONFIDENCE, SuccessRate
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.references import REMANENCE
+from remanence.results import caveats
+from remanence.results.caveats import Caveat
+from remanence.results.outcome import Outcome
+from remanence.results.verdict import Policy
+from remanence.scale.seeds import Draws
+from remanence.scoring.errors import Criterion, mismatch
+from remanence.scoring.rates import SuccessRate
 
-ATTACK = "one-run-canaries"
-_STATES = 100  # of the exact test: the smallest p-value is 1 in so many
-_SEARCHING = 40  # states, while searching for the noise
-_HALVINGS = 4  # to 4 % of the noise
-_MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
-_SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
+_SUSPICIOUS = 0.05
+
+
+@final
+@dataclass(frozen=True)
+class CanaryKnowledge(Knowledge):
+    """What somebody knows who wants to tell canaries."""
+
+    canaries: str = ""
+
+    @property
+    def adversary(self) -> str:
+        """All records but the canaries are known."""
+        return "informed"
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        return [
+            f"the training algorithm ({self.mechanism.name} by {self.mechanism.settings()['framework']})",
+            "all training records but the canaries, and the batches they were in",
+            self.canaries,
+        ]
+
+
+@final
+@dataclass(frozen=True)
+class OneRun(AnyGame):
+    """One recorded run in which every canary is a trial: was it trained on, or which of its shortlist was?
+
+    What was measured while it ran, and the tests of its claim, are findings and caveats of the game. `best` is what
+    the best attack on such a run achieves at least; canaries share the run's noise, and no binomial interval would do.
+    """
+
+    run: RecordedRun
+    evidence: CanaryEvidence
+    chosen: Records  # (canaries, 1): the auditor's secret
+    numbers: Mapping[str, float]
+    found: tuple[Caveat, ...]
+    best: float
+    bounds: tuple[Bound, ...] = ()
+    mechanism: Mechanism[Release] = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False, default=Criterion(mismatch, 0.5))
+
+    @classmethod
+    def of(cls, run: RecordedRun, test: ClaimTest, *, delta: float, level: float) -> OneRun:
+        """The game of a run, with what its claim's test says."""
+        tensors = run.recording.tensors("canaries")
+        chosen, scores = tensors["chosen"], tensors["scores"]
+        numbers = {"accused_at": level, **test.findings(delta), **_measured(run)}
+        p_value, least = numbers["p_value_of_the_claim"], numbers.get("noise_multiplier_at_most")
+        found = run.deviations()
+        if level < p_value <= _SUSPICIOUS:
+            found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
+        ceiling = _ceiling(run.claimed, scores.shape[1])
+        best = 0.0
+        if least is not None:
+            shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
+            best = float(_ceiling(shown, scores.shape[1]).success)
+        accused = p_value <= level or any(caveat.contradicts for caveat in found)
+        sound = not any(caveat.voids or caveat.contradicts for caveat in found)
+        return cls(
+            run,
+            CanaryEvidence({"log_odds": scores}),
+            Records(chosen.double()[:, None, None], torch.zeros(len(chosen), 1)),
+            {"best_attack_at_least": best, **numbers},
+            found,
+            best if accused else min(best, float(ceiling.success)),
+            (ceiling,) if sound else (),  # a claim whose ground is gone protects nobody
+        )
+
+    def __post_init__(self) -> None:
+        claim = self.run.claimed[0]
+        mechanism = RecordedTraining(
+            claim.noise_multiplier,
+            claim.sample_rate,
+            self.run.steps,
+            self.run.max_grad_norm,
+            self._candidates,
+            self.run.recording.manifest["framework"],
+        )
+        object.__setattr__(self, "mechanism", mechanism)
+
+    @property
+    def _candidates(self) -> int:
+        return self.evidence["log_odds"].shape[1]
+
+    @property
+    def default_trials(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Every canary is one."""
+        return len(self.chosen)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """Everything but the coin."""
+        told, choices = self.run.recording.manifest["canaries"], self._candidates
+        kind = "in or out" if choices == 1 else f"one of {choices} each"
+        candidates = torch.arange(-1.0, 1.0) if choices == 1 else torch.arange(float(choices))
+        prior = FinitePrior(Records(candidates[:, None], torch.zeros(len(candidates))))
+        words = f"{told['count']} canaries ({told['design']}; {kind})"
+        return CanaryKnowledge(self.mechanism, prior, None, canaries=words)
+
+    def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
+        """Every canary against its coin, and against one that was thrown for nobody."""
+        guess = prepared.for_unit(draws, unit)(self.evidence)
+        coins = draw(len(self.chosen), self._candidates, draws.stream("control", unit.number))
+        strangers = Records(coins.double()[:, None, None], self.chosen.labels)
+        return Outcome(
+            main=self.criterion.compare(self.chosen, guess.records),
+            control=self.criterion.compare(strangers, guess.records),
+            numbers=guess.numbers(),
+            claims_labels=False,
+        )
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """A guess among equally likely choices."""
+        choices = max(2, self._candidates)
+        return Baseline(1 / choices, 1 / choices, f"one of {choices} equally likely choices")
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All canaries at once: they were drawn when the run was recorded."""
+        return Work(len(self.chosen), len(self.chosen), (self.fingerprints(),))
+
+    def caveats(self) -> Iterator[Caveat]:
+        """Where the run deviates from its claim."""
+        return iter(self.found)
+
+    def findings(self) -> dict[str, float]:
+        """What was measured and tested."""
+        return dict(self.numbers)
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """The share that was told, with a lower limit on what the best attack on such a run tells.
+
+        That limit may be above the share, which no interval should be, and so gives way to the exact one.
+        """
+        return replace(rate, floor=min(self.best, rate.lower))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the recording."""
+        manifest = self.run.recording.manifest
+        files = {f"recording/{name}": value for name, value in manifest["files"].items()}
+        return {"canaries": manifest["canaries"]["sha256"], **files}
 
 
 def audit_run(
@@ -45,148 +188,40 @@ def audit_run(
     seed: int = 0,
     guessed: int | None = None,
     delta: float = 1e-5,
+    level: float = LEVEL,
     target: str | None = None,
 ) -> AuditResult:
-    """Guess the canaries of a recorded run and hold the count against the accountant's claim.
+    """Hold a recorded run against its accountant's claim, and guess its canaries.
 
-    CONTRADICTED if the claimed training would give so many correct guesses with a probability of at most 5 %,
-    however the canaries of one run depend on each other: by the exact test of `exchange_test` if the run's
-    projections were kept, and by the theorem of `remanence.bounds.one_run` otherwise. The theorem's limits on μ and ε
-    hold for any mechanism; `guessed` is how many canaries its attack does not abstain on, and must not be chosen
-    by looking at the result.
+    CONTRADICTED if something was measured that the claim excludes, or if the claimed training would make such a run
+    with a probability of at most `level`, however its canaries depend on each other: by the exact test of
+    `exchange_test` and the theorem of `remanence.bounds.one_run` together. `guessed` is how many canaries the theorem's
+    attack does not abstain on, and must not be chosen by looking at the result.
     """
-    started, clock = datetime.now(UTC), time.perf_counter()
-    policy = policy or Policy()
-    run = read_run(Path(folder))
-    described = run.recording.manifest.get("canaries")
-    if described is None:
+    number("level", level, above=0, below=1, hint="0.001")
+    run = read_run(folder)
+    if "canaries" not in run.recording.manifest:
         raise InputError(
             "The run was recorded without canaries.",
             needs="canaries in the training data, to be found again",
             got=f"{folder} with {run.steps} steps and no canary",
             hint="record(..., canaries=...); `remanence bound --opacus FOLDER` needs none",
         )
-    tensors = run.recording.tensors("canaries")
-    scores, chosen = tensors["scores"], tensors["chosen"]
-    count, candidates = scores.shape
-    choices = max(2, candidates)
-    if policy.max_success <= 1 / choices:
-        raise InputError(
-            "No release can meet this limit.",
-            needs=f"a limit above what a guess achieves ({1 / choices:.4g})",
-            got=f"max_success = {policy.max_success:g}",
-            hint="--max-success 0.75 for canaries that are in or out",
-        )
-    guess, sureness = guesses(scores)
-    wanted = (round(_SUREST * count) if candidates == 1 else count) if guessed is None else guessed
-    surest = sureness.argsort(descending=True)[: max(1, wanted)]
-    right = guess == chosen
-    outcome = Outcome(int(right[surest].sum()), len(surest), count, candidates)
-    level = 1 - CONFIDENCE
-    exact = _exact_test(run.recording, guess, chosen, candidates, seed)
-    of_any = outcome.p_value(dpsgd_curve(run.claimed))
-    p_value = of_any if exact is None else exact(1.0, _STATES)
-    ceiling = _ceiling(run.claimed, candidates)
-
-    def rejects(scale: float) -> bool:
-        if exact is not None:
-            return exact(scale, _SEARCHING) <= level
-        return outcome.rejects(dpsgd_curve(_scaled(run.claimed, scale)), level)
-
-    rejected = p_value <= level
-    scale = _least_rejected(rejects, rejected=rejected)
-    best = 0.0 if scale is None else float(_ceiling(_scaled(run.claimed, scale), candidates).success)
-    deviations = run.deviations()
-    stranger = guess == draw(count, candidates, stream(seed, "control", "cpu"))
-    mu = outcome.mu_lower(level)
-    evidence = Evidence(
-        attack=ATTACK,
-        main=_rate(int(right.sum()), count, best if rejected else min(best, ceiling.success)),
-        control=SuccessRate(int(stranger.sum()), count),
-        baseline=Baseline(1 / choices, 1 / choices, f"one of {choices} equally likely choices"),
-        caveats=deviations,
-        findings={
-            "surest_guesses": outcome.guesses,
-            "surest_guesses_correct": outcome.correct,
-            "p_value_of_the_claim": p_value,
-            "p_value_of_any_such_mechanism": of_any,
-            "best_attack_at_least": best,
-            "gaussian_mu_at_least": mu,
-            "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
-            "epsilon_at_least": outcome.epsilon_lower(delta, level),
-            **({} if scale is None else {"epsilon_at_least_if_dpsgd": _epsilon(run, scale, delta)}),
-            "delta": delta,
-            "claimed_epsilon": _epsilon(run, 1.0, delta),
-            **(
-                {} if scale is None else {"noise_multiplier_at_most": scale * run.claimed[0].noise_multiplier}
-            ),
-            "claimed_noise_multiplier": run.claimed[0].noise_multiplier,
-            "realised_noise_multiplier": run.noise_multiplier,
-            "claimed_sample_rate": run.claimed[0].sample_rate,
-            "realised_sample_rate": run.sample_rate,
-            "steps": run.steps,
-        },
-        arrays={"guess": guess, "sureness": sureness, "succeeded": right},
-    )
-    # A claim that the recording itself disproves protects nobody; it can still be contradicted.
-    proven = (ceiling,) if not deviations or rejected else ()
-    return AuditResult(
-        target=target or str(folder),
-        seed=seed,
-        verdict=decide([evidence], proven, policy),
-        policy=policy,
-        threat_model=_threat_model(run, described),
-        subject={"sha256": {"canaries": described["sha256"], **_hashes(run.recording)}},
-        evidence=(evidence,),
-        bounds=proven,
-        environment=environment(started, {"total": time.perf_counter() - clock}),
-    )
+    game = OneRun.of(run, ClaimTest.of(run, guessed=guessed, seed=seed), delta=delta, level=level)
+    return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
 
 
-def _exact_test(
-    recording: Recording, guess: Tensor, chosen: Tensor, candidates: int, seed: int
-) -> Callable[[float, int], float] | None:
-    """The p-value of the claim with so many times its noise; None where the projections were too large to keep."""
-    if "projections.safetensors" not in recording.manifest["files"]:
-        return None
-    arrays: dict[str, Any] = {name: t.numpy() for name, t in recording.tensors("projections").items()}
-    run = Projections(**arrays, candidates=candidates)
-
-    def p_value(scale: float, states: int) -> float:
-        return run.p_value(guess.numpy(), chosen.numpy(), seed=seed, scale=scale, states=states)
-
-    return p_value
-
-
-def _least_rejected(rejects: Callable[[float], bool], *, rejected: bool) -> float | None:
-    """The least noise, in units of the claim's, at which this outcome is too good; None if at no noise."""
-    kept, out = (0.5, 1.0) if rejected else (1.0, 2.0)
-    while rejected and kept > 1e-3 and rejects(kept):
-        kept, out = kept / 2, kept
-    while not rejected and not rejects(out):
-        kept, out = out, 2 * out
-        if out > _MOST_NOISE:
-            return None
-    for _ in track(range(_HALVINGS), total=_HALVINGS, what="searching the noise that explains it"):
-        middle = math.sqrt(kept * out)
-        kept, out = (kept, middle) if rejects(middle) else (middle, out)
-    return out
-
-
-def _rate(right: int, count: int, best: float) -> SuccessRate:
-    """The share found, with a lower limit on what the best attack on such a run finds.
-
-    That limit may be above the share, which no interval should be, and so gives way to the exact one.
-    """
-    return SuccessRate(right, count, floor=min(best, SuccessRate(right, count).lower))
-
-
-def _epsilon(run: RecordedRun, scale: float, delta: float) -> float:
-    return bounds.epsilon_upper(_scaled(run.claimed, scale), delta)
-
-
-def _scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:
-    return [Segment(scale * s.noise_multiplier, s.sample_rate, s.steps) for s in claimed]
+def _measured(run: RecordedRun) -> dict[str, float]:
+    noise, claim = run.noise, run.claimed[0]
+    return {
+        "claimed_noise_multiplier": claim.noise_multiplier,
+        "measured_noise_multiplier": noise.value,
+        "measured_noise_multiplier_from": noise.lower,
+        "measured_noise_multiplier_to": noise.upper,
+        "claimed_sample_rate": claim.sample_rate,
+        "measured_sample_rate": run.sample_rate,
+        "steps": run.steps,
+    }
 
 
 def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
@@ -195,31 +230,3 @@ def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
         return bounds.dpsgd(1 / candidates, schedule=list(claimed))
     success = (1 + bounds.delta_upper(claimed, 0.0)) / 2
     return Bound("DP-SGD as accounted, in or out", math.log(success), DPSGD_ASSUMPTIONS, REMANENCE)
-
-
-def _threat_model(run: RecordedRun, described: dict) -> dict:
-    first = run.claimed[0]
-    kind = "in or out" if described["candidates"] == 1 else f"one of {described['candidates']} each"
-    return {
-        "game": "OneRun",
-        "adversary": "informed",
-        "sees": "every privatised gradient",
-        "knows": [
-            "the training algorithm (DP-SGD by Opacus)",
-            "all training records but the canaries, and the batches they were in",
-            f"{described['count']} canaries ({described['design']}; {kind})",
-        ],
-        "mechanism": {
-            "name": "DP-SGD (Opacus)",
-            "noise_multiplier": first.noise_multiplier,
-            "sample_rate": first.sample_rate,
-            "steps": run.steps,
-            "max_grad_norm": run.recording.manifest["max_grad_norm"],
-            "analysis": f"{BESAG_1989.short}; {MAHLOUJIFAR_2024.short}",
-        },
-        "criterion": {"error": "mismatch", "threshold": 0.5, "reduction": "each", "label_scale": None},
-    }
-
-
-def _hashes(recording: Recording) -> dict[str, str]:
-    return {f"recording/{name}": value for name, value in recording.manifest["files"].items()}

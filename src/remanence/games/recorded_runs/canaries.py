@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
@@ -62,6 +63,24 @@ class Canaries:
         return every[self.chosen >= 0]
 
     @property
+    def slots(self) -> Tensor:
+        """Which candidates might have filled each place that a canary took, `(slots, 2 or more)`; who did is first.
+
+        Canaries that are in or out are paired, one that is in with one that is out, at random: given the pairs, each
+        of the two is as likely to be the one that is in.
+        """
+        if self.candidates > 1:
+            every = torch.arange(self.candidates)
+            others = torch.stack([torch.cat([c[None], every[every != c]]) for c in self.chosen])
+            return others + torch.arange(len(self))[:, None] * self.candidates
+        secret = hashlib.sha256(self.shortlists.sha256().encode() + bytes((self.chosen + 1).tolist()))
+        generator = torch.Generator().manual_seed(int.from_bytes(secret.digest()[:7], "big"))
+        order = torch.randperm(len(self), generator=generator)
+        inside, outside = order[self.chosen[order] >= 0], order[self.chosen[order] < 0]
+        pairs = min(len(inside), len(outside))
+        return torch.stack([inside[:pairs], outside[:pairs]], 1)
+
+    @property
     def inserted(self) -> Records:
         """The records to train on, in the order of the canaries; append them to the training data."""
         features, labels = self.shortlists.features.flatten(0, 1), self.shortlists.labels.flatten()
@@ -97,10 +116,13 @@ def crafted(
     """
     generator = stream(seed, "crafted", "cpu")
     everything = (count * candidates, *shape)
-    spikes = torch.rand(everything, generator=generator) < 0.05
+    draws = torch.rand(everything, generator=generator).flatten(1)
+    spikes = draws < draws.min(1, keepdim=True).values.clamp(min=0.05).nextafter(
+        torch.tensor(1.0)
+    )  # at least one
     heights = size * torch.randn(everything, generator=generator)
     labels = torch.randint(classes, everything[:1], generator=generator)
-    return _canaries(Records(heights * spikes, labels), candidates, seed, Design.CRAFTED)
+    return _canaries(Records(heights * spikes.view(everything), labels), candidates, seed, Design.CRAFTED)
 
 
 def _canaries(records: Records, candidates: int, seed: int, design: Design) -> Canaries:

@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
+import numpy as np
 import torch
 from scipy.special import stdtrit
 from scipy.stats import chi2
+from torch import Tensor
 
 from remanence.bounds import Segment
 from remanence.exceptions import InputError
+from remanence.games.recorded_runs.noise import compared_numbers, compared_steps
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
+from remanence.scale.folders import MOST
+from remanence.scale.reading import parse_state, read_bytes
 
 _SURE = 6.0  # standard deviations that chance does not explain
+_CHANCE = 1e-9  # how often chance may explain a finding, over all that a run is looked at for
+_ROUNDING = 1e-4  # of the noise, that single precision loses
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredNoise:
+    """The noise multiplier that ran, with an interval at 95 %, and the smallest share of the claim in any tensor."""
+
+    value: float
+    lower: float
+    upper: float
 
 
 @final
@@ -28,117 +46,305 @@ class RecordedRun:
 
     recording: Recording
     claimed: tuple[Segment, ...]
-    noise_multiplier: float  # realised
-    sample_rate: float  # realised
 
     @property
     def steps(self) -> int:
         """How many noisy gradients were released."""
         return self.recording.manifest["steps"]
 
+    @cached_property
+    def _batches(self) -> dict[str, Tensor]:
+        return self.recording.tensors("batches")
+
+    @cached_property
+    def _noise(self) -> dict[str, Tensor]:
+        return self.recording.tensors("noise")
+
+    @cached_property
+    def noise_ratios(self) -> Tensor:
+        """The squares of all noise over what the claim expects of one number, `(steps, tensors)`."""
+        told = self._batches["settings"][:, 2]
+        unit = told.where(told > 0, torch.ones_like(told))
+        wanted = torch.tensor([noise for noise, _ in self._per_step()], dtype=torch.float64)
+        return self._noise["sums"][:, 1] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
+
+    @cached_property
+    def noise(self) -> MeasuredNoise:
+        """The noise multiplier that ran."""
+        told = self._batches["settings"][:, 2]
+        unit = told.where(told > 0, torch.ones_like(told))
+        squares = float((self._noise["sums"][:, 1].sum(1) * unit.square()).sum())
+        numbers = self.steps * int(self._noise["sizes"].sum())
+        low, high = chi2.ppf([0.975, 0.025], numbers)
+        return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier that ran."""
+        return self.noise.value
+
+    @cached_property
+    def sample_rate(self) -> float:
+        """The share of the records in a batch that ran."""
+        return min(1.0, len(self._batches["indices"]) / self.steps / self.recording.manifest["records"])
+
+    @property
+    def max_grad_norm(self) -> float:
+        """To which norm gradients were clipped, in the first step."""
+        return float(self._batches["settings"][0, 0])
+
     @property
     def realised(self) -> tuple[Segment, ...]:
         """The settings that ran, on the safe side: the least noise of any step and the largest rate."""
-        squares = self.recording.tensors("batches")["noise_squares"]
+        told = self._batches["settings"][:, 2]
+        unit = told.where(told > 0, torch.ones_like(told))
+        squares = self._noise["sums"][:, 1].sum(1) * unit.square() / float(self._noise["sizes"].sum())
         rate = max(self.sample_rate, *(segment.sample_rate for segment in self.claimed))
         return (Segment(math.sqrt(float(squares.min())), rate, self.steps),)
 
-    def deviations(self) -> tuple[Caveat, ...]:
-        """Where what ran differs from the claim, to the claim's disadvantage."""
-        return tuple(self._deviations())
+    def _per_step(self) -> list[tuple[float, float]]:
+        """Noise and rate that are claimed for the recorded steps; the last claim goes on if there are more."""
+        every = [(s.noise_multiplier, s.sample_rate) for s in self.claimed for _ in range(s.steps)]
+        before = self.recording.manifest["steps_before"]
+        own = every[before : before + self.steps]
+        return own + [every[-1]] * (self.steps - len(own))
 
-    def _deviations(self) -> Iterator[Caveat]:
-        manifest = self.recording.manifest
-        squares = self.recording.tensors("batches")["noise_squares"]
-        noises = [s.noise_multiplier for s in self.claimed for _ in range(s.steps)]
-        rates = [s.sample_rate for s in self.claimed for _ in range(s.steps)]
-        compared = min(len(noises), self.steps)
-        ratios = squares[:compared] / torch.tensor(noises[:compared]).square()
-        numbers = manifest["parameters"]
-        below = float(ratios.mean()) < 1 - _SURE * math.sqrt(2 / (compared * numbers)) - 1e-4
-        if below or chi2.cdf(float(ratios.min()) * numbers / (1 - 1e-4), numbers) < 1e-9 / compared:
-            yield caveats.NOISE_BELOW_CLAIM
-        if manifest["noise_correlation"] > _chance_correlation(manifest["noise_numbers"], self.steps):
-            yield caveats.NOISE_REPEATS
-        if manifest["clipping_error"] > 1e-3:
-            yield caveats.CLIPPING_NOT_PER_RECORD
-        records, mean = manifest["records"], manifest["batch_sizes"]["mean"]
-        rate = sum(rates) / len(rates)
+    @property
+    def tests_canaries(self) -> bool:
+        """Whether the exact test of the canaries means what it says."""
+        return (
+            "slots" in self.recording and "canary-gradients-differ" not in self.recording.manifest["observed"]
+        )
+
+    def deviations(self) -> tuple[Caveat, ...]:
+        """Where what ran differs from the claim, or was not looked at; what contradicts the claim is first."""
+        found = [*self._of_noise(), *self._of_sampling(), *self._observed()]
+        return tuple(sorted(found, key=lambda caveat: (not caveat.contradicts, not caveat.voids)))
+
+    def _of_noise(self) -> Iterator[Caveat]:
+        ratios, sizes = self.noise_ratios.numpy(), self._noise["sizes"].numpy()
+        names, numbers = self.recording.manifest["tensors"], int(sizes.sum())
+        level, slack = _CHANCE / 4, 1 - _ROUNDING
+        whole = chi2.cdf(ratios.sum() / slack, self.steps * numbers) < level
+        by_tensor = chi2.cdf(ratios.sum(0) / slack, self.steps * sizes) < level / len(sizes)
+        by_step = chi2.cdf(ratios.sum(1) / slack, numbers) < level / self.steps
+        single = chi2.cdf(ratios / slack, sizes) < level / ratios.size
+        measured, claim = self.noise, self._per_step()[0][0]
+        if whole or by_tensor.any() or by_step.any() or single.any():
+            seen = (
+                f"Measured noise {measured.value:.2f} ({measured.lower:.2f} to {measured.upper:.2f}), "
+                f"claimed {claim:.2f}."
+            )
+            share = np.sqrt(ratios.sum(0) / (self.steps * sizes))
+            low = np.flatnonzero(by_tensor & (share < 0.8 * math.sqrt(ratios.sum() / (self.steps * numbers))))
+            if len(low):
+                worst = low[share[low].argmin()]
+                how = "is missing" if share[worst] < 0.01 else f"is {share[worst]:.2f} of what was claimed"
+                seen = f"The noise on `{names[worst]}` {how}."
+            elif not whole and not by_tensor.any():
+                steps = int((by_step | single.any(1)).sum())
+                seen = f"The noise of {steps} of {self.steps} steps is below the claim. {seen}"
+            yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
+        yield from self._repeats()
+        yield from self._shape()
+
+    def _repeats(self) -> Iterator[Caveat]:
+        noise, names = self._noise, self.recording.manifest["tensors"]
+        sizes = noise["sizes"].tolist()
+        numbers = np.array([compared_numbers(size) for size in sizes])
+        tensors, later = len(sizes), max(self.steps - 1, 1)
+        if int(noise["repeats"]):
+            seen = f"The same noise was added {int(noise['repeats'])} times more than once."
+            yield replace(caveats.NOISE_REPEATS, seen=seen)
+            return
+        shared = self.steps * np.minimum(numbers[:, None], numbers[None])
+        between = noise["between_tensors"].abs().numpy() > chance_correlation(shared, tensors**2 / 2)
+        if between.any():
+            one, other = (names[place] for place in np.argwhere(between)[0])
+            yield replace(caveats.NOISE_REPEATS, seen=f"The noise on `{one}` and on `{other}` is correlated.")
+            return
+        alike = chance_correlation(later * numbers, 2 * tensors)
+        pairs = compared_steps(self.steps, tensors) ** 2 / 2 * tensors
+        again = noise["largest_between_steps"].numpy() > chance_correlation(numbers, pairs)
+        for name in ("with_the_step_before", "with_the_first_step"):
+            again |= noise[name].abs().numpy() > alike
+        if again.any():
+            seen = f"The noise on `{names[np.flatnonzero(again)[0]]}` is correlated between steps."
+            yield replace(caveats.NOISE_REPEATS, seen=seen)
+
+    def _shape(self) -> Iterator[Caveat]:
+        """The fourth moment: 3 for a Gaussian, with a standard deviation of √(24 / numbers)."""
+        sums, sizes = self._noise["sums"].sum(0).numpy(), self._noise["sizes"].numpy()  # (3, tensors)
+        numbers = np.append(self.steps * sizes, self.steps * sizes.sum())
+        squares, fourths = (np.append(row, row.sum()) / numbers for row in sums[1:])
+        kurtosis = fourths / np.maximum(squares, 1e-30) ** 2
+        spread = np.sqrt(24 / numbers)
+        # Small samples have a long tail to the right; there only a gross excess is named.
+        odd = (kurtosis < 3 - 8 * spread) | (kurtosis > 3 + 12 * spread + 100 / numbers)
+        odd &= (numbers >= 500) & (squares > 1e-20)
+        if odd.any():
+            place = np.flatnonzero(odd)[-1]
+            where = (
+                "the noise"
+                if place == len(sizes)
+                else f"the noise on `{self.recording.manifest['tensors'][place]}`"
+            )
+            seen = f"The fourth moment of {where} is {kurtosis[place]:.2f}; a Gaussian's is 3."
+            yield replace(caveats.NOISE_NOT_GAUSSIAN, seen=seen)
+
+    def _of_sampling(self) -> Iterator[Caveat]:
+        manifest, claims = self.recording.manifest, self._per_step()
+        records = manifest["records"]
+        starts, indices = self._batches["starts"], self._batches["indices"].long()
+        sizes = starts.diff().double()
+        rates = {rate for _, rate in claims}
+        rate, mean = sum(rate for _, rate in claims) / len(claims), float(sizes.mean())
         spread = math.sqrt(records * rate * (1 - rate) / self.steps)
         if mean > records * rate + _SURE * spread + 1e-9 * records:
-            yield caveats.SAMPLING_ABOVE_CLAIM
-        if len(set(rates)) == 1 and rate < 1 and not _is_poisson(manifest, self.steps):
-            yield caveats.SAMPLING_NOT_POISSON
-        if self.steps > len(noises):
-            yield caveats.STEPS_UNACCOUNTED
-        if manifest["repeated_in_a_step"]:
-            yield caveats.RECORDS_REPEAT
+            seen = f"Batches of {mean:.1f} records on average, {records * rate:.1f} accounted for."
+            yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
+        if len(rates) == 1 and rate < 1 and "batch-not-from-loader" not in manifest["observed"]:
+            counts = torch.bincount(indices, minlength=records).double()
+            if not _is_poisson(sizes, counts):
+                seen = f"Batch sizes vary by {float(sizes.std(correction=0)):.1f} around {mean:.1f}."
+                yield replace(caveats.SAMPLING_NOT_POISSON, seen=seen)
+        counted = sum(segment.steps for segment in self.claimed) - manifest["steps_before"]
+        if self.steps > counted:
+            seen = f"{self.steps} steps were taken, {counted} were counted."
+            yield replace(caveats.STEPS_UNACCOUNTED, seen=seen)
+        if counted > self.steps and not {"recording-stopped", "ended-early"} & set(manifest["observed"]):
+            seen = f"The accountant counted {counted} steps, {self.steps} were seen."
+            yield replace(caveats.RECORDING_STOPPED, seen=seen)
+        step_of = torch.repeat_interleave(torch.arange(self.steps), sizes.long())
+        repeats = len(indices) - len(torch.unique(step_of * (records + 1) + indices))
+        if repeats:
+            yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
+
+    def _observed(self) -> Iterator[Caveat]:
+        manifest = self.recording.manifest
+        observed, norm = manifest["observed"], float(self._batches["settings"][0, 1])
+        for name, seen in observed.items():
+            count, worst, where = seen["count"], seen["worst"], seen["where"]
+            times = f"in {count} of {self.steps} steps" if count > 1 else f"in step {seen['first_step'] + 1}"
+            match name:
+                case "clipping-wrong":
+                    if where:
+                        yield replace(
+                            caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
+                        )
+                    else:
+                        off = f"The sum is off by {worst:.2g} clipping norms per record, {times}."
+                        yield replace(caveats.CLIPPING_NOT_PER_RECORD, seen=off)
+                case "clipped-elsewhere":
+                    yield replace(
+                        caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
+                    )
+                case "norm-from-the-batch":
+                    if count >= max(2, self.steps / 2):
+                        how = f"The clipping norm equals a statistic of its batch {times}."
+                        yield replace(caveats.NORM_FROM_THE_BATCH, seen=how)
+                case "update-not-from-gradient":
+                    moved = f"`{where}` is {worst:.2g} updates away from where the recorded gradient leads."
+                    yield replace(caveats.UPDATE_NOT_FROM_GRADIENT, seen=moved)
+                case "divided-by-the-real-batch":
+                    yield replace(caveats.DIVIDED_BY_THE_BATCH, seen=f"On `{where}` and others, {times}.")
+                case "trained-outside":
+                    yield replace(
+                        caveats.TRAINED_OUTSIDE, seen=f"`{where}` changed, and is not the optimizer's."
+                    )
+                case "buffers-changed":
+                    yield replace(caveats.BUFFERS_CHANGED, seen=f"`{where}` changed.")
+                case "records-mixed":
+                    yield replace(caveats.RECORDS_MIXED, seen=f"The layer `{where}` does.")
+                case "seeded-in-the-loop":
+                    yield replace(
+                        caveats.SEEDED_IN_THE_LOOP, seen=f"Seeds were set {times}, the last to {worst:.0f}."
+                    )
+                case "batch-not-from-loader":
+                    yield replace(caveats.BATCH_NOT_FROM_LOADER, seen=f"This happened {times}.")
+                case "records-duplicated":
+                    yield replace(
+                        caveats.RECORDS_DUPLICATED, seen=f"{count} of them are equal to an earlier one."
+                    )
+                case "records-nearly-duplicated":
+                    yield replace(caveats.RECORDS_NEARLY_DUPLICATED, seen=f"{count} pairs are.")
+                case "updates-unchecked":
+                    yield replace(caveats.UPDATES_UNCHECKED, seen=where)
+                case "recording-stopped":
+                    yield replace(caveats.RECORDING_STOPPED, seen=f"After {self.steps} steps: {where}")
+                case "canary-gradients-differ":
+                    how = f"They differ by {worst:.2g} clipping norms."
+                    yield replace(caveats.CANARY_GRADIENTS_DIFFER, seen=how)
+                case "never-updated":
+                    yield replace(caveats.NEVER_UPDATED, seen=f"{count} never moved: {where}.")
+                case _:
+                    pass
+        if manifest["steps_before"]:
+            yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
 
 
-def _chance_correlation(numbers: int, steps: int) -> float:
-    """What no pair of steps with independent noise exceeds, but for one run in 10^9; 1 where that is too few."""
-    if numbers < 4 or steps < 2:
-        return 1.0
-    t = -float(stdtrit(numbers - 1, 1e-9 / (steps * (steps - 1) / 2)))
-    return t / math.sqrt(numbers - 1 + t**2)
+def chance_correlation(numbers: np.ndarray, comparisons: float) -> np.ndarray:
+    """What no correlation of so many independent numbers exceeds, but for one run in 10^9; 1 where they are too few."""
+    freedom = np.maximum(numbers - 1, 1).astype(np.float64)
+    t = -stdtrit(freedom, _CHANCE / max(comparisons, 1.0) / 2)
+    return np.where(numbers < 4, 1.0, t / np.sqrt(freedom + t**2))
 
 
-def _is_poisson(manifest: dict, steps: int) -> bool:
+def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:
     """Whether batch sizes, and batches per record, vary as independent draws would."""
-    records = manifest["records"]
-    rate = min(max(manifest["batch_sizes"]["mean"] / records, 1e-9), 1 - 1e-9)
+    steps, records = len(sizes), len(counts)
+    rate = min(max(float(sizes.mean()) / records, 1e-9), 1 - 1e-9)
     coin = rate * (1 - rate)
     if steps >= 10:
-        spread = steps * manifest["batch_sizes"]["variance"] / (records * coin)
-        if min(chi2.cdf(spread, steps - 1), chi2.sf(spread, steps - 1)) < 1e-9:
+        spread = steps * float(sizes.var(correction=0)) / (records * coin)
+        if min(chi2.cdf(spread, steps - 1), chi2.sf(spread, steps - 1)) < _CHANCE:
             return False
     # Σ (count − mean)² / variance over the records, whose variance follows from a binomial's fourth moment.
-    spread = records * manifest["batches_per_record"]["variance"] / (steps * coin)
+    spread = records * float(counts.var(correction=0)) / (steps * coin)
     deviation = math.sqrt(records * (2 + (1 - 6 * coin) / (steps * coin)))
     return abs(spread - records) <= _SURE * deviation
 
 
-def read_run(folder: Path) -> RecordedRun:
+def read_run(folder: str | Path) -> RecordedRun:
     """Read a recorded run; refuse, with the reason, what is not one."""
-    recording = read_recording(folder)
-    manifest = recording.manifest
-    squares = recording.tensors("batches")["noise_squares"]
+    recording = read_recording(Path(folder))
     try:
-        claimed = tuple(Segment(noise, min(rate, 1.0), steps) for noise, rate, steps in manifest["claimed"])
-        rate = min(1.0, manifest["batch_sizes"]["mean"] / manifest["records"])
+        claimed = tuple(
+            Segment(noise, min(rate, 1.0), steps) for noise, rate, steps in recording.manifest["claimed"]
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(folder, f"the manifest does not describe a run: {error}") from None
-    return RecordedRun(recording, claimed, math.sqrt(float(squares.mean())), rate)
+        raise unreadable(Path(folder), f"the manifest does not describe a run: {error}") from None
+    return RecordedRun(recording, claimed)
 
 
 def accounted_schedule(path: Path) -> tuple[Segment, ...]:
     """The settings to bound: of a recorded run as it ran, or of an Opacus checkpoint as its accountant tells.
 
     A run that deviates from its claim only in noise, rate or steps is bounded as it ran; no bound holds for
-    one that clips, samples or draws noise in another way.
+    one that clips, samples, updates or draws noise in another way.
     """
     if not path.is_dir():
         return _checkpoint_schedule(path)
     run = read_run(path)
-    deviations = run.deviations()
-    measurable = {caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED}
-    fatal = [caveat for caveat in deviations if caveat not in measurable]
+    measurable = {
+        c.id for c in (caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED)
+    }
+    wrong = [caveat for caveat in run.deviations() if caveat.contradicts]
+    fatal = [caveat for caveat in wrong if caveat.id not in measurable]
     if fatal:
         raise InputError(
-            "No bound holds for this run.",
-            needs="clipping of every record's gradient, fresh noise, and Poisson sampling",
+            f"No bound holds for this run. {fatal[0].seen}",
+            needs="clipping of every record's gradient, fresh noise, updates from it, and Poisson sampling",
             got="; ".join(f"{caveat.id}: {caveat.means}" for caveat in fatal),
             hint=fatal[0].do,
         )
-    return run.realised if deviations else run.claimed
+    return run.realised if wrong else run.claimed
 
 
 def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
     """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
     try:
-        history = torch.load(path, map_location="cpu", weights_only=True)["privacy_accountant_state_dict"][
-            "history"
-        ]
+        history = parse_state(read_bytes(path, MOST))["privacy_accountant_state_dict"]["history"]
         return tuple(
             Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
         )

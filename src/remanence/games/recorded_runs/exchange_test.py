@@ -1,17 +1,21 @@
-"""Could the claimed training have been this leaky? An exact test, however the canaries of one run depend on each other.
+"""Could the claimed training have made this run? An exact test, however the canaries of one run depend on each other.
 
-Under the claim, a step releases Σ b_r·g_r + N(0, s²) once the known records are subtracted: g_r the clipped gradient
-of candidate r at the parameters of that step, b_r whether it was in the batch. Given the whole run, the secret
-(who was inserted) and the batches then follow
+A canary that was trained on fills a slot: it is in the batches of certain steps. Another candidate, one that was left
+out, might as well have filled it, and would have been in the same batches: who is in a batch does not depend on what
+the record is. Under the claim a step releases the sum of its records' clipped gradients plus N(0, s²), so that, given
+the whole run, the batches, all other records and the candidates of every slot, the secret follows
 
-    P(secret, b | run) ∝ Π_t Π_r q^b (1 − q)^(1 − b) · exp(−‖released_t − Σ b_r·g_r‖² / 2s²),
+    P(secret | run) ∝ exp(−Σ_t ‖n_t − Σ_c δ_c(t)‖² / 2s_t²),
 
-each step's parameters being a function of the earlier releases. The number of inserted canaries is kept fixed,
-because the size of the training set, by which updates are divided, gives it away. So the true secret is one more
-draw from a law that can be sampled: a Markov chain that leaves it unchanged is run from the truth, forwards and
-backwards, with the truth at a random place among its states. If the claim is true, the truth's rank by the
-number of correct guesses is uniform, whatever the length of the chain (Besag and Clifford 1989). With less noise
-than claimed, guesses are right more often than in the chain's other states.
+n_t the noise that was really added, and δ_c(t) the gradient of the candidate that the secret puts into slot c less
+that of the one that was there, at the parameters of step t. This is exp(h·x − ½ xᵀQx), with h and Q summed over the
+steps: a run of any length is one vector and one matrix. Random layers and augmentation do not matter, as long as each
+candidate's gradient is drawn as training would draw it.
+
+The truth is one more draw from this law. A reversible Markov chain goes back from it to a hub, and from the hub come
+thousands of other states, so that all are exchangeable with the truth if the claim holds (Besag and Clifford 1989,
+with their sequential stop). They are ranked by the log-likelihood itself: with less noise than claimed, the truth is
+likelier than the other states are.
 """
 
 from __future__ import annotations
@@ -24,102 +28,65 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating[Any]]
 
-_STATES = 100  # the smallest p-value is 1 in so many
+STATES = 5000  # the smallest p-value is 1 in so many
+_AT_ONCE = 250  # chains side by side
+_SWEEPS = 3  # from the truth to the hub, and from the hub to each state
+_ENOUGH = 25  # states at least as likely as the truth: more would only polish a p-value that accuses nobody
 
 
 @final
 @dataclass(frozen=True)
-class Projections:
-    """A run as its candidates see it. Full batches, whose members never change, are one step.
+class Slots:
+    """What a run says about exchanging the canaries that filled its slots, in units of the claimed noise's variance.
 
-    In units of the claimed noise's variance, so that a claim with other noise is a division.
+    Each of `count` slots has the same number of alternatives, one after the other.
     """
 
-    gram: Array  # (steps, rows, rows): inner products of the candidates' clipped gradients
-    products: Array  # (steps, rows): with what was released less the known records' part
-    presence: Array  # (steps, rows): who was in the batch, the auditor's secret
-    rates: Array  # (steps,)
-    candidates: int  # rows of each canary; 1 for in or out
+    field: Array  # (slots · alternatives,): Σ_t ⟨n_t, δ(t)⟩ / s_t²
+    coupling: Array  # (slots · alternatives, slots · alternatives): Σ_t ⟨δ(t), δ'(t)⟩ / s_t²
+    count: int
 
-    def p_value(
-        self, guess: npt.NDArray[np.integer[Any]], chosen: npt.NDArray[np.integer[Any]], **settings: Any
-    ) -> float:
-        """How probable so many correct guesses are under the claim, or one with `scale` times its noise."""
-        return Chain(self, chosen, **settings).p_value(guess)
+    def p_value(self, *, seed: int, scale: float = 1.0, states: int = STATES) -> float:
+        """How probable a truth as likely as this one is under the claim, or one with `scale` times its noise."""
+        chains = _Chains(self, scale, np.random.default_rng(seed))
+        hub = chains.sweep(np.zeros((1, self.count), dtype=np.intp))
+        above, seen = 0, 1
+        while seen < states:
+            batch = min(_AT_ONCE, states - seen)
+            for better in chains.sweep(np.repeat(hub, batch, axis=0), likelihood=True) >= 0:
+                seen, above = seen + 1, above + int(better)
+                if above == _ENOUGH:
+                    return (above + 1) / seen
+        return (above + 1) / seen
 
 
-@final
-class Chain:
-    """States of the secret and of the batches, by exchanging canaries that are in with canaries that are out."""
+class _Chains:
+    """Which candidate fills each slot, in many chains side by side; 0 is the one that was there."""
 
-    def __init__(
-        self,
-        run: Projections,
-        chosen: npt.NDArray[np.integer[Any]],
-        *,
-        seed: int,
-        scale: float = 1.0,
-        states: int = _STATES,
-    ) -> None:
-        self._gram, self._states = run.gram, states
-        with np.errstate(divide="ignore"):  # full batches leave nobody out
-            self._log_absent, self._log_rates = np.log1p(-run.rates)[:, None], np.log(run.rates)[:, None]
-        self._variance, self._candidates = scale**2, run.candidates
-        self._random = np.random.default_rng(seed)
-        self._diagonal = np.einsum("trr->tr", run.gram)
-        self._true_chosen, self._true_present = chosen, run.presence.astype(np.float64)
-        self._true_left = run.products - np.einsum("trk,tk->tr", run.gram, self._true_present)
-        self.restart()
+    def __init__(self, slots: Slots, scale: float, random: np.random.Generator) -> None:
+        self._random, self._count = random, slots.count
+        self._alternatives = len(slots.field) // max(1, slots.count)
+        self._field, self._coupling = slots.field / scale**2, slots.coupling / scale**2
+        self._diagonal = np.diag(self._coupling)
 
-    def p_value(self, guess: npt.NDArray[np.integer[Any]]) -> float:
-        """The truth's rank among the chain's states."""
-        right = int((guess == self._true_chosen).sum())
-        before = int(self._random.integers(self._states))
-        as_good = 1
-        for count in (before, self._states - 1 - before):  # the chain is reversible: backwards is forwards
-            self.restart()
-            for _ in range(count):
-                self.sweep()
-                as_good += int((guess == self.chosen).sum()) >= right
-        return as_good / self._states
-
-    def restart(self) -> None:
-        """Go back to the truth."""
-        self.chosen = self._true_chosen.copy()
-        self._present, self._left = self._true_present.copy(), self._true_left.copy()
-
-    def sweep(self) -> None:
-        """Resample every canary once; those in or out in random pairs, so that as many stay in."""
-        order = self._random.permutation(len(self.chosen))
-        if self._candidates > 1:
-            for canary in order:
-                rows = canary * self._candidates + np.arange(self._candidates)
-                self.chosen[canary] = self._resample(rows, int(self.chosen[canary]))
-            return
-        for first, second in zip(order[::2], order[1::2], strict=False):
-            inside = self.chosen[first] == 0, self.chosen[second] == 0
-            if inside == (True, True):
-                self._resample(np.array([first]), 0)
-                self._resample(np.array([second]), 0)
-            elif any(inside):
-                kept = self._resample(np.array([first, second]), inside.index(True))
-                self.chosen[first], self.chosen[second] = (0, -1) if kept == 0 else (-1, 0)
-
-    def _resample(self, rows: npt.NDArray[np.integer[Any]], current: int) -> int:
-        """Draw which of some rows is in, and in which batches, given all the others; exactly one was."""
-        old = rows[current]
-        self._move(old, -self._present[:, old])
-        field = (self._left[:, rows] - self._diagonal[:, rows] / 2) / self._variance  # (steps, rows)
-        present = self._log_rates + field
-        evidence = np.logaddexp(self._log_absent, present)
-        odds = evidence.sum(0)
-        shares = np.exp(odds - odds.max()).cumsum()
-        kept = int(np.searchsorted(shares, self._random.random() * shares[-1], side="right"))
-        chance = np.exp(present[:, kept] - evidence[:, kept])
-        self._move(rows[kept], (self._random.random(len(chance)) < chance).astype(np.float64))
-        return kept
-
-    def _move(self, row: int | np.integer[Any], change: Array) -> None:
-        steps = np.flatnonzero(change)
-        self._present[steps, row] += change[steps]
-        self._left[steps] -= change[steps, None] * self._gram[steps, row]
+    def sweep(self, state: npt.NDArray[np.intp], *, likelihood: bool = False) -> Any:
+        """Resample every slot of every chain some times; the states, or their log-likelihoods less the truth's."""
+        chosen = np.zeros((len(state), len(self._field)))
+        for candidate in range(1, self._alternatives + 1):
+            chains, slots = np.nonzero(state == candidate)
+            chosen[chains, slots * self._alternatives + candidate - 1] = 1
+        left = self._field - chosen @ self._coupling  # (chains, alternatives of all slots)
+        for _ in range(_SWEEPS):
+            for slot in self._random.permutation(self._count):
+                own = slice(slot * self._alternatives, (slot + 1) * self._alternatives)
+                before = chosen[:, own].copy()
+                field = left[:, own] + before @ self._coupling[own, own] - self._diagonal[own] / 2
+                gumbel = self._random.gumbel(size=(len(state), self._alternatives + 1))
+                drawn = np.concatenate([gumbel[:, :1], field + gumbel[:, 1:]], axis=1).argmax(1)
+                state[:, slot] = drawn
+                after = (drawn[:, None] == np.arange(1, self._alternatives + 1)).astype(np.float64)
+                changed = np.flatnonzero((after != before).any(1))
+                if len(changed):
+                    chosen[changed, own] = after[changed]
+                    left[changed] -= (after - before)[changed] @ self._coupling[own]
+        return ((chosen * (self._field + left)).sum(1) / 2) if likelihood else state

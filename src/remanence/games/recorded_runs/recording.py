@@ -1,4 +1,4 @@
-"""A recorded training run on disk: safetensors shards and a manifest, written whole or not at all."""
+"""A recorded training run on disk: safetensors files and a manifest, which appear together when the run ends."""
 
 from __future__ import annotations
 
@@ -6,55 +6,50 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
-import jsonschema
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from remanence.exceptions import InputError
-from remanence.scale.progress import track
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
-STEP = ("parameters", "gradients", "known")  # the tensors of one step
-FORMAT = 1
+FORMAT = 2
 _SHARD_BYTES = 2**26
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
-_MOMENTS = {
+_TEXT = {"type": "string"}
+_OBSERVED = {
     "type": "object",
-    "properties": {"mean": _NUMBER, "variance": _NUMBER},
-    "required": ["mean", "variance"],
+    "properties": {"count": _COUNT, "first_step": _COUNT, "worst": {"type": "number"}, "where": _TEXT},
+    "required": ["count", "first_step", "worst", "where"],
 }
 _SCHEMA = {
     "type": "object",
     "properties": {
         "format": {"const": FORMAT},
+        "framework": _TEXT,
         "claimed": {
             "type": "array",
             "minItems": 1,
-            "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT]},
+            "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT], "minItems": 3},
         },
         "records": {"type": "integer", "minimum": 1},
         "steps": {"type": "integer", "minimum": 1},
-        "parameters": {"type": "integer", "minimum": 1},
-        "max_grad_norm": _NUMBER,
-        "batch_sizes": _MOMENTS,
-        "batches_per_record": _MOMENTS,
-        "repeated_in_a_step": _COUNT,
-        "clipping_error": _NUMBER,
-        "noise_correlation": _NUMBER,
-        "noise_numbers": _COUNT,
-        "files": {"type": "object", "additionalProperties": {"type": "string"}},
+        "steps_before": _COUNT,
+        "tensors": {"type": "array", "minItems": 1, "items": _TEXT},
+        "observed": {"type": "object", "additionalProperties": _OBSERVED},
+        "files": {"type": "object", "additionalProperties": _TEXT},
         "canaries": {
             "type": "object",
-            "properties": {"count": _COUNT, "candidates": _COUNT, "design": {"type": "string"}},
+            "properties": {"count": _COUNT, "candidates": _COUNT, "design": _TEXT},
             "required": ["count", "candidates", "design", "sha256"],
         },
     },
@@ -66,9 +61,9 @@ Json = dict[str, Any]
 
 @final
 class RecordingWriter:
-    """Collects the steps of a run in a hidden folder beside the wanted one, which it becomes at the end."""
+    """Collects the files of a run in a hidden folder beside the wanted one, which it becomes at the end."""
 
-    def __init__(self, folder: Path, *, precision: Literal["float32", "float16"]) -> None:
+    def __init__(self, folder: Path) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(
                 "The recording would overwrite something.",
@@ -86,41 +81,27 @@ class RecordingWriter:
                 got=f"{folder}: {error.strerror}",
                 hint="another out=...",
             ) from None
-        self._folder, self._precision = folder, getattr(torch, precision)
+        self._folder = folder
         self._steps: list[dict[str, Tensor]] = []
-        self._bytes, self._shards, self._count = 0, 0, 0
+        self._bytes, self._shards = 0, 0
 
-    def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep one step."""
-        kept = {
-            name: tensor.detach().to("cpu", self._precision, copy=True) for name, tensor in tensors.items()
-        }
+    def add_step(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep one step of the transcript."""
+        kept = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in tensors.items()}
         self._steps.append(kept)
-        self._count += 1
         self._bytes += sum(tensor.nbytes for tensor in kept.values())
         if self._bytes >= _SHARD_BYTES:
             self._flush()
 
-    def add_once(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Keep what belongs to the run as a whole."""
         own = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         save_file(own, self._partial / f"{name}.safetensors")
 
-    def replay(self, what: str) -> Iterator[tuple[Tensor, ...]]:
-        """The tensors of each step again, in order and in float32."""
-        self._flush()
-        return track(self._replayed(), total=self._count, what=what)
-
-    def _replayed(self) -> Iterator[tuple[Tensor, ...]]:
-        for index in range(self._shards):
-            shard = load_file(self._partial / _shard(index))
-            for step in range(len(shard["parameters"])):
-                yield tuple(shard[name][step].float() for name in STEP)
-
     def _flush(self) -> None:
         if self._steps:
             stacked = {name: torch.stack([step[name] for step in self._steps]) for name in self._steps[0]}
-            save_file(stacked, self._partial / _shard(self._shards))
+            save_file(stacked, self._partial / f"steps-{self._shards:05d}.safetensors")
             self._steps, self._bytes, self._shards = [], 0, self._shards + 1
 
     def finish(self, manifest: Json) -> None:
@@ -135,16 +116,15 @@ class RecordingWriter:
                 self._folder.rmdir()
             self._partial.rename(self._folder)
         except OSError as error:
-            kept, self._partial = self._partial, self._folder / "nothing"  # so that it is not abandoned
             raise InputError(
                 "The recording could not be put in its place.",
                 needs=f"{self._folder} empty or absent when training ends",
                 got=str(error.strerror),
-                hint=f"the recording is complete: move {kept} to where you want it",
+                hint=f"the recording is complete: move {self._partial} to where you want it",
             ) from None
 
     def abandon(self) -> None:
-        """Remove what was not finished; after `finish` there is nothing."""
+        """Remove a recording in which nothing happened."""
         shutil.rmtree(self._partial, ignore_errors=True)
 
 
@@ -156,30 +136,27 @@ class Recording:
     folder: Path
     manifest: Json
 
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.safetensors" in self.manifest["files"]
+
     def tensors(self, name: str) -> dict[str, Tensor]:
         """One file of the recording, checked against its hash."""
         path = self.folder / f"{name}.safetensors"
         try:
-            if _sha256(path) != self.manifest["files"].get(path.name):
+            content = read_bytes(path, MOST)
+            if hashlib.sha256(content).hexdigest() != self.manifest["files"].get(path.name):
                 raise unreadable(self.folder, f"{path.name} is not the file that was recorded")
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
+            return parse_tensors(content)
+        except UnusableFileError as error:
             raise unreadable(self.folder, f"{path.name}: {error}") from None
 
 
 def read_recording(folder: Path) -> Recording:
     """Read the manifest of a recording; refuse, with the reason, what is not one."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        jsonschema.Draft202012Validator(_SCHEMA).validate(manifest)
-    except jsonschema.ValidationError as error:
-        raise unreadable(
-            folder, f"{MANIFEST} at {error.json_path.removeprefix('$.')}: {error.message[:200]}"
-        ) from None
-    except OSError as error:
-        raise unreadable(folder, f"{MANIFEST}: {error.strerror}") from None
-    except ValueError as error:
-        raise unreadable(folder, f"{MANIFEST} is not JSON: {error}") from None
+        manifest = parse_json(read_bytes(folder / MANIFEST), _SCHEMA)
+    except UnusableFileError as error:
+        raise unreadable(folder, f"{MANIFEST}: {error}") from None
     return Recording(folder, manifest)
 
 
@@ -187,14 +164,10 @@ def unreadable(folder: Path, reason: str) -> InputError:
     """The error for a folder that is no recording, or not the one that was written."""
     return InputError(
         "The recording cannot be read.",
-        needs=f"a folder written by remanence.integrations.opacus.record, with its {MANIFEST}",
+        needs=f"a folder written by record(...) or a RunRecorder, with its {MANIFEST}",
         got=f"{folder}: {reason}",
         hint="record the training again",
     )
-
-
-def _shard(index: int) -> str:
-    return f"steps-{index:05d}.safetensors"
 
 
 def _sha256(path: Path) -> str:

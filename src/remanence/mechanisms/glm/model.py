@@ -106,7 +106,7 @@ class GLM(Mechanism[Weights]):
         parts = [targets] if known_data is None else [_shared(known_data), targets]
         gradient = self.penalty_gradient(release)
         for part in parts:
-            weights = self.training_weights(part, self._class_weights_of(parts))
+            weights = self.training_weights(part, self.class_weights_of(parts))
             gradient = gradient + self.record_gradients(part, release, weights=weights).sum(1)
         units = standard_units(parts[0])
         standard = in_standard_units(gradient, *units)
@@ -170,7 +170,7 @@ class GLM(Mechanism[Weights]):
         assert self.class_weights != "balanced"
         return torch.tensor([self.class_weights], dtype=torch.float64, device=device)
 
-    def _class_weights_of(self, parts: Sequence[Records]) -> Tensor | None:
+    def class_weights_of(self, parts: Sequence[Records]) -> Tensor | None:
         """The weights of the classes for these training sets, `(1 or trials, classes)`."""
         if self.class_weights != "balanced":
             return self.fixed_class_weights(parts[0].features.device)
@@ -234,7 +234,7 @@ class GLM(Mechanism[Weights]):
     def _fit(self, known_data: Records | None, targets: Records, start: Tensor | None) -> Tensor:
         """The optimum of each trial, `(trials, outputs, numbers)`."""
         parts = [targets] if known_data is None else [_shared(known_data), targets]
-        class_weights = self._class_weights_of(parts)
+        class_weights = self.class_weights_of(parts)
         mean, scale = self._scaler(known_data, targets)
         blocks = [
             Block(

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.exceptions import InputError
+from remanence.games.gradients.reading import read_update
+from remanence.games.gradients.verification import Rounding
 from remanence.scoring.rates import SuccessRate
 
 
@@ -28,14 +30,17 @@ class ExclusivityGuard:
     >>> guard.exposed.tolist(), withheld, model[0].weight.grad
     ([True, True], True, None)
 
-    It catches exclusive neurons, which give a sample away at once. It is no protection: a batch smaller than
-    the layer can be recovered whole without any (`is_low_rank`), and only noise has a proof. `allowed` is how
-    many exposed samples a batch may have.
+    It counts exclusive neurons, which give a sample away at once, and costs next to nothing. That is no protection: a
+    batch smaller than the layer can be recovered whole without any (`is_low_rank`). With `thorough` it lets every
+    exact attack read the gradient, once it is there, and counts what they prove: call `allows` after `backward`. Even
+    then only noise has a proof. `allowed` is how many exposed samples a batch may have.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor | None = None, *, allowed: int = 0) -> None:
+    def __init__(
+        self, model: nn.Module, example: Tensor | None = None, *, allowed: int = 0, thorough: bool = False
+    ) -> None:
         head = dense_head(model, example)
-        self.model, self.allowed = model, allowed
+        self.model, self.allowed, self.thorough, self._example = model, allowed, thorough, example
         self.layer, self.smaller_side = head.names[0], min(head.weights[0].shape)
         self.batches = self.batches_exposed = self.samples = self.samples_exposed = 0
         self._exposed: Tensor | None = None
@@ -75,7 +80,7 @@ class ExclusivityGuard:
 
     def allows(self) -> bool:
         """Whether the last batch may leave; counts it for the report. Call it once per batch."""
-        count = int(self.exposed.sum())
+        count = self._proven() if self.thorough else int(self.exposed.sum())
         fine = count <= self.allowed
         self.batches, self.samples = self.batches + 1, self.samples + len(self.exposed)
         self.batches_exposed, self.samples_exposed = (
@@ -83,6 +88,23 @@ class ExclusivityGuard:
             self.samples_exposed + count,
         )
         return fine
+
+    def _proven(self) -> int:
+        """How many samples the exact attacks prove from the gradient that is about to leave."""
+        named = {name: p.grad for name, p in self.model.named_parameters() if p.requires_grad}
+        gradient = {name: grad.detach()[None] for name, grad in named.items() if grad is not None}
+        if len(gradient) < len(named):
+            raise InputError(
+                "There is no gradient to look at.",
+                needs="loss.backward() before a thorough guard is asked",
+                got=f"{len(named) - len(gradient)} parameters without one",
+                hint="thorough=False looks at the forward pass alone",
+            )
+        seen = self._exposed
+        head = dense_head(self.model, self._example)  # at the weights as they are now; it runs the model too
+        self._exposed = seen
+        rounding = Rounding(max(torch.finfo(value.dtype).eps for value in gradient.values()))
+        return read_update(head, head.layers_of(gradient), rounding).proof.count
 
     def withhold(self) -> bool:
         """Drop all gradients if the last batch may not leave; says whether it did."""
@@ -114,6 +136,7 @@ class ExclusivityGuard:
             return "no batch seen"
         rate = SuccessRate(self.samples_exposed, self.samples, clusters=self.batches)
         return (
-            f"layer {self.layer!r}: {rate} of the samples in {self.batches} batches had an exclusive neuron; "
+            f"layer {self.layer!r}: {rate} of the samples in {self.batches} batches "
+            f"{'were proven by an exact attack' if self.thorough else 'had an exclusive neuron'}; "
             f"{self.batches_exposed} batches may not leave"
         )

@@ -1,20 +1,23 @@
-"""Which canaries were trained on? All at once, from a whole run's privatised gradients."""
+"""Which canaries were trained on? All at once, from a run's privatised gradients alone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor
 
-_MOST_NUMBERS = 2**27  # inner products that are kept for the exact test, half a gigabyte
+_SKETCHED = 4096  # numbers: inner products of longer gradients are taken between sketches of them
+_LOUD = 4.0  # noise per canary, in clipping norms, above which a sketch's error does not matter
+_MOST_NUMBERS = 2**26  # of gradients that are held at once, a quarter of a gigabyte
 
 
 @final
 @dataclass
-class Decoder:
+class CanaryReader:
     """Log odds that each candidate was trained on, step by step.
 
     A step releases r = Σ b_j·g_j + noise, g_j the candidates' clipped gradients and b_j whether j was in the
@@ -29,9 +32,6 @@ class Decoder:
     _log_odds: Tensor = field(init=False)  # (canaries · candidates,)
     _gram: Tensor = field(init=False)
     _products: Tensor = field(init=False)
-    _kept: list[tuple[Tensor, Tensor, float]] = field(
-        init=False, default_factory=list
-    )  # gram, products, rate
 
     def __post_init__(self) -> None:
         total = self.canaries * self.candidates
@@ -43,13 +43,26 @@ class Decoder:
     def _prior(self) -> float:
         return 0.5 if self.candidates == 1 else 1 / self.candidates
 
-    def step(self, gradients: Tensor, released: Tensor, *, noise: float, sample_rate: float) -> None:
-        """Take in one step: all candidates' clipped gradients `(candidates, numbers)` and what was released."""
-        gram = (gradients @ gradients.mT).double()
-        products = (gradients @ released).double()
-        self._keep(gram / noise**2, products / noise**2, sample_rate)
-        variance = _noise_left(gram, products, released, noise)
-        mean = sample_rate * self._prior
+    def step(
+        self, gradients: Iterable[Tensor], released: Tensor, *, noise: float, norm: float, sample_rate: float
+    ) -> None:
+        """Take in one step: all candidates' gradients, clipped to `norm`, some rows after others, and the release."""
+        mean, numbers, rows = sample_rate * self._prior, released.numel(), len(self._log_odds)
+        loud = sample_rate < 1 and noise**2 / (mean * (1 - mean)) > _LOUD * norm**2
+        sketched = numbers > _SKETCHED and (loud or rows * numbers > _MOST_NUMBERS)
+        signs = _signs(released) if sketched else None
+        products, squares, kept = [], [], []
+        for part in gradients:
+            products.append((part @ released).double().cpu())
+            squares.append(part.square().sum(1).double().cpu())
+            kept.append(part if signs is None else _sketch(part, signs))
+        products, squares = torch.cat(products), torch.cat(squares)
+        everything = torch.cat(kept)
+        gram = (everything @ everything.mT).double().cpu()
+        gram.diagonal().copy_(squares)
+        if not sketched:
+            noise = min(noise, _noise_left(gram, products, released))
+        variance = max(noise**2, 1e-6 * float(squares.mean()))  # float32 has no more digits than that
         centred = products - mean * gram.sum(1)
         if sample_rate == 1:
             self._gram += gram / variance
@@ -60,30 +73,6 @@ class Decoder:
         absent = torch.tensor(math.log1p(-sample_rate), dtype=torch.float64)
         self._log_odds += torch.logaddexp(absent, math.log(sample_rate) + presence)
 
-    def _keep(self, gram: Tensor, products: Tensor, rate: float) -> None:
-        """Steps of full batches, which have the same members, become one."""
-        if rate == 1 and self._kept and self._kept[-1][2] == 1:
-            before = self._kept.pop()
-            gram, products = before[0] + gram, before[1] + products
-        if len(self._kept) * gram.numel() <= _MOST_NUMBERS:
-            self._kept.append((gram if rate == 1 else gram.float(), products, rate))
-
-    def projections(self, presence: Tensor) -> dict[str, Tensor] | None:
-        """All steps as `remanence.games.recorded_runs.exchange_test` reads them, given who was in each `(steps, rows)`.
-
-        None where they are too many to keep, or full batches and sampled ones are mixed.
-        """
-        grams, products, rates = zip(*self._kept, strict=True)
-        full = rates == (1.0,)
-        if not full and (1.0 in rates or len(rates) < len(presence)):
-            return None
-        return {
-            "gram": torch.stack(grams).float(),
-            "products": torch.stack(products),
-            "presence": presence[:1] if full else presence,
-            "rates": torch.tensor(rates, dtype=torch.float64),
-        }
-
     def scores(self) -> Tensor:
         """Log odds by canary and candidate, `(canaries, candidates)`."""
         found = self._log_odds
@@ -93,18 +82,6 @@ class Decoder:
         return found.view(self.canaries, self.candidates)
 
 
-def guesses(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest choice of each canary (−1 for out) and how sure it is, `(canaries,)` each.
-
-    >>> guesses(torch.tensor([[2.0], [-3.0]]))
-    (tensor([ 0, -1]), tensor([2., 3.]))
-    """
-    if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).long() - 1, scores[:, 0].abs()
-    best = scores.topk(2, dim=1)
-    return best.indices[:, 0], best.values[:, 0] - best.values[:, 1]
-
-
 def _linear(precision: Tensor, centred: Tensor, variance: float) -> tuple[Tensor, Tensor]:
     """The unbiased linear estimates less their mean, and their variances."""
     inverse = torch.linalg.inv(precision + torch.eye(len(precision), dtype=torch.float64) / variance)
@@ -112,11 +89,26 @@ def _linear(precision: Tensor, centred: Tensor, variance: float) -> tuple[Tensor
     return inverse @ centred / gain, variance * (1 - gain) / gain
 
 
-def _noise_left(gram: Tensor, products: Tensor, released: Tensor, claimed: float) -> float:
-    """The noise's variance per number, from the part of the release that no candidate explains."""
+def _noise_left(gram: Tensor, products: Tensor, released: Tensor) -> float:
+    """The noise, from the part of the release that no candidate explains; infinite where they may explain all of it."""
     numbers, total = released.numel(), len(gram)
     if numbers < 2 * total:
-        return max(claimed**2, 1e-20)
-    ridge = 1e-7 * gram.diagonal().mean().clamp(min=1e-30)
+        return math.inf
+    ridge = 1e-6 * gram.diagonal().mean().clamp(min=1e-30)
     explained = products @ torch.linalg.solve(gram + ridge * torch.eye(total, dtype=torch.float64), products)
-    return max(float((released.double().square().sum() - explained) / (numbers - total)), 1e-20)
+    left = float(released.double().square().sum()) - float(explained)
+    return math.sqrt(max(left, 0.0) / (numbers - total))
+
+
+def _signs(released: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    coins = torch.randint(2, (released.numel(),), generator=generator, dtype=torch.int8)
+    return (2 * coins - 1).to(released)
+
+
+def _sketch(gradients: Tensor, signs: Tensor) -> Tensor:
+    """Every number with a random sign, added up into a few thousand: inner products stay right on average."""
+    rows, numbers = gradients.shape
+    short = _SKETCHED // 2
+    padded = torch.nn.functional.pad(gradients * signs, (0, -numbers % short))
+    return padded.view(rows, -1, short).sum(1)

@@ -1,0 +1,183 @@
+"""What the audit of an update claims, on updates that are not what they are declared to be and on some that are.
+
+python benchmarks/foreign_updates.py --count 2000
+
+Foreign: Laplace noise, shuffled rows, another network's, weights that are off by 1 to 10 %. Genuine: batches of 1
+to 64, and averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes,
+one or two hidden layers of 32 to 4,096, and numbers in half, single and double precision. Prints counts; a false
+record is one that is further from every record of the batch than its stated error allows, or has another label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.games.gradients.reading import Reading, read_update
+from remanence.games.gradients.verification import Rounding
+
+KINDS = ("noise", "shuffled", "other network", "stale weights")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, a batch and the numbers that it is sent in."""
+
+    network: nn.Sequential
+    inputs: Tensor
+    labels: Tensor
+    dtype: torch.dtype
+
+    def describe(self) -> str:
+        widths = [layer.out_features for layer in self.network if isinstance(layer, nn.Linear)]
+        return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
+
+
+def draw(seed: int, widest: int, batch: int | None = None) -> Setting:
+    """A random network and batch: correlated inputs, as pictures are, or independent ones."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(options: list[int]) -> int:
+        return options[int(torch.randint(len(options), (), generator=generator))]
+
+    widths = [width for width in (32, 64, 128, 256, 512, 1024, 4096) if width <= widest]
+    numbers, classes = pick([16, 64, 200, 784]), pick([2, 3, 5, 10, 100])
+    hidden = [pick(widths) for _ in range(pick([1, 1, 2]))]
+    hidden = [min(width, 512) if index else width for index, width in enumerate(hidden)]
+    dtype = DTYPES[pick([0, 1, 2, 2, 3])]
+    working = torch.float64 if dtype is torch.float64 else torch.float32
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for before, after in zip([numbers, *hidden], [*hidden, classes], strict=True):
+        layers += [nn.Linear(before, after, dtype=working), nn.ReLU()]
+    network = nn.Sequential(*layers[:-1])
+    if pick([0, 1]):  # as if trained: larger logits
+        with torch.no_grad():
+            network[-1].weight *= pick([3, 10])
+    batch = batch or pick([1, 2, 4, 8, 8, 16, 32, 64])
+    inputs = torch.randn(batch, numbers, generator=generator)
+    if pick([0, 1]):
+        few = max(2, numbers // 4)
+        inputs = torch.randn(batch, few, generator=generator) @ torch.randn(few, numbers, generator=generator)
+        inputs = inputs / few**0.5 + torch.randn(numbers, generator=generator)
+    return Setting(network, inputs.to(working), torch.randint(classes, (batch,), generator=generator), dtype)
+
+
+def update_of(network: nn.Module, setting: Setting) -> dict[str, Tensor]:
+    named = dict(network.named_parameters())
+    loss = cross_entropy(network(setting.inputs), setting.labels)
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
+    """An update that is not what it is declared to be."""
+    torch.manual_seed(seed + 1)
+    true = update_of(setting.network, setting)
+    if kind == "noise":
+        return {
+            name: torch.distributions.Laplace(0.0, float(value.abs().mean()) + 1e-12).sample(value.shape)
+            for name, value in true.items()
+        }
+    if kind == "shuffled":
+        return {name: value[torch.randperm(len(value))] for name, value in true.items()}
+    other = nn.Sequential(
+        *(
+            nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
+            if isinstance(layer, nn.Linear)
+            else nn.ReLU()
+            for layer in setting.network
+        )
+    )
+    if kind == "stale weights":
+        off = 0.01 * 10 ** float(torch.rand(()))
+        other.load_state_dict(
+            {
+                name: value * (1 + off * torch.randn_like(value))
+                for name, value in setting.network.state_dict().items()
+            }
+        )
+    return update_of(other, setting)
+
+
+def read(setting: Setting, update: dict[str, Tensor], search: bool) -> Reading:
+    head = dense_head(setting.network)
+    sent = {name: value.to(setting.dtype)[None] for name, value in update.items()}
+    return read_update(head, head.layers_of(sent), Rounding(torch.finfo(setting.dtype).eps), search=search)
+
+
+def false_records(setting: Setting, reading: Reading) -> int:
+    """Claims that no record of the batch accounts for."""
+    proof = reading.proof
+    claimed = proof.proposal[proof.proven]
+    if not len(claimed):
+        return 0
+    true = setting.inputs.double()
+    off = torch.cdist(claimed.inputs, true) / true.norm(dim=1)
+    allowed = (4 * proof.error[proof.proven] + 1e-6)[:, None]
+    right = (off <= allowed) & (claimed.labels[:, None] == setting.labels[None])
+    return int((~right.any(1)).sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000, help="of foreign updates, and of genuine ones")
+    parser.add_argument("--widest", type=int, default=4096)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--no-search", action="store_true", help="leave the low-rank search out")
+    parser.add_argument("--show", action="store_true", help="print what goes wrong")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    counts: dict[str, Counter[str]] = {}
+    started = time.perf_counter()
+    for seed in range(options.first, options.first + options.count):
+        setting = draw(seed, options.widest)
+        kind = KINDS[seed % len(KINDS)]
+        reading = read(setting, foreign_update(kind, setting, seed), not options.no_search)
+        tally(counts, f"foreign: {kind}", setting, reading, options.show)
+        average = seed % 10 == 0
+        setting = draw(seed + 10**6, options.widest, 512 if average else None)
+        reading = read(setting, update_of(setting.network, setting), not options.no_search)
+        tally(
+            counts,
+            "genuine: average over 512" if average else "genuine: 1 to 64",
+            setting,
+            reading,
+            options.show,
+        )
+    columns = ("number", "refused", "exposed", "records", "claimed", "false", "sizes", "wrong")
+    print(f"{'updates':28}" + "".join(f"{column:>9}" for column in columns))
+    for name, count in sorted(counts.items()):
+        print(f"{name:28}" + "".join(f"{count[column]:9}" for column in columns))
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+def tally(counts: dict[str, Counter[str]], name: str, setting: Setting, reading: Reading, show: bool) -> None:
+    false = false_records(setting, reading)
+    size = reading.proof.batch_size
+    wrong = size is not None and size != len(setting.labels)
+    foreign = name.startswith("foreign")
+    if show and (false or (foreign and reading.proof.count) or (wrong and not foreign)):
+        print(
+            name,
+            setting.describe(),
+            f"claimed {reading.proof.count}, false {false}, size {size}",
+            f"misfit {reading.belonging.misfit:.2e} of {reading.belonging.allowed:.2e}",
+            reading.proof.error[reading.proof.proven].tolist()[:3],
+            reading.proof.explains_all,
+        )
+    counts.setdefault(name, Counter()).update(
+        number=1, refused=not reading.belonging.is_one_step, exposed=reading.proof.count > 0,
+        records=len(setting.labels), claimed=reading.proof.count, false=false, sizes=size is not None, wrong=wrong,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Every row in turn from the one fitted object: clues of its parts, carried back to the table in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks import catalogue
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
+from remanence.attacks.tables.equations import Equations, equations
+from remanence.attacks.tables.inverses import backwards
+from remanence.attacks.tables.leaves import Bins, Leaves, bins, leaves
+from remanence.attacks.tables.statistics import CountTable, Published, count_tables, published
+from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
+from remanence.data.records import Records, concatenate
+from remanence.data.releases import Release
+from remanence.exceptions import IncompatibleGameError
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
+from remanence.mechanisms.tables.rows import Rows
+
+# The surest first: where two of them speak about the same value, the first one counts.
+_LOOKS: tuple[Callable[[Part], list], ...] = (
+    stored_rows,
+    published,
+    count_tables,
+    stored_values,
+    bins,
+    equations,
+    leaves,
+)
+
+
+def plans_of(
+    estimator: Any, features: Any, labels: np.ndarray, weights: Any, confirmed: tuple[str, ...]
+) -> tuple:
+    """What each part that belongs to the table gives away, by its path."""
+    return tuple(
+        (part.path, plan)
+        for part in parts_of(estimator, features, labels, weights)
+        if part.path in confirmed
+        for look in _LOOKS
+        for plan in look(part)
+    )
+
+
+@dataclass(frozen=True)
+class FromObject(Attack[Release]):
+    """Reads the missing row off a fitted object, by some kinds of clues or by all."""
+
+    kinds: ClassVar[tuple[type, ...]]
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A fitted object with such a clue, and all other rows."""
+        mechanism = knowledge.mechanism
+        if (
+            not isinstance(mechanism, FittedModel)
+            or knowledge.known_data is None
+            or not self._plans(mechanism)
+        ):
+            raise IncompatibleGameError(
+                f"{type(self).__name__} cannot attack this game.",
+                needs=self.info.needs,
+                got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
+                hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """As `expose`, with a placeholder in the missing row's place: no row says anything about itself."""
+        self.check(knowledge)
+        mechanism, others = knowledge.mechanism, knowledge.known_data
+        assert others is not None
+
+        def reconstruct(release: Release) -> Reconstruction:
+            found = self.expose(mechanism, concatenate([others, others[:1]]), release)
+            return Reconstruction(found.records[-1:], None, {n: v[-1:] for n, v in found.diagnostics.items()})
+
+        return reconstruct
+
+    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
+        """Every row in turn."""
+        assert isinstance(mechanism, FittedModel)
+        table, labels = mechanism.table(data)
+        weights = None if data.weights is None else data.weights.numpy()
+        plans: dict[str, list] = {}
+        for path, plan in self._plans(mechanism):
+            plans.setdefault(path, []).append(plan)
+        clue = _recover(Part("model", mechanism.estimator, table, labels, weights), None, plans)
+        features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
+        unknown = ~known(clue.labels)
+        names = np.where(unknown, labels[0], clue.labels)
+        found = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
+        errors = mechanism.rows.errors(data.flat, features)
+        diagnostics = {f"column {c.name}": errors[:, i] for i, c in enumerate(mechanism.rows.columns)}
+        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]), None, diagnostics)
+
+    def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
+        return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+
+
+@final
+@dataclass(frozen=True)
+class StoredInObject(FromObject):
+    """Looks for rows and values that the object holds as they were."""
+
+    info: ClassVar[AttackInfo] = catalogue.STORED
+    kinds: ClassVar[tuple[type, ...]] = (StoredRows, StoredValues, Bins)
+
+
+@final
+@dataclass(frozen=True)
+class PublishedStatistics(FromObject):
+    """Takes what the known rows lack to the means, sums and counts in the object."""
+
+    info: ClassVar[AttackInfo] = catalogue.STATISTICS
+    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable)
+
+
+@final
+@dataclass(frozen=True)
+class PipelineEquations(FromObject):
+    """Solves a linear model's equations, and carries the solution back through its pipeline."""
+
+    info: ClassVar[AttackInfo] = catalogue.PIPELINE
+    kinds: ClassVar[tuple[type, ...]] = (Equations,)
+
+
+@final
+@dataclass(frozen=True)
+class TreeLeaves(FromObject):
+    """Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows."""
+
+    info: ClassVar[AttackInfo] = catalogue.LEAVES
+    kinds: ClassVar[tuple[type, ...]] = (Leaves,)
+
+
+@final
+@dataclass(frozen=True)
+class WholeObject(FromObject):
+    """Puts all clues together, the surest first."""
+
+    info: ClassVar[AttackInfo] = catalogue.WHOLE_OBJECT
+    kinds: ClassVar[tuple[type, ...]] = (object,)
+
+
+def _recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
+    """The table in front of an estimator, from its own clues and from what is known of the table behind it."""
+    rows, columns = part.features.shape
+    if isinstance(part.estimator, Pipeline):
+        return _through_steps(part, after, plans)
+    if part.estimator is None or isinstance(part.estimator, str):
+        nothing = Clue.nothing(rows, columns)
+        return nothing if after is None else Clue(after, nothing.labels)
+    members = members_of(part.estimator, part.features, part.labels, part.weights)
+    if members is None:
+        found = Clue.nothing(rows, columns)
+        for plan in plans.get(part.path, ()):
+            found = found.filled(plan.clue(part))
+        if after is not None:
+            found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
+        return found
+    found = Clue.nothing(rows, columns)
+    slices = _slices(part.estimator, part.features) if after is not None else {}
+    for member in members:
+        seen = member.sees(part.features)
+        if not seen.shape[1]:
+            continue
+        own = Part(f"{part.path}.{member.name}", member.estimator, seen, member.labels, member.weights)
+        behind = after[:, slices[member.name]] if after is not None and member.name in slices else None
+        clue = _recover(own, behind, plans)
+        wide = Clue.nothing(rows, columns)
+        places = np.arange(columns) if member.columns is None else _places(part.features, member.columns)
+        held = np.arange(rows) if member.rows is None else member.rows
+        wide.values[np.ix_(held, places)] = clue.values
+        if member.labels is part.labels:  # others see them recoded
+            wide.labels[held] = clue.labels
+        found = found.filled(wide)
+    return found
+
+
+def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
+    """Backwards from the last step to the first."""
+    tables, steps = [part.features], part.estimator.steps
+    for _, step in steps[:-1]:
+        tables.append(transformed(step, tables[-1], part.labels))
+    labels = Clue.nothing(len(part.features), 0).labels
+    for (name, step), table in zip(reversed(steps), reversed(tables), strict=True):
+        if table is None:
+            continue
+        last = step is steps[-1][1]
+        own = Part(f"{part.path}.{name}", step, table, part.labels, part.weights if last else None)
+        clue = _recover(own, after, plans)
+        after, labels = clue.values, fill(labels, clue.labels)
+    assert after is not None
+    return Clue(after, labels)
+
+
+def _slices(estimator: Any, features: Any) -> dict[str, slice]:
+    """Which columns each member put out."""
+    if isinstance(estimator, ColumnTransformer):
+        return dict(estimator.output_indices_)
+    if isinstance(estimator, FeatureUnion):
+        widths = [(name, step.transform(features[:1]).shape[1]) for name, step in estimator.transformer_list]
+        ends = np.cumsum([width for _, width in widths]).tolist()
+        return {name: slice(end - width, end) for (name, width), end in zip(widths, ends, strict=True)}
+    return {}
+
+
+def _places(features: Any, columns: Any) -> np.ndarray:
+    """The places of a member's columns in the outer table."""
+    count = features.shape[1]
+    if hasattr(features, "columns"):
+        chosen = columns_of(features.iloc[:0], columns).columns
+        return np.array([list(features.columns).index(name) for name in chosen])
+    return np.arange(count)[None][:, columns][0]
+
+
+def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
+    """Recovered values as features; NaN where nothing is known. Where all numbers are whole, they are rounded."""
+    parts = []
+    for place, column in enumerate(rows.columns):
+        said = known(values[:, place])
+        own = values[:, place].copy()
+        own[~said] = None
+        if not column.categories:
+            numbers = as_numbers(own)
+            numbers = np.round(numbers) if column.whole else numbers
+            own = np.array(
+                [None if np.isnan(number) else number for number in numbers.tolist()], dtype=object
+            )
+        encoded = column.encode(own)
+        encoded[~said, 0] = np.nan
+        if column.gaps:
+            encoded[~said, 1] = 0.0
+        parts.append(encoded)
+    return np.concatenate(parts, 1)
+
+
+def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:
+    """The arrays of a fitted object that hold rows."""
+    yield from (plan for _, plan in mechanism.plans if isinstance(plan, StoredRows))

@@ -1,0 +1,61 @@
+"""Guess which canaries were trained on, from what a whole run gave away about each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import ONE_RUN_CANARIES, AttackInfo
+from remanence.data.records import Records
+from remanence.exceptions import IncompatibleGameError
+from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
+
+
+@final
+@dataclass(frozen=True)
+class OneRunCanaries(Attack[CanaryEvidence]):
+    """The likeliest choice of each canary: in or out, or one of its shortlist."""
+
+    info: ClassVar[AttackInfo] = ONE_RUN_CANARIES
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A recorded run."""
+        if not isinstance(knowledge.mechanism, RecordedTraining):
+            raise IncompatibleGameError(
+                "OneRunCanaries cannot play this game.",
+                needs=ONE_RUN_CANARIES.needs,
+                got=knowledge.mechanism.name,
+                hint="record the training: `with record(...)`, then `remanence audit FOLDER`",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[CanaryEvidence], Reconstruction]:
+        """Nothing: each canary speaks for itself."""
+        self.check(knowledge)
+
+        def reconstruct(release: CanaryEvidence) -> Reconstruction:
+            guess, sureness = guesses(release["log_odds"])
+            labels = torch.zeros(len(guess), 1, device=guess.device)
+            records = Records(guess.double()[:, None, None], labels)
+            return Reconstruction(records, diagnostics={"guess": guess, "sureness": sureness})
+
+        return reconstruct
+
+
+def guesses(log_odds: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest choice of each canary (−1 for out) and how sure it is, `(canaries,)` each.
+
+    >>> guesses(torch.tensor([[2.0], [-3.0]]))
+    (tensor([ 0, -1]), tensor([2., 3.]))
+    """
+    if log_odds.shape[1] == 1:
+        return (log_odds[:, 0] > 0).long() - 1, log_odds[:, 0].abs()
+    best = log_odds.topk(2, dim=1)
+    return best.indices[:, 0], best.values[:, 0] - best.values[:, 1]

@@ -1,0 +1,93 @@
+"""Many people at once: how many of them, at most, an adversary recovers from one training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remanence.bounds.bound import require
+from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.one_run import GuessCount, dpsgd_curve
+from remanence.bounds.person import Person
+from remanence.bounds.settings import dpsgd
+from remanence.checks import is_whole, number, whole
+from remanence.exceptions import InputError
+
+MOST_PEOPLE = 10_000
+_ROUNDING = 1 + 1e-12
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Of so many people, at most `expected` are recovered on average, and at most `most` with this confidence."""
+
+    people: int
+    expected: float
+    most: int
+    confidence: float
+    assumptions: tuple[str, ...]
+
+
+def crowd(
+    people: int,
+    *,
+    candidates: int,
+    schedule: Segment | Sequence[Segment],
+    person: Person | None = None,
+    confidence: float = 0.95,
+) -> Crowd:
+    """How many of N people an adversary recovers, each out of their own shortlist of n candidates.
+
+    On average at most N·γ(1/n), however the people's outcomes depend on each other. More than `most` of them with a
+    probability of at most 1 − confidence: the theorem behind the audit of one run (`one_run`), with all N guessed.
+    Each person's records are drawn independently of the others', all candidates equally likely.
+
+    >>> found = crowd(1000, candidates=100, schedule=Segment(1.1, 0.01, 1000))
+    >>> round(found.expected, 1), found.most
+    (25.4, 68)
+    """
+    person = person or Person()
+    needs = f"a whole number from 1 to {MOST_PEOPLE:,}"
+    require(
+        people, "number of people", needs, is_whole(people, 1) and people <= MOST_PEOPLE, "1000, and scale"
+    )
+    whole("candidates", candidates, least=2)
+    number("confidence", confidence, above=0.5, below=1)
+    runs = person.schedules(schedule)
+    if person.replaced or person.batches == "balls-in-bins":
+        raise InputError(
+            "Many people at once are bounded for leaving people out, and for pairs that the engine composes.",
+            needs="batches of poisson, people, shuffled or fixed, and no replacement",
+            got=f"batches={person.batches}, replaced={person.replaced}",
+            hint="batches='shuffled', which holds for balls in bins too",
+        )
+    bound = dpsgd(1 / candidates, schedule=schedule, person=person)
+    curve, level = dpsgd_curve(runs[0]), 1 - confidence
+    low, high = 0, people  # the smallest number beyond which the level rules every count out
+    while low < high:
+        middle = (low + high) // 2
+        ruled_out = GuessCount(middle + 1, people, people, candidates).rejects(curve, level)
+        low, high = (low, middle) if ruled_out else (middle + 1, high)
+    assumptions = (
+        *bound.assumptions,
+        f"each person is one of {candidates} equally likely candidates, independently of the others",
+    )
+    return Crowd(
+        people, min(people, people * float(bound.success) * _ROUNDING), high, confidence, assumptions
+    )
+
+
+def attribute_log_baseline(shares: Sequence[float]) -> float:
+    """Log κ of guessing one hidden attribute of a person whose values have these shares among people like them.
+
+    The best guess without the release is the commonest value. Everything else the adversary knows about the person,
+    such as the group they belong to, goes into the shares: give those of the group.
+
+    >>> round(math.exp(attribute_log_baseline([0.7, 0.2, 0.1])), 3)
+    0.7
+    """
+    total = math.fsum(shares) if len(shares) else 0.0
+    valid = all(share >= 0 for share in shares) and abs(total - 1) < 1e-6 and len(shares) > 1
+    require(total, "shares of the attribute", "two or more shares that sum to 1", valid, "[0.7, 0.2, 0.1]")
+    return math.log(max(shares))

@@ -1,0 +1,286 @@
+"""Whose ceiling it is, one record's or a person's, and how their records get into batches.
+
+Every way of batching is reduced to pairs of laws that the engine knows. γ(κ) = sup{μ(E): ν(E) ≤ κ} bounds
+reconstruction for *any* law ν that does not depend on the target (averaged over targets, an attack on a release
+from ν succeeds as often as a guess), so each way may choose the reference that suits it, and where there are two
+pairs the smaller ceiling holds.
+
+In all of them the other records' gradients and places are given to the adversary, and a step that moves the sum by a
+vector of length at most s is a post-processing of one that moves a number by s: multiply by the direction, and add
+independent noise in what is left of the space. So adaptive directions cost nothing.
+
+**poisson**: each record on its own with probability q. A binomial mixture (`Segment`).
+
+**people**: each person on their own with probability q, all their records summed and clipped together (DP-FedAvg).
+The pair of one record.
+
+**shuffled**: E passes over the data, each record in one batch of each pass, in whatever order. Reference: the same
+passes with the person's gradients left out of their batches. The order is given away. In a pass, k records move
+batches by lengths whose sum is at most k, so by at most k in the Euclidean norm: one Gaussian mechanism of
+μ = k·√E/σ, and γ = Φ(Φ⁻¹(κ) + k·√E/σ), with equality if all are in one batch of a known order. No amplification.
+
+**fixed**: each step draws a batch of a fixed size from all records without replacement. Two references.
+(1) Training without the target. Draw a batch without it, and with probability q put it in the place of one of its
+records: given all other draws, N(0, σ²) against (1−q)·N(0, σ²) + q·N(c, σ²) with |c| ≤ 2, because one gradient
+comes and another one goes. A `Segment` of half the noise. (2) The same batches with the target's gradient left out:
+at most 1 in every step, μ = √T/σ. With k > 1 records only the second is proven, μ = k·√T/σ.
+
+**balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
+target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass. It is
+dominated by the shuffle's pair, because telling t helps. And its Rényi divergences of integer order are known:
+E_ν[r^α] = α!/b^α·[z^α](Σ_i z^i/i!·e^{i(i−1)/2σ²})^b, by the multinomial theorem, so
+log γ ≤ ((α−1)·log κ + E·log E_ν[r^α])/α. For k > 1 records only the first is proven.
+
+**Replacement.** Where neighbours differ by one record replaced by another, ν is a training with the other record.
+Take it out, put the target in: ν(E) ≤ 1 − G⁻¹(1 − κ) and μ(E) ≤ G(ν(E)) for the training without either, G = γ of
+removal. For a Gaussian mechanism this doubles μ, which is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.special import gammaln
+
+from remanence.bounds.bound import Ends, require
+from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.engine.rounding import exponent_slack
+from remanence.bounds.engine.schedule import (
+    MOST_RECORDS,
+    Schedule,
+    Segment,
+    is_full_batch,
+    normalise,
+    total_steps,
+)
+from remanence.checks import is_whole, one_of
+from remanence.exceptions import InputError
+
+Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
+
+_NOTHING_BUT = (
+    "each step releases the sum of clipped gradients plus Gaussian noise, divided by a number that does not "
+    "depend on the data"
+)
+_SEEN = "the adversary sees every step and knows all other records"
+_SAMPLING = {
+    "poisson": "Poisson sampling: each record enters each batch independently with the sampling rate",
+    "people": "each person enters each batch independently with the sampling rate, and all their records are "
+    "summed and clipped together",
+    "shuffled": "each pass over the data puts each record into one batch, in any order; no amplification is claimed",
+    "fixed": "each batch is drawn anew, of a fixed size and without replacement, from all records",
+    "balls-in-bins": "each pass throws each record independently into one of its batches",
+}
+_REMOVED = "the comparison is with the same training without the target (add or remove one record)"
+_LEFT_OUT = "the comparison is with the same batches without the target's gradient"
+_REPLACED = "the comparison is with the same training on another record in the target's place"
+_LARGEST_ORDER = 96  # of the Rényi divergences of balls in bins
+_WHOLE_PASSES = 1e-6  # how near to a whole number the passes and the batches of a pass must be
+_LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
+_CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
+
+
+@dataclass(frozen=True)
+class Person:
+    """One person: how many records they have at most, how these get into batches, and who the neighbours are.
+
+    >>> Person().whose, Person(records=5).whose
+    ('one record', 'a person with at most 5 records')
+    """
+
+    records: int = 1
+    batches: Batches = "poisson"
+    replaced: bool = False  # neighbours replace a person instead of leaving them out
+
+    def __post_init__(self) -> None:
+        needs = f"a whole number from 1 to {MOST_RECORDS:,}"
+        allowed = is_whole(self.records, 1) and self.records <= MOST_RECORDS
+        require(self.records, "number of records per person", needs, allowed, "1: a person is one record")
+        one_of("batches", self.batches, get_args(Batches))
+
+    @property
+    def whose(self) -> str:
+        """The ceiling is about this."""
+        if self.batches == "people":
+            return "a person, however many their records"
+        return "one record" if self.records == 1 else f"a person with at most {self.records} records"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the proof needs."""
+        reference = _REPLACED if self.replaced else _REMOVED
+        if self.batches in ("shuffled", "balls-in-bins") and not self.replaced:
+            reference = _LEFT_OUT
+        several = (f"no person has more than {self.records} records",) if self.records > 1 else ()
+        known = _SEEN if self._noun == "record" else _SEEN.replace("records", "people's records")
+        return (
+            _SAMPLING[self.batches],
+            _NOTHING_BUT,
+            known,
+            reference.replace("record", self._noun),
+            *several,
+        )
+
+    @property
+    def _noun(self) -> str:
+        return "record" if self.records == 1 and self.batches != "people" else "person"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the pair is the engine's own: nothing to choose, no chain."""
+        return self.batches in ("poisson", "people") and not self.replaced
+
+    def schedules(self, schedule: Segment | Sequence[Segment]) -> list[Schedule]:
+        """Runs each of which dominates the training, for one record of the engine's kind taken out."""
+        return _WAYS[self.batches](normalise(schedule), self.records)
+
+    def ends(
+        self, schedule: Segment | Sequence[Segment], log_baselines: Sequence[float], *, rtol: float
+    ) -> list[Ends]:
+        """What is known of γ at each baseline."""
+        if self.is_plain:
+            (run,) = self.schedules(schedule)
+            return [as_ends(bracket) for bracket in dpsgd_brackets(run, log_baselines, rtol=rtol)]
+        return [self._end(normalise(schedule), log, rtol) for log in log_baselines]
+
+    def _end(self, schedule: Schedule, log_baseline: float, rtol: float) -> Ends:
+        runs = self.schedules(schedule)
+        if self.replaced:
+            options = [replaced(run, log_baseline, rtol) for run in runs]
+        else:
+            options = [as_ends(dpsgd_bracket(run, log_baseline, rtol=rtol)) for run in runs]
+        if self.batches == "balls-in-bins" and self.records == 1 and not self.replaced:
+            passes, bins = _passes(schedule)
+            options.append(Ends(allocation_success(schedule[0].noise_multiplier, bins, passes, log_baseline)))
+        best = min(options, key=lambda option: option.log_success)
+        return best._replace(log_lower=self._log_lower(schedule, log_baseline, rtol, best), log_estimate=None)
+
+    def _log_lower(self, schedule: Schedule, log_baseline: float, rtol: float, best: Ends) -> float | None:
+        """The success of a test that exists against the worst data, where one is known."""
+        if self.batches == "fixed" and not self.replaced:  # the other records' gradients may be 0
+            return dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
+        return best.log_lower if self.batches == "shuffled" or is_full_batch(schedule) else None
+
+
+def as_ends(bracket: Bracket) -> Ends:
+    """A bracket of the engine as the ends of a bound."""
+    return Ends(
+        bracket.log_upper,
+        bracket.log_complement_lower,
+        bracket.log_lower,
+        bracket.log_estimate,
+        bracket.converged,
+    )
+
+
+def replaced(run: Schedule, log_baseline: float, rtol: float) -> Ends:
+    """γ where the other training has another record in the target's place: one out, the other in."""
+    if is_full_batch(run):
+        halved = tuple(replace(segment, noise_multiplier=segment.noise_multiplier / 2) for segment in run)
+        return as_ends(dpsgd_bracket(halved, log_baseline, rtol=rtol))
+    safe = tuple(
+        Segment(segment.noise_multiplier / (2 * segment.records), 1.0, segment.steps) for segment in run
+    )
+    told = dpsgd_bracket(safe, log_baseline, rtol=rtol)  # no amplification, and no inverse to find
+    if log_baseline < math.log(_LEAST_INVERTED):
+        return as_ends(told)
+
+    def allowed(log_size: float) -> bool:
+        """Whether G(1 − e^log_size) ≤ 1 − κ, certainly."""
+        return (
+            dpsgd_bracket(run, math.log1p(-math.exp(log_size)), rtol=rtol).log_complement_lower
+            >= log_baseline
+        )
+
+    low, high = log_baseline, -_CHAIN_WIDTH
+    if not allowed(high):
+        return as_ends(told)
+    while high - low > _CHAIN_WIDTH * min(1.0, -high):
+        middle = (low + high) / 2
+        low, high = (low, middle) if allowed(middle) else (middle, high)
+    chained = dpsgd_bracket(run, min(high, 0.0), rtol=rtol)
+    best = min(chained, told, key=lambda bracket: bracket.log_upper)
+    return as_ends(best)._replace(log_lower=None, log_estimate=None)
+
+
+def allocation_success(noise: float, bins: int, passes: int, log_baseline: float) -> float:
+    """Log γ of balls in bins, from Rényi divergences of integer order (see the head of this file).
+
+    >>> round(math.exp(allocation_success(2.0, 100, 1, math.log(0.01))), 4)
+    0.012
+    """
+    orders = np.arange(_LARGEST_ORDER + 1.0)
+    series = orders * (orders - 1) / (2 * noise**2) - gammaln(orders + 1)  # logarithms of its coefficients
+    power = _series_power(series, bins)[2:]
+    used = orders[2:]
+    log_moments = power + gammaln(used + 1) - used * math.log(bins)
+    values = ((used - 1) * log_baseline + passes * log_moments) / used
+    best = int(values.argmin())
+    slack = exponent_slack(
+        log_baseline, passes * float(log_moments[best]), _LARGEST_ORDER * math.log2(bins + 1)
+    )
+    return min(0.0, float(values[best]) + slack)
+
+
+def _series_power(series: np.ndarray, exponent: int) -> np.ndarray:
+    """The logarithms of the coefficients of a power of a series, up to the same degree; all are positive."""
+    result = np.full_like(series, -np.inf)
+    result[0] = 0.0
+    while exponent:
+        if exponent & 1:
+            result = _convolved(result, series)
+        exponent >>= 1
+        series = _convolved(series, series) if exponent else series
+    return result
+
+
+def _convolved(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.array(
+        [np.logaddexp.reduce(one[: degree + 1] + other[: degree + 1][::-1]) for degree in range(len(one))]
+    )
+
+
+def _passes(schedule: Schedule) -> tuple[int, int]:
+    """How many passes over the data, and how many batches in each; refuses what is no whole number of passes."""
+    rates = {segment.sample_rate for segment in schedule}
+    steps = total_steps(schedule)
+    if len(rates) == 1 and len({segment.noise_multiplier for segment in schedule}) == 1:
+        (rate,) = rates
+        bins, passes = 1 / rate, steps * rate
+        if abs(bins - round(bins)) < _WHOLE_PASSES * bins:
+            return max(1, math.ceil(passes - _WHOLE_PASSES)), round(bins)
+    raise InputError(
+        "Passes over the data need one noise and batches of equal share.",
+        needs="one noise multiplier and a sampling rate of 1 over a whole number",
+        got=", ".join(f"{segment.sample_rate:g} for {segment.steps} steps" for segment in schedule),
+        hint="sample_rate = 1 / (batches in a pass)",
+    )
+
+
+def _shuffled(schedule: Schedule, records: int) -> list[Schedule]:
+    passes = max(1, math.ceil(sum(s.sample_rate * s.steps for s in schedule) - _WHOLE_PASSES))
+    least = min(segment.noise_multiplier for segment in schedule)
+    return [(Segment(least / records, 1.0, passes),)]
+
+
+def _fixed(schedule: Schedule, records: int) -> list[Schedule]:
+    told = tuple(replace(s, noise_multiplier=s.noise_multiplier / records, sample_rate=1.0) for s in schedule)
+    half = tuple(replace(s, noise_multiplier=s.noise_multiplier / 2) for s in schedule)
+    return [told, half] if records == 1 and not is_full_batch(schedule) else [told]
+
+
+def _poisson(schedule: Schedule, records: int) -> list[Schedule]:
+    return [normalise([replace(segment, records=records) for segment in schedule])]
+
+
+_WAYS: dict[str, Callable[[Schedule, int], list[Schedule]]] = {
+    "poisson": _poisson,
+    "people": lambda schedule, records: [schedule],  # noqa: ARG005
+    "shuffled": _shuffled,
+    "fixed": _fixed,
+    "balls-in-bins": _shuffled,
+}

@@ -1,0 +1,158 @@
+"""Ceilings for trainings that are not plain DP-SGD seen at every step: correlated noise, and final weights alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from remanence.bounds.bound import Bound, Values, require
+from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.settings import dpsgd, gaussian
+from remanence.checks import number, whole
+from remanence.exceptions import InputError
+from remanence.references import BOK_2024, CHOQUETTE_CHOO_2023
+
+_ROUNDING = 1 + 1e-12  # of a norm, upwards
+
+
+def correlated_noise(
+    baseline: Values = None,
+    *,
+    factor: npt.ArrayLike,
+    noise_multiplier: float,
+    separation: int,
+    sample_rate: float = 1.0,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling for training with correlated noise (DP-FTRL, banded matrix factorisation).
+
+    Released is C·G + σ·Z (and what is computed from it), G one clipped gradient sum per step, C lower triangular and
+    square. A record takes part in steps that are `separation` apart: b, and then every b-th.
+
+    With a sampling rate below 1 (cyclic Poisson: the data are cut into b parts, and step t samples from part t mod b)
+    C must have at most b bands. A participation then moves b rows that no other participation of the record moves,
+    by the column of C times a gradient that was chosen before the first of these rows was released: one Gaussian
+    mechanism of noise σ/‖column‖, sampled once. What comes in between is a function of what was released. So the
+    run is ⌈n/b⌉ Poisson sampled steps.
+
+    With a rate of 1 the record takes part in every b-th step from a known one on. Its contribution Σ_t C_t ⊗ g_t
+    has a squared length of at most Σ_{s,t} |C_s·C_t| over these steps, for gradients of at most 1: one Gaussian
+    mechanism of μ = √(the largest such sum)/σ. For adaptive gradients this is the theorem of Denisov et al. 2022.
+
+    >>> independent = np.eye(100)  # plain DP-SGD, every record in every step
+    >>> round(correlated_noise(0.1, factor=independent, noise_multiplier=10.0, separation=1).success, 4)
+    0.3891
+    """
+    matrix = np.asarray(factor, dtype=np.float64)
+    square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and len(matrix) > 0
+    if not square or not np.isfinite(matrix).all() or np.triu(matrix, 1).any():
+        raise InputError(
+            "The factor cannot be used.",
+            needs="a square, lower triangular matrix of finite numbers, one row and column per step",
+            got=f"shape {matrix.shape}",
+            hint="the C of the factorisation A = B·C",
+        )
+    steps, apart = len(matrix), whole("separation", separation)
+    rate = number("sample_rate", sample_rate, above=0, most=1)
+    if rate < 1:
+        if np.tril(matrix, -apart).any():
+            raise InputError(
+                "Sampling is proven for banded factors only.",
+                needs=f"a factor with at most {apart} bands, the separation",
+                got="more bands",
+                hint="sample_rate=1 for a ceiling without amplification",
+            )
+        longest = float(np.linalg.norm(matrix, axis=0).max()) * _ROUNDING
+        run = Segment(noise_multiplier / longest, rate, math.ceil(steps / apart))
+        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
+        how = f"cyclic Poisson sampling: each record belongs to one of {apart} parts, which take turns"
+    else:
+        products = np.abs(matrix.T @ matrix)
+        sums = [float(products[start::apart, start::apart].sum()) for start in range(min(apart, steps))]
+        run = Segment(noise_multiplier / (math.sqrt(max(sums)) * _ROUNDING))
+        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
+        how = f"each record takes part in every step that is a multiple of {apart} after its first, and in no other"
+    assumptions = (
+        how,
+        "what is released is the factor times the clipped gradient sums plus Gaussian noise, and what follows from it",
+        *bound.assumptions[2:],
+    )
+    return replace(bound, name="correlated noise", assumptions=assumptions, reference=CHOQUETTE_CHOO_2023)
+
+
+def final_weights(
+    baseline: Values = None,
+    *,
+    noise_multiplier: float,
+    steps: int,
+    learning_rate: float,
+    strong_convexity: float,
+    smoothness: float,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling if only the final weights of noisy gradient descent are seen: strongly convex, smooth objectives.
+
+    x ← x − η·(∇F(x) + noise), full batches, F the mean objective with the regulariser, m-strongly convex and
+    M-smooth with the target and without it, and the target's gradient never longer than the clipping norm, so that
+    clipping changes nothing. A step contracts by c = max(|1 − ηm|, |1 − ηM|) < 1. Interpolate between the two
+    trainings: let z_t, the distance that is still to be made up after t steps, follow z_t = c·z_(t−1) + s − a_t
+    with z_0 = z_T = 0, where s is what the target moves a step by and a_t is what the noise of step t, of deviation
+    σ·s, hides. That costs μ² = Σ a_t²/(σ·s)² (Bok, Su and Altschuler 2024), least for a_t ∝ c^(T−t):
+
+        μ = (1/σ)·√((1 − c^T)·(1 + c) / ((1 + c^T)·(1 − c))),    γ = Φ(Φ⁻¹(κ) + μ).
+
+    It stays below (1/σ)·√((1+c)/(1−c)) however long training takes, and is never above √T/σ; for quadratic
+    objectives it is exact. Clipping that shortens gradients breaks the contraction, as it does for losses with
+    several classes: there is no ceiling of this kind then.
+
+    >>> settings = {"learning_rate": 0.5, "strong_convexity": 0.1, "smoothness": 1.0, "noise_multiplier": 10.0}
+    >>> round(final_weights(0.1, steps=1000, **settings).success, 4)
+    0.2556
+    >>> round(gaussian(0.1, noise_multiplier=10.0, steps=1000).success, 4)  # seen at every step
+    0.9699
+    """
+    eta = number("learning_rate", learning_rate, above=0)
+    least = number(
+        "strong_convexity", strong_convexity, above=0, hint="the weight decay is a lower limit of it"
+    )
+    most = number("smoothness", smoothness, least=least, hint="at least the strong convexity")
+    count = whole("steps", steps)
+    contraction = max(abs(1 - eta * least), abs(1 - eta * most))
+    require(
+        eta,
+        "learning rate",
+        f"below 2 / smoothness = {2 / most:g}, or steps do not contract",
+        contraction < 1,
+        f"{1 / most:g}",
+    )
+    shrunk = contraction**count
+    share = (1 - shrunk) / (1 + shrunk) * (1 + contraction) / (1 - contraction)
+    bound = gaussian(
+        baseline,
+        noise_multiplier=noise_multiplier / (math.sqrt(share) * _ROUNDING),
+        log_baseline=log_baseline,
+    )
+    assumptions = (
+        "only the final weights are seen, and the adversary knows all other records",
+        "full batches; each step adds Gaussian noise to the sum of gradients, divided by a number that does not "
+        "depend on the data",
+        f"the objective is {least:g}-strongly convex and {most:g}-smooth, with the target and without it",
+        "no gradient is longer than the clipping norm, so that clipping changes nothing",
+        bound.assumptions[-1],
+    )
+    ends = {"log_lower": None, "log_estimate": None}
+    return replace(bound, name="final weights", assumptions=assumptions, reference=BOK_2024, **ends)
+
+
+def participation_matrix(steps: int, coefficients: Any) -> npt.NDArray[np.float64]:
+    """The banded Toeplitz factor with these coefficients on its diagonals, columns scaled to a length of at most 1.
+
+    >>> participation_matrix(3, [1.0, 0.5]).round(3).tolist()
+    [[0.894, 0.0, 0.0], [0.447, 0.894, 0.0], [0.0, 0.447, 0.894]]
+    """
+    matrix = sum(value * np.eye(steps, k=-index) for index, value in enumerate(coefficients))
+    return np.asarray(matrix) / float(np.linalg.norm(np.asarray(coefficients, dtype=np.float64)))

@@ -1,0 +1,143 @@
+"""Does an update belong to these weights? Identities that every gradient of a ReLU network meets, whatever the batch.
+
+A ReLU neuron is homogeneous: what comes in times its gradient equals what goes out times its gradient. For every
+hidden neuron j,
+
+    Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
+
+and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends
+on the batch, its size, dropout, class weights, or a factor that multiplies the update. Noise, another network's
+update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
+it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.exceptions import MisfitError
+from remanence.games.gradients.verification import Rounding
+
+Layer = tuple[Tensor, Tensor | None]
+
+_ROUNDINGS = (
+    4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
+)
+_ONCE = 0.75  # the same for half precision, in which only what is sent is rounded
+_HALF = 1e-4  # precisions above are half precision
+_FOREIGN = (
+    0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
+)
+
+
+@final
+@dataclass(frozen=True)
+class Belonging:
+    """How well an update meets the identities."""
+
+    misfit: float  # by how much the identities are missed, relative to the size of their terms
+    allowed: float  # what rounding explains
+    decay: float  # the multiple of the weights that was found in the update, 0 if none was
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether nothing but rounding lies between the update and a gradient at these weights."""
+        return self.misfit <= self.allowed
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is no gradient at these weights, nor one at weights close by."""
+        return self.misfit > max(_FOREIGN, self.allowed)
+
+
+def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
+    """Hold one update against the identities, with and without a weight decay."""
+    kinds = [_neurons(head, layers, index) for index in range(len(layers) - 1)] + [_logits(head, layers)]
+    kinds = [kind for kind in (kind.where_there_is_any() for kind in kinds) if len(kind.off)]
+    if not kinds:
+        return Belonging(0.0, 0.0, 0.0)
+    # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
+    # the precision.
+    allowed = (_ONCE if rounding.relative > _HALF else _ROUNDINGS) * rounding.relative
+    allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
+    slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
+    decay = sum(float((k.off * k.by_decay / k.size**2).sum()) for k in kinds) / max(slope, 1e-300)
+
+    def misfit(decay: float) -> float:
+        return max(float(((k.off - decay * k.by_decay) / k.size).abs().median()) for k in kinds)
+
+    plain, decayed = misfit(0.0), misfit(decay)
+    if plain > allowed and decayed < plain / 4:
+        return Belonging(decayed, allowed, decay)
+    return Belonging(plain, allowed, 0.0)
+
+
+def misfit(fit: Belonging, source: str) -> MisfitError:
+    """What does not fit, and what the update may be instead."""
+    if fit.is_foreign:
+        return MisfitError(
+            f"This is no gradient of this network at these weights: {source}.",
+            needs="an update that was made from these weights: the gradient of every ReLU neuron then balances",
+            got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
+            hint="--weights for the weights before the round; --local-steps if the client took many; what an "
+            "update with noise gives away at most, `remanence bound` tells",
+        )
+    return MisfitError(
+        f"This is not one step from these weights: {source}.",
+        needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
+        got=f"neurons that are off balance by {fit.misfit:.2g}",
+        hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
+        "rounds; --weights if the weights are not those before the round",
+    )
+
+
+def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> list[Layer]:
+    """The update less a multiple of the weights."""
+    return [
+        (weight - decay * own, None if bias is None or shift is None else bias - decay * shift)
+        for (weight, bias), own, shift in zip(layers, head.weights, head.biases, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Identities:
+    """One per neuron or column."""
+
+    off: Tensor  # by how much it is missed
+    by_decay: Tensor  # what a unit of decay adds
+    size: Tensor  # the norm of its terms
+    weights: Tensor  # the norm of the weights in it
+
+    def where_there_is_any(self) -> _Identities:
+        """Those that have terms at all."""
+        live = self.size > 0
+        return _Identities(self.off[live], self.by_decay[live], self.size[live], self.weights[live])
+
+
+def _neurons(head: DenseHead, layers: Sequence[Layer], index: int) -> _Identities:
+    """What comes into each neuron of a layer against what goes out."""
+    own, shift, after = head.weights[index], head.biases[index], head.weights[index + 1]
+    (into, into_bias), (out, _) = layers[index], layers[index + 1]
+    shift = torch.zeros_like(own[:, 0]) if shift is None else shift
+    bias = torch.zeros_like(shift) if into_bias is None else shift * into_bias
+    terms_in, terms_out = own * into, after * out
+    incoming, outgoing = own.square().sum(1) + shift.square(), after.square().sum(0)
+    return _Identities(
+        terms_in.sum(1) + bias - terms_out.sum(0),
+        incoming - outgoing,
+        (terms_in.square().sum(1) + bias.square() + terms_out.square().sum(0)).sqrt(),
+        (incoming + outgoing).sqrt(),
+    )
+
+
+def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:
+    """The sum of each column of the last layer."""
+    weight = layers[-1][0]
+    count = torch.full_like(weight[0], weight.shape[0] ** 0.5)
+    return _Identities(weight.sum(0), head.weights[-1].sum(0), weight.norm(dim=0), count)

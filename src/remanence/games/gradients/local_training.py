@@ -1,0 +1,103 @@
+"""Updates of several local steps: what a client's optimiser makes of a batch, recomputed from proposed records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.checks import number, one_of, whole
+from remanence.games.gradients.verification import Layer, Proposal, Rounding
+
+_ROUNDINGS = 64  # by which the shares of an update of one step may be off; a longer one adds up more
+
+
+@final
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a client does between two rounds. Without a learning rate the update's scale is not known."""
+
+    steps: int = 1
+    learning_rate: float | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+
+    def __post_init__(self) -> None:
+        whole("local_steps", self.steps, hint="--local-steps 5")
+        number("momentum", self.momentum, least=0, below=1, hint="--momentum 0.9")
+        number("weight_decay", self.weight_decay, least=0, hint="--weight-decay 1e-4")
+        one_of("optimizer", self.optimizer, ("sgd", "adam"))
+        if self.learning_rate is not None:
+            number("learning_rate", self.learning_rate, above=0, hint="the client's")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the update is a multiple of one gradient (and of the weights)."""
+        return self.steps == 1 and self.optimizer == "sgd"
+
+    def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
+        """Old weights minus new ones over the learning rate, after all steps on the whole batch."""
+        assert self.learning_rate is not None
+        start = [
+            part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None
+        ]
+        now = [part.clone() for part in start]
+        first, second = [torch.zeros_like(p) for p in now], [torch.zeros_like(p) for p in now]
+        for step in range(1, self.steps + 1):
+            moved = _with_parts(head, now)
+            pairs = moved.gradients(records.inputs, records.labels, present=records.shares)
+            flat = [
+                g
+                for pair, b in zip(pairs, head.biases, strict=True)
+                for g in (pair if b is not None else pair[:1])
+            ]
+            flat = [g + self.weight_decay * p for g, p in zip(flat, now, strict=True)]
+            if self.optimizer == "adam":
+                first = [0.9 * m + 0.1 * g for m, g in zip(first, flat, strict=True)]
+                second = [0.999 * v + 0.001 * g * g for v, g in zip(second, flat, strict=True)]
+                flat = [
+                    (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+                    for m, v in zip(first, second, strict=True)
+                ]
+            else:
+                first = [self.momentum * m + g for m, g in zip(first, flat, strict=True)]
+                flat = first
+            now = [p - self.learning_rate * g for p, g in zip(now, flat, strict=True)]
+        parts = iter([(a - b) / self.learning_rate for a, b in zip(start, now, strict=True)])
+        return [(next(parts), None if bias is None else next(parts)) for bias in head.biases]
+
+
+def _with_parts(head: DenseHead, parts: Sequence[Tensor]) -> DenseHead:
+    """The same head with other weights."""
+    each = iter(parts)
+    pairs = [(next(each), None if bias is None else next(each)) for bias in head.biases]
+    return DenseHead(
+        head.names, tuple(w for w, _ in pairs), tuple(b for _, b in pairs), head.is_whole_network
+    )
+
+
+def explains(
+    head: DenseHead, layers: Sequence[Layer], records: Proposal, training: LocalTraining, rounding: Rounding
+) -> tuple[bool, Tensor]:
+    """Whether the records, trained on as declared, make this update; and the share of each layer that is left.
+
+    They must be all of the batch: every step depends on every record.
+    """
+    unknowns = records.inputs.numel() + len(records)
+    if not len(records) or unknowns > 0.8 * sum(int((weight != 0).sum()) for weight, _ in layers):
+        return False, torch.ones(len(layers), dtype=torch.float64)
+    made = training.update(head, records)
+    left, fine = [], True
+    for (weight, _), (found, _) in zip(layers, made, strict=True):
+        share = (weight - found).norm() / weight.norm().clamp(min=1e-300)
+        coarse = rounding.relative + rounding.absolute * weight.numel() ** 0.5 / float(
+            weight.norm().clamp(min=1e-300)
+        )
+        fine &= bool(share <= _ROUNDINGS * training.steps * coarse) and bool(share < 1e-2)
+        left.append(share)
+    return fine, torch.stack(left)

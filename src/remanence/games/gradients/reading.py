@@ -1,0 +1,159 @@
+"""One update read from end to end: does it belong, what do the exact attacks propose, what does recomputation prove?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.gradients.candidates import Layers
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
+from remanence.attacks.gradients.parallel_rows import parallel_rows
+from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank, unmixed
+from remanence.games.gradients.belonging import Belonging, belonging, without_decay
+from remanence.games.gradients.local_training import LocalTraining, explains
+from remanence.games.gradients.verification import Layer, Proof, Proposal, Rounding, verify, verify_rows
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """What was found out about one update."""
+
+    belonging: Belonging
+    proof: Proof
+    sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
+
+
+def read_update(
+    head: DenseHead,
+    layers: Layers,
+    rounding: Rounding,
+    *,
+    training: LocalTraining | None = None,
+    search: bool = True,
+) -> Reading:
+    """Read one update (its tensors have a dimension for trials, of size 1).
+
+    The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
+    for. `search` allows the low-rank search, which takes longer. What is not declared to be several steps must be one.
+    """
+    training = training or LocalTraining()
+    one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    fit = belonging(head, one, rounding)
+    nothing = verify(head, one, _no_records(one), rounding=rounding)
+    if training.is_plain:
+        if not fit.is_one_step:
+            return Reading(fit, nothing)
+        one = without_decay(head, one, fit.decay) if fit.decay else one
+    best = Reading(fit, nothing)
+    for look in (_quickly, _by_search)[: 1 + search]:
+        for sign in (1, -1):
+            if best.proof.count and sign != best.sign:
+                continue
+            turned: list[Layer] = [(sign * w, None if b is None else sign * b) for w, b in one]
+            for records in look(head, turned, rounding, training):
+                proof = prove(head, turned, records, rounding, training, scale_is_known=sign == 1)
+                if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):
+                    best = Reading(fit, proof, sign)
+                if best.proof.explains_all:
+                    return best
+    return best
+
+
+def _quickly(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+) -> Iterator[Proposal]:
+    """What the attacks name that take no search."""
+    precision = min(rounding.of_largest(one[0][0]), 0.1)
+    if training.is_plain:
+        yield proposed(reconstruct_at_any_scale(head, _batched(one), precision=precision))
+    inputs, labels = parallel_rows(head, one, precision)
+    yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
+
+
+def _by_search(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+) -> Iterator[Proposal]:
+    """What the sparse directions of the gradient give."""
+    precision = min(rounding.of_largest(one[0][0]), 0.1)
+    attack = reconstruct_low_rank if training.is_plain else unmixed
+    yield proposed(attack(head, _batched(one), precision=precision))
+
+
+def _batched(one: list[Layer]) -> Layers:
+    return [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
+
+
+def prove(
+    head: DenseHead,
+    one: Sequence[Layer],
+    records: Proposal,
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    scale_is_known: bool = True,
+) -> Proof:
+    """What recomputation says about proposed records: by the whole update, by some of its neurons, or by rows alone."""
+    none = torch.zeros(0, dtype=torch.int64, device=records.labels.device)
+    if training.is_plain:
+        best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)
+    else:
+        best = verify(head, one, records[none], rounding=rounding)
+        if training.learning_rate is not None:
+            best = _whole_training(head, one, rounding, training, records, best)
+    if best.explains_all:
+        return best
+    proven, errors = verify_rows(head, one, records, rounding=rounding)
+    return _joined(best, records[proven], errors[proven])
+
+
+def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
+    """A proof and further records; those that it has already are left out."""
+    known = proof.proposal.inputs[proof.proven]
+    if len(more) and len(known):
+        new = torch.cdist(more.inputs, known).amin(1) > 1e-2 * more.inputs.norm(dim=1)
+        more, errors = more[new], errors[new]
+    if not len(more):
+        return proof
+    parts = zip(vars(proof.proposal).values(), vars(more).values(), strict=True)
+    return replace(
+        proof,
+        proposal=Proposal(*(torch.cat(pair) for pair in parts)),
+        proven=torch.cat([proof.proven, torch.ones_like(more.labels, dtype=torch.bool)]),
+        error=torch.cat([proof.error, errors]),
+    )
+
+
+def _whole_training(
+    head: DenseHead,
+    one: Sequence[Layer],
+    rounding: Rounding,
+    training: LocalTraining,
+    records: Proposal,
+    proof: Proof,
+) -> Proof:
+    """The proof of a whole batch by making the declared steps again; the proof so far where they do not meet."""
+    if not len(records) or (records.labels < 0).any():
+        return proof
+    equal = records.with_shares(torch.full_like(records.shares, 1 / len(records)))
+    fine, left = explains(head, one, equal, training, rounding)
+    if not fine:
+        return proof
+    error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
+    return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+
+
+def proposed(found: Recovered, trial: int = 0) -> Proposal:
+    """What an exact attack names."""
+    kept = found.found[trial]
+    return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
+
+
+def _no_records(one: list[Layer]) -> Proposal:
+    weight = one[0][0]
+    return Proposal(weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device), weight[:0, 0])

@@ -1,0 +1,158 @@
+"""Does a head belong: was it made by this recipe from these pictures?
+
+The owner holds both, so it can be tested. Heads are made anew by the recipe, and what training determines is compared:
+how each answers on the training pictures, its losses and margins, the sizes of its layers, and what it says in
+directions that public pictures have and the training pictures lack, where training leaves nothing. All heads, the one
+in question included, are measured by the same symmetric rule. So a head that belongs is as likely to be the furthest
+off as any of the others, whatever the recipe, and the p-value is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from remanence.data.records import Records
+from remanence.data.releases import Weights
+from remanence.exceptions import MisfitError
+from remanence.mechanisms.heads.transfer_head import TransferHead
+
+SIBLINGS = 199  # heads that are made anew: a p-value of 1 in 200 is the smallest
+LEVEL = 0.01  # below it a head is refused, and so is one in a hundred of those that belong
+_BLUR = 1e-4  # of a layer's size: two programs that train alike differ by less
+_SHRINK = 0.1  # towards independent coordinates, which a few hundred heads cannot tell apart
+_DIRECTIONS = 8  # of public pictures beyond the training pictures
+
+
+@final
+@dataclass(frozen=True)
+class Fit:
+    """How a head compares with heads that were made by the recipe from the same pictures."""
+
+    p_value: float  # how often one of those is as far off
+    furthest: str  # in what it differs most
+
+    def require(self, recipe: TransferHead) -> None:
+        """Refuse a head that was not made like this: no verdict could be about it."""
+        if self.p_value > LEVEL:
+            return
+        raise MisfitError(
+            "This head was not made like this.",
+            needs=f"a head of this recipe on these pictures: {_told(recipe)}",
+            got=f"one that is further off than heads made anew, p = {self.p_value:.3g}; most of all in {self.furthest}",
+            hint="the epochs, optimizer, batches, initialisation and preprocessing that made it; the same pictures, "
+            "with their labels in the same order",
+        )
+
+
+def fit(
+    recipe: TransferHead, own: Records, public: Records, head: Weights, generator: torch.Generator
+) -> Fit:
+    """Make heads anew on your pictures `(pictures,)` and see where this one stands among them."""
+    light = Records(own.labels[:, None], own.labels, embedding=own.embedding)  # pictures are not read
+    zeros = torch.zeros(SIBLINGS, dtype=torch.int64, device=own.labels.device)
+    siblings = recipe.release(None, light[None][zeros], generator)
+    both = Weights.concatenate([_as_precise(head, head), _as_precise(siblings, head)])
+    return compare(both, recipe, own, public, generator)
+
+
+def compare(
+    heads: Weights, recipe: TransferHead, own: Records, public: Records, generator: torch.Generator
+) -> Fit:
+    """Where the first of these heads stands among the others."""
+    traits = _traits(_blurred(heads, generator), recipe, own, public)
+    scores = {name: _standard(_distances(values.double())) for name, values in traits.items()}
+    furthest = torch.stack(list(scores.values())).max(0).values
+    p_value = float((furthest >= furthest[0]).double().mean())
+    return Fit(p_value, max(scores, key=lambda name: float(scores[name][0])))
+
+
+def _traits(heads: Weights, recipe: TransferHead, own: Records, public: Records) -> dict[str, Tensor]:
+    """What training determines, `(heads, numbers)` each, by names that a message can use."""
+    answers, labels = recipe.answer(heads, own).double(), recipe.classes_of(own)  # (heads, records, classes)
+    centred = answers - answers.mean(2, keepdim=True)
+    moved = centred - centred.mean(
+        1, keepdim=True
+    )  # without what the initial weights say about every picture
+    right = answers.gather(2, labels.expand(len(answers), -1).unsqueeze(2)).squeeze(2)
+    others = answers.scatter(2, labels.expand(len(answers), -1).unsqueeze(2), -torch.inf).amax(2)
+    margins = right - others
+    losses = cross_entropy(answers.flatten(0, 1), labels.repeat(len(answers)), reduction="none")
+    losses = losses.view_as(margins)
+    own_share = moved.gather(2, labels.expand(len(answers), -1).unsqueeze(2)).squeeze(2)
+    sums = torch.stack(
+        [losses.mean(1).log(), losses.amax(1).log(), margins.mean(1), margins.amin(1), own_share.mean(1)], 1
+    )
+    sizes = [
+        tensor.flatten(1).double().norm(dim=1).clamp(min=1e-30).log() for tensor in heads.tensors.values()
+    ]
+    return {
+        "its answers on the training pictures": moved.flatten(1),
+        "its margins on the training pictures": margins,
+        "what it says about each training picture's own class": own_share,
+        "its loss on the training pictures": sums,
+        "the size of its weights": torch.stack(sizes, 1),
+        "what it says beyond the training pictures": _beyond(heads, own, public),
+    }
+
+
+def _beyond(heads: Weights, own: Records, public: Records) -> Tensor:
+    """The first layer along directions that public pictures have and the training pictures lack."""
+    assert own.embedding is not None
+    assert public.embedding is not None
+    mine, theirs = own.embedding.double(), public.embedding.double()
+    basis = torch.linalg.svd(mine, full_matrices=False)
+    kept = basis.Vh[1e-6 * basis.S[0] < basis.S]
+    left = theirs - (theirs @ kept.mT) @ kept
+    groups = [left[public.labels == label].mean(0) for label in torch.unique(public.labels)]
+    directions = torch.linalg.svd(torch.stack(groups), full_matrices=False)
+    used = directions.Vh[1e-6 * basis.S[0] < directions.S][:_DIRECTIONS]
+    seen = heads["weight"].double() @ used.mT  # (heads, rows, directions)
+    if "out_weight" in heads.tensors:  # the order of hidden units means nothing
+        seen = heads["out_weight"].double() @ seen
+    return seen.flatten(1)
+
+
+def _as_precise(heads: Weights, like: Weights) -> Weights:
+    """In the released head's own precision, and back."""
+    return Weights({name: values.to(like[name].dtype).float() for name, values in heads.tensors.items()})
+
+
+def _blurred(heads: Weights, generator: torch.Generator) -> Weights:
+    """With a little noise on every head alike: rounding is no other recipe."""
+    blurred = {}
+    for name, values in heads.tensors.items():
+        size = values.square().mean().sqrt().clamp(min=1e-30)
+        noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
+        blurred[name] = values + _BLUR * size * noise
+    return Weights(blurred)
+
+
+def _distances(values: Tensor) -> Tensor:
+    """How far each head is from all of them, `(heads,)`, in units of how they vary."""
+    if not values.shape[1]:
+        return torch.zeros(len(values), dtype=values.dtype, device=values.device)
+    apart = values - values.mean(0)
+    apart = apart / apart.std(0).clamp(min=1e-30)
+    if apart.shape[1] > len(apart) // 4:  # too many for how they vary together
+        return apart.square().mean(1)
+    together = apart.mT @ apart / len(apart)
+    unit = torch.eye(len(together), dtype=apart.dtype, device=apart.device)
+    solved = torch.linalg.solve((1 - _SHRINK) * together + _SHRINK * unit, apart.mT).mT
+    return (apart * solved).mean(1)
+
+
+def _standard(distances: Tensor) -> Tensor:
+    """In units in which different kinds of distances can be compared: from the middle one to the larger ones."""
+    middle = distances.median()
+    spread = (distances.quantile(0.9) - middle).clamp(min=1e-30)
+    return (distances - middle) / spread
+
+
+def _told(recipe: TransferHead) -> str:
+    shown = {name: value for name, value in recipe.settings().items() if value not in (None, False, 0.0)}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -1,0 +1,316 @@
+"""The game of a head audit: heads made like this on your pictures and, where one is handed in, this very head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Baseline, StratifiedPrior
+from remanence.attacks.attack import Attack
+from remanence.attacks.reconstructor.attack import Reconstructor
+from remanence.attacks.reconstructor.class_sizes import infer_class_sizes
+from remanence.bounds.bound import Bound
+from remanence.checks import number, whole
+from remanence.data.records import Records
+from remanence.data.releases import Release, Weights
+from remanence.exceptions import InputError
+from remanence.game import Game
+from remanence.games.heads.ceiling import head_ceiling
+from remanence.games.heads.check_pictures import check_enough, check_kinds, check_pictures
+from remanence.games.heads.fit import Fit, fit
+from remanence.games.heads.released_head import HeadWeights, read_head
+from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results.caveats import Caveat
+from remanence.results.outcome import Outcome
+from remanence.results.this_head import ThisHead
+from remanence.scale.seeds import Draws, stream
+from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
+
+_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
+
+
+@final
+@dataclass(frozen=True)
+class HeadAudit:
+    """How heads are audited: what counts as recovered, what the adversary is told, and how much is run.
+
+    A reconstruction succeeds below the nearest-neighbour `threshold`: where it is closer than the adversary's closest
+    picture usually is to yours (or to other public ones, if that is farther), by mean squared error or another `error`.
+    With `per_class`, heads are trained on that many of your pictures of each class instead of all. Public pictures
+    that `augment(..., copies)` made are that many `copies` of the same ones. Without `sizes_known` the adversary has to
+    infer from a head how many pictures of each class there were. `limit` is the largest success that you tolerate: by
+    default what a guess is known to achieve and a tenth of the rest.
+    """
+
+    error: Error = mean_squared_error
+    threshold: float | None = None
+    per_class: int | None = None
+    copies: int = 1
+    sizes_known: bool = True
+    limit: float | None = None
+    attacks: Sequence[Attack] | None = None  # None: the linear reader, and a network that starts from it
+    trials: int = 100
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    target: str = "head"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.error, Error):
+            got = type(self.error).__name__
+            raise InputError(
+                "The error cannot be used.", needs="an Error", got=got, hint="remanence.mean_squared_error"
+            )
+        if self.attacks is not None and not isinstance(self.attacks, list | tuple):
+            got = type(self.attacks).__name__
+            raise InputError("The attacks cannot be used.", needs="a list of them", got=got, hint="[attack]")
+        if self.per_class is not None:
+            whole("per_class", self.per_class)
+        if self.threshold is not None:
+            number("threshold", self.threshold, least=0)
+
+
+@final
+@dataclass(frozen=True)
+class HeadGame(AnyGame):
+    """Heads made like this, on your pictures; and this very head, where there is one.
+
+    `heads` plays the trials. What is drawn from the `released` head is held against your pictures, class by class, and
+    against public ones that nothing was learned from.
+    """
+
+    heads: Game
+    released: Weights | None = None
+    fit: Fit | None = None
+    mechanism: Mechanism[Release] = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False)
+    bounds: tuple[Bound, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("mechanism", "criterion", "bounds"):
+            object.__setattr__(self, name, getattr(self.heads, name))
+
+    @classmethod
+    def of(cls, heads: Game, released: Weights | None = None) -> HeadGame:
+        """See how the released head compares with heads that are made anew by the recipe from the same pictures."""
+        if released is None:
+            return cls(heads)
+        own, prior = heads.targets, heads.prior
+        assert isinstance(heads.mechanism, TransferHead)
+        assert isinstance(own, StratifiedPrior)
+        assert isinstance(prior, StratifiedPrior)
+        generator = stream(0, "made anew", own.records.features.device)
+        return cls(heads, released, fit(heads.mechanism, own.records, prior.records, released, generator))
+
+    def fits(self) -> None:
+        """Refuse a head that was not made by the recipe from these pictures."""
+        if self.fit is not None:
+            assert isinstance(self.mechanism, TransferHead)
+            self.fit.require(self.mechanism)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The recipe, and public pictures."""
+        return self.heads.knowledge
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What a guess without the head achieves."""
+        return self.heads.baseline(chances)
+
+    def caveats(self) -> Iterable[Caveat]:
+        """Those of heads made like this."""
+        return self.heads.caveats()
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the pictures, and of the head."""
+        head = {} if self.released is None else {"released": self.released.sha256()}
+        return {**self.heads.fingerprints(), **head}
+
+    def to(self, device: torch.device | str) -> HeadGame:
+        """The same game on another device."""
+        return HeadGame(
+            self.heads.to(device), None if self.released is None else self.released.to(device), self.fit
+        )
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """As in the game within; from a released head, one picture of each class must be drawn."""
+        if self.released is not None and isinstance(attack, Reconstructor):
+            _require_one_guess(attack)
+        within = self.heads.work(attack, trials, draws)
+        return replace(within, depends_on=(*within.depends_on, self.released))
+
+    def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
+        """Heads made like this; with the first of them, this very head."""
+        outcome = self.heads.trials(prepared, draws, unit)
+        if self.released is None or unit.number:
+            return outcome
+        return replace(outcome, this_head=self._this_head(prepared, draws, unit))
+
+    def _this_head(self, prepared: Prepared, draws: Draws, unit: Unit) -> ThisHead:
+        assert self.released is not None
+        assert self.fit is not None
+        own, strangers, prior = self.heads.targets, self.heads.strangers, self.heads.prior
+        assert isinstance(own, StratifiedPrior)
+        assert isinstance(strangers, StratifiedPrior)
+        assert isinstance(prior, StratifiedPrior)
+        guesses = prepared.for_unit(draws, unit)(_single(self.released)).records[0]  # (classes,)
+        if len(guesses) != len(prior.classes):
+            raise _no_picture_of_each_class(f"{len(guesses)} guesses for a head")
+        rows = []
+        for index, label in enumerate(guesses.labels.tolist()):
+            guess = guesses[index : index + 1]
+            mine = (own.records.labels == label).nonzero().squeeze(1)
+            errors = self.criterion.error(own.records[mine], guess)
+            others = self.criterion.error(strangers.records[strangers.records.labels == label], guess)
+            best = errors.min()
+            rows.append(
+                (
+                    label,
+                    int(mine[errors.argmin()]),
+                    float(best),
+                    int((others <= best).sum()),
+                    len(others),
+                    len(mine),
+                )
+            )
+        label, picture, error, as_close, public, mine = (
+            torch.tensor(column) for column in zip(*rows, strict=True)
+        )
+        threshold, p_value = (
+            torch.tensor(self.criterion.threshold).double(),
+            torch.tensor(self.fit.p_value).double(),
+        )
+        return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value)
+
+
+def _require_one_guess(attack: Reconstructor) -> None:
+    """Refuse, before it learns to draw something else, what does not draw one picture of each class."""
+    if attack.guesses > 1 or not attack.conditional:
+        raise _no_picture_of_each_class(f"guesses={attack.guesses}, conditional={attack.conditional}")
+
+
+def _no_picture_of_each_class(got: str) -> InputError:
+    return InputError(
+        "This attack draws no picture of each class.",
+        needs="one guess for each class of the released head",
+        got=got,
+        hint="Reconstructor(conditional=True, guesses=1)",
+    )
+
+
+def head_game(
+    backbone_or_features: nn.Module | Tensor,
+    images: Tensor,
+    labels: Tensor,
+    recipe: TransferHead,
+    *,
+    prior: Records,
+    released: HeadWeights | None = None,
+    settings: HeadAudit | None = None,
+) -> HeadGame:
+    """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
+    settings = settings or HeadAudit()
+    check_kinds(backbone_or_features, recipe, prior)
+    per_class, copies = settings.per_class, settings.copies
+    if released is not None and per_class is not None:
+        raise InputError(
+            "A released head was trained on all of your pictures.",
+            needs="`released`, or `per_class` for heads on some of them",
+            got="both",
+            hint="leave per_class out",
+        )
+    check_pictures(images, labels, prior, copies)
+    if isinstance(backbone_or_features, nn.Module):
+        own = embed(Records(images, labels), backbone_or_features)
+        public = embed(prior, backbone_or_features)
+    else:
+        features = backbone_or_features.detach()
+        if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
+            raise InputError(
+                "The features cannot be used.",
+                needs=f"float32 numbers of shape ({len(labels)}, numbers)",
+                got=f"{features.dtype} of shape {tuple(features.shape)}",
+                hint="features.float().flatten(1)",
+            )
+        own = Records(images, labels, embedding=features)
+        public = prior
+    if public.embedding is None or public.embedding.shape[-1] != own.embedding.shape[-1]:  # type: ignore[union-attr]
+        raise InputError(
+            "The public pictures have no features that fit.",
+            needs=f"an embedding of {own.embedding.shape[-1]} numbers for each",  # type: ignore[union-attr]
+            got="none" if public.embedding is None else f"{public.embedding.shape[-1]} numbers",
+            hint="give the backbone, or prior=embed(records, backbone)",
+        )
+    classes, counts = torch.unique(labels, return_counts=True)
+    if not torch.equal(classes, torch.unique(public.labels)):
+        raise InputError(
+            "Your pictures and the public ones have different classes.",
+            needs=f"public pictures of the classes {classes.tolist()}",
+            got=str(torch.unique(public.labels).tolist()),
+            hint="the adversary knows the classes; give a few public pictures of each",
+        )
+    if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
+        raise InputError(
+            "The public pictures are not so many copies.",
+            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
+            got=f"{len(public)} pictures whose labels do not repeat",
+            hint="the same `copies` as in augment(...), or none",
+        )
+    sizes = tuple(counts.tolist()) if per_class is None else per_class
+    check_enough(public, copies, counts.tolist() if per_class is None else [per_class] * len(classes))
+    originals = public.labels[: len(public) // copies]
+    apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
+    for label in classes:  # no copy of a control's picture stays with the adversary
+        apart[(originals == label).nonzero().squeeze(1)[::_CONTROLS]] = True
+    adversary, controls = public[~apart.repeat(copies)], public[: len(originals)][apart]
+    errors = nearest_neighbour_errors(own, public)
+    same = errors <= 1e-12 * own.flat.double().square().mean()
+    if same.any():
+        raise InputError(
+            "Some of your pictures are among the public ones.",
+            needs="public pictures that the head was not trained on",
+            got=f"{int(same.sum())} pictures that are in both",
+            hint="take them out of `prior`: what is public needs no attack",
+        )
+    # Not from your pictures alone: those that a guess is likely to meet lie close to others, and would lower it.
+    error, threshold = settings.error, settings.threshold
+    usual = max(float(nearest_neighbour_errors(each, adversary, error).mean()) for each in (own, controls))
+    criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
+    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
+    ceiling = head_ceiling(recipe, targets, prior_sets, criterion)
+    assert own.embedding is not None
+    head = None if released is None else read_head(released, recipe, own.embedding.shape[-1])
+    if not settings.sizes_known:
+        prior_sets = _inferred(recipe, targets, prior_sets, head, settings.seed)
+    heads = Game(
+        recipe,
+        prior_sets,
+        None,
+        criterion,
+        targets=targets,
+        bounds=() if ceiling is None else (ceiling,),
+        strangers=StratifiedPrior(controls, sizes),
+    )
+    return HeadGame.of(heads, None if head is None else head.to(own.features.device))
+
+
+def _inferred(
+    recipe: TransferHead, own: StratifiedPrior, public: StratifiedPrior, head: Weights | None, seed: int
+) -> StratifiedPrior:
+    """What the adversary believes who has to read the sizes of the classes off a head."""
+    generator = stream(seed, "sizes", "cpu")
+    seen = recipe.release(None, own.sample(1, generator), generator) if head is None else _single(head)
+    largest = min(8, *(size for size, _ in public.sizes))
+    sizes = infer_class_sizes(seen, recipe, public.records, generator, largest=largest)[0]
+    return replace(public, counts=tuple(sizes.tolist()))
+
+
+def _single(head: Weights) -> Weights:
+    """In the precision that attacks read."""
+    return Weights({name: values.float() for name, values in head.tensors.items()})

@@ -1,0 +1,344 @@
+"""Does this model belong to this table?
+
+The owner has both, so that it can be tested. A linear model's own equations hold on the table that it was fitted on:
+what is left of them is counted in records, because one record too many or too few leaves as much as one record pulls,
+and other people's table as much as all of them do. What stops short of its optimum is fitted once more on the table:
+the same solver then stops at the same place. Everything else is compared with such a second fit, number by number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+
+from remanence.data.records import Records
+from remanence.exceptions import InputError, MisfitError
+from remanence.mechanisms.tables.objectives import Objective, is_linear, objective
+from remanence.mechanisms.tables.objects import arrays_in
+from remanence.mechanisms.tables.parts import Part, parts_of
+from remanence.mechanisms.tables.trees import misplaced_leaves, trees_of
+
+_EXACT = 0.01  # records' worth: a hundredth of what one record pulls
+_SAME_STOP = 0.05  # records' worth, between two fits that stop early
+_BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
+_ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
+_AT_ONCE = 2**24  # numbers of records' gradients held at once
+_SWAPS = 2**27  # numbers touched in the search for swapped columns
+# Counters and clocks say nothing about the table; draws of random numbers are not the table's.
+_NOT_THE_TABLES = (
+    "n_iter_",
+    "random_state",
+    "time",
+    "loss_curve",
+    "validation_score",
+    "_rng",
+    "bit_generator",
+)
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """What the test found for the parts that it could test."""
+
+    worth: float | None  # records' worth that the equations of linear models leave, at most
+    confirmed: tuple[str, ...]  # paths of parts that were confirmed
+    unconfirmed: tuple[str, ...]  # parts whose training draws at random: nothing about them can be recomputed
+
+
+def check_columns(estimator: Any, features: Any) -> None:
+    """Refuse a table whose columns are not those that the model was fitted on."""
+    names = getattr(estimator, "feature_names_in_", None)
+    given = [str(name) for name in getattr(features, "columns", ())]
+    count = getattr(estimator, "n_features_in_", None)
+    if names is not None and given:
+        expected = [str(name) for name in names]
+        missing, unknown = [n for n in expected if n not in given], [n for n in given if n not in expected]
+        if missing or unknown:
+            raise MisfitError(
+                "The table has other columns than the model was fitted on.",
+                needs=", ".join(expected)[:300],
+                got=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"[:300],
+                hint="the training table itself, with its own column names; leave out what was not fitted on",
+            )
+        if expected != given:
+            raise MisfitError(
+                "The table's columns are in another order than the model was fitted on.",
+                needs=", ".join(expected)[:300],
+                got=", ".join(given)[:300],
+                hint="table[list(model.feature_names_in_)]",
+            )
+    shape = np.shape(features)
+    if len(shape) != 2 or (count is not None and shape[1] != count):
+        raise MisfitError(
+            "The features do not fit the model.",
+            needs=f"a table with {count} columns, one row per training record",
+            got=f"an array of shape {shape}",
+            hint="pass the same columns, in the same order, as to fit()",
+        )
+
+
+def check_belongs(
+    estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None = None
+) -> Belonging:
+    """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
+    check_columns(estimator, features)
+    worth, confirmed, unconfirmed = None, [], []
+    for part in parts_of(estimator, features, labels, weights):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
+            found = _check_part(part)
+        if isinstance(found, float):
+            worth = max(found, worth or 0.0)
+        (unconfirmed if found is None else confirmed).append(part.path)
+    return Belonging(worth, tuple(confirmed), tuple(unconfirmed))
+
+
+def _check_part(part: Part) -> float | bool | None:
+    """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
+    if part.features is None:
+        return None
+    if (
+        is_linear(part.estimator)
+        and part.labels is not None
+        and part.features.shape[1] == part.estimator.n_features_in_
+    ):
+        try:
+            features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
+            own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
+        except (InputError, ValueError, TypeError):
+            return _compare_with_refit(part)  # no objective that is known
+        return check_optimum(part, own, features)
+    if trees := trees_of(part.estimator):
+        return _check_trees(part, trees)
+    return _compare_with_refit(part)
+
+
+def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float:
+    """How many records' worth the model's equations leave on this table; refuses more than early stopping explains."""
+    left = _left_over(own, features, part.weights)
+    worth = left.worth(left.total)
+    if worth <= _EXACT:
+        return worth
+    again = [_refitted(part, features, seed) for seed in (0, 1)]
+    totals = [left.total_at(fit) for fit in again if fit is not None]
+    off = float("nan")
+    if totals:
+        off = left.worth(left.total - totals[0])
+        chance = left.worth(totals[0] - totals[-1])
+        if off <= max(_SAME_STOP, _BY_CHANCE * chance):
+            return worth
+    raise MisfitError(
+        "This model was not fitted on this table.",
+        needs="a table on which the model's own equations hold, or stop where its solver stops",
+        got=f"{part.path}: what is left of them is worth {worth:.3g} of {len(features)} records"
+        + (f", and {off:.3g} after fitting it again on this table" if totals else ""),
+        hint=_hint(own, features, part),
+    )
+
+
+@dataclass(frozen=True)
+class _LeftOver:
+    """The gradient at a model on a table, and what tells how many records it is worth."""
+
+    own: Objective
+    data: Records
+    active: np.ndarray  # (outputs, 1 + features), the entries that are zero at an optimum
+    total: np.ndarray  # (active,)
+    unit: np.ndarray  # (active,)
+    whitening: np.ndarray  # (active, active)
+
+    def worth(self, total: np.ndarray) -> float:
+        """Gᵀ (Σ g gᵀ)⁻¹ G, whose average for one record is parameters / records."""
+        scaled = total / self.unit
+        return float(scaled @ self.whitening @ scaled) * len(self.data) / len(self.total)
+
+    def total_at(self, release: Any) -> np.ndarray:
+        """The gradient on the same table at other parameters."""
+        return _gradient(self.own, self.data, release)[0][self.active]
+
+
+def _left_over(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> _LeftOver:
+    data = Records(
+        torch.from_numpy(features),
+        torch.from_numpy(own.labels),
+        None if weights is None else torch.from_numpy(np.asarray(weights, dtype=np.float64)),
+    )
+    mechanism = own.mechanism
+    coefficient = own.release["coefficient"][0].numpy()
+    active = np.hstack(
+        [np.full((len(coefficient), 1), mechanism.fit_intercept), np.ones_like(coefficient, bool)]
+    )
+    if mechanism.l1_penalty:
+        active[:, 1:] &= coefficient != 0
+    total, square, rounding = _gradient(own, data, own.release)
+    chosen = active.ravel()
+    square = square[np.ix_(chosen, chosen)]
+    # What cannot be computed more exactly than this is no misfit.
+    square[np.diag_indices_from(square)] += (1e-13 * rounding.ravel()[chosen]) ** 2 + 1e-300
+    unit = np.sqrt(np.diag(square))
+    whitening = np.linalg.pinv(square / unit / unit[:, None], rcond=1e-10, hermitian=True)
+    return _LeftOver(own, data, active, total[active], unit, whitening)
+
+
+def _gradient(own: Objective, data: Records, release: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The whole gradient, Σ g gᵀ over the records, and Σ |g| with |y| in place of the residual, for rounding."""
+    mechanism = own.mechanism
+    class_weights = mechanism.class_weights_of([data[None]])
+    outputs, numbers = mechanism.family.outputs, 1 + data.flat.shape[1]
+    total = mechanism.penalty_gradient(release)[0].numpy().copy()
+    square = np.zeros((outputs * numbers, outputs * numbers))
+    rounding = np.abs(total)
+    size = 1.0 if mechanism.family.classes else float(data.labels.double().abs().max())
+    chunk = max(1, _AT_ONCE // (outputs * numbers))
+    for start in range(0, len(data), chunk):
+        some = data[start : start + chunk][None]
+        weights = mechanism.training_weights(some, class_weights)
+        each = mechanism.record_gradients(some, release, weights=weights)[0].flatten(1).numpy()
+        total += each.sum(0).reshape(total.shape)
+        square += each.T @ each
+        rounding[:, 1:] += size * some.flat[0].abs().sum(0).numpy()
+        rounding[:, 0] += size * len(some.flat[0])
+    return total, square, rounding
+
+
+def _refitted(part: Part, features: np.ndarray, seed: int) -> Any:
+    """The model's numbers after fitting it once more, from the start, on the table; None where that cannot be done."""
+    fitted = refit(part, seed)
+    if fitted is None:
+        return None
+    try:
+        return objective(fitted, features, np.asarray(part.labels), part.weights).release
+    except InputError:
+        return None
+
+
+def refit(part: Part, seed: int = 0) -> Any:
+    """The same estimator with the same settings, fitted on the table; None where it cannot be."""
+    fresh: Any = clone(part.estimator)
+    settings = fresh.get_params(deep=False)
+    if seed and settings.get("random_state", 0) is None:
+        fresh.set_params(random_state=seed)
+    features = part.features
+    kind = getattr(getattr(part.estimator, "coef_", None), "dtype", None)
+    if kind == np.float32 and not hasattr(features, "columns"):
+        features = np.asarray(features, dtype=np.float32)  # solvers round as their input does
+    options = {} if part.weights is None else {"sample_weight": part.weights}
+    try:
+        return fresh.fit(features, part.labels, **options) if part.labels is not None else fresh.fit(features)
+    except Exception:  # noqa: BLE001 - a table on which it cannot be fitted decides nothing by itself
+        return None
+
+
+def _hint(own: Objective, features: np.ndarray, part: Part) -> str:
+    names = [str(name) for name in getattr(part.features, "columns", range(features.shape[1]))]
+    for first, second in _swaps(features):
+        order = np.arange(features.shape[1])
+        order[[first, second]] = second, first
+        swapped = np.ascontiguousarray(features[:, order])
+        if (
+            _left_over(own, swapped, part.weights).worth(_left_over(own, swapped, part.weights).total)
+            <= _EXACT
+        ):
+            return f"columns {names[first]} and {names[second]} look swapped"
+    return "the table, the rows and the sample weights that fit() was called with"
+
+
+def _swaps(features: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of columns, as long as trying them is cheap."""
+    count, width = features.shape
+    if count * width**4 <= _SWAPS * 64:
+        yield from itertools.combinations(range(width), 2)
+
+
+def _check_trees(part: Part, trees: Sequence[Any]) -> bool | None:
+    """Every node's number of records, as the tree itself states it."""
+    wrong, nodes, tested = 0, 0, 0
+    for tree in trees:
+        found = misplaced_leaves(tree, part)
+        if found is not None:
+            wrong, nodes, tested = wrong + found[0], nodes + found[1], tested + 1
+    if wrong:
+        raise MisfitError(
+            "This model was not fitted on this table.",
+            needs="a table that falls into the leaves as many times as the trees say",
+            got=f"{part.path}: {wrong} of {nodes} leaves hold another number of records",
+            hint="the table and the rows that fit() was called with, in their order",
+        )
+    return True if tested else _compare_with_refit(part)
+
+
+def _compare_with_refit(part: Part) -> bool | None:
+    """Compare with two fits on the table: numbers on which they agree must be the model's too."""
+    if isinstance(part.estimator, str) or not hasattr(part.estimator, "fit"):
+        return None
+    fits = [refit(part, seed) for seed in (0, 1)]
+    if fits[0] is None or fits[1] is None:
+        raise MisfitError(
+            "This model was not fitted on this table: it cannot be.",
+            needs="a table that the model's own fit() accepts",
+            got=f"{part.path}: {type(part.estimator).__name__} refuses it",
+            hint="the table and the labels that fit() was called with",
+        )
+    mine, first, second = (dict(_numbers_in(each)) for each in (part.estimator, *fits))
+    shared = {path: values for path, values in first.items() if path in second and path in mine}
+    determined = {path: values for path, values in shared.items() if _distance(values, second[path]) <= 1e-9}
+    random = any(shared[path].dtype.kind == "f" for path in shared.keys() - determined.keys())
+    if random:  # what two fits agree on may be a coincidence, but for sums and the like over the whole table
+        determined = {
+            p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
+        }
+    off = {path: _distance(mine[path], values) for path, values in determined.items()}
+    worst = max(off, key=off.__getitem__, default=None)
+    if worst is not None and off[worst] > _ALIKE:
+        raise MisfitError(
+            "This model was not fitted on this table.",
+            needs="a table on which fitting the same estimator again gives the same numbers",
+            got=f"{part.path}: {worst.removeprefix('model.')} differs by {off[worst]:.2g} of its size",
+            hint="the table, the labels and the rows that fit() was called with, in their order",
+        )
+    telling = any(values.dtype.kind == "f" and values.size for values in determined.values())
+    return True if telling and not random else None
+
+
+def _numbers_in(estimator: Any) -> Iterator[tuple[str, np.ndarray]]:
+    for path, values in arrays_in(estimator):
+        if not any(word in path for word in _NOT_THE_TABLES):
+            values = np.asarray(values)
+            yield (
+                path,
+                np.array([str(item) for item in values.ravel()]) if values.dtype.kind == "O" else values,
+            )
+    for name, value in vars(estimator).items():
+        if (
+            name.endswith("_")
+            and isinstance(value, int | float)
+            and not any(w in name for w in _NOT_THE_TABLES)
+        ):
+            yield f"model.{name}", np.asarray(float(value))
+
+
+def _distance(left: np.ndarray, right: np.ndarray) -> float:
+    """The largest difference over the largest number; infinite where shapes or texts differ."""
+    if left.shape != right.shape:
+        return float("inf")
+    if left.dtype.kind not in "fiubc" or right.dtype.kind not in "fiubc":
+        return 0.0 if (left == right).all() else float("inf")
+    if not left.size:
+        return 0.0
+    left, right = left.astype(complex), right.astype(complex)
+    gaps = np.isnan(left)
+    if (gaps != np.isnan(right)).any():
+        return float("inf")
+    left, right = left[~gaps], right[~gaps]
+    same = left == right  # infinities too
+    with np.errstate(invalid="ignore"):
+        off = np.where(same, 0.0, np.abs(left - right))
+    size = max(float(np.abs(right[np.isfinite(right)]).max(initial=0.0)), 1e-12)
+    return float(off.max(initial=0.0)) / size

@@ -1,0 +1,70 @@
+"""A stored result, counted again: nothing that can be recomputed is believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remanence.scoring.rates import SuccessRate
+
+Json = dict[str, Any]
+
+_CLOSE = 1e-9  # between an interval that was stored and the one that is computed now
+
+
+def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
+    """What an entry of audit.json says and its arrays, its counts or its ceilings do not."""
+    for name, counted in (
+        ("main", "succeeded"),
+        ("control", "control_succeeded"),
+        ("labels", "labels_agree"),
+    ):
+        if entry[name] is not None:
+            yield from _of_a_rate(name, entry[name], arrays.get(counted))
+    errors = arrays.get("error")
+    if errors is not None and entry["error"]["worst"] is not None:
+        values = errors.double().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        for word, found in (("worst", values.max()), ("median", values.nanmedian())):
+            stored = entry["error"][word]
+            if stored is not None and not math.isclose(stored, float(found), rel_tol=1e-5, abs_tol=1e-30):
+                yield f"the {word} error {stored:.6g} is {float(found):.6g} in the arrays"
+    hidden = arrays.get("unresolved")
+    if hidden is not None and (count := int(hidden.sum())) != entry.get(
+        "unresolved_count", len(entry["unresolved"])
+    ):
+        yield f"{count} records are unresolved in the arrays"
+
+
+def _of_a_rate(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:
+    if stored["successes"] > stored["trials"]:
+        yield f"{name}: {stored['successes']} successes in {stored['trials']} trials"
+        return
+    if counted is not None and (counted.dtype != torch.bool or not counted.numel()):
+        yield f"{name}: outcomes that are not yes or no"
+    elif counted is not None:
+        found = int(counted.sum()), counted.numel()
+        if found != (stored["successes"], stored["trials"]):
+            yield (
+                f"{name}: {stored['successes']} of {stored['trials']} in the document, "
+                f"{found[0]} of {found[1]} in the arrays"
+            )
+        if counted.ndim == 2 and stored["clusters"] != (len(counted) if counted.shape[1] > 1 else None):
+            yield f"{name}: {stored['clusters']} trials that stand or fall together"
+    rate = SuccessRate(
+        stored["successes"], stored["trials"], stored["confidence"], stored["clusters"], stored.get("floor")
+    )
+    for end, value in (("rate", rate.rate), ("lower", rate.lower), ("upper", rate.upper)):
+        if abs(stored[end] - value) > _CLOSE:
+            yield f"{name}: {end} {stored[end]:.6g}, and the counts give {value:.6g}"
+
+
+def contradicted_bound(stored: Json) -> str | None:
+    """What is wrong with a stored ceiling, if its two numbers are not the same one."""
+    success = min(1.0, math.exp(stored["log_success"]))
+    if math.isclose(stored["success"], success, rel_tol=1e-9, abs_tol=1e-300):
+        return None
+    return f"the bound {stored['name']!r} is {stored['success']:.6g}, and its logarithm says {success:.6g}"

@@ -1,0 +1,94 @@
+"""Nothing that a file or a folder's name brings along commands a terminal, a CI host or a reader."""
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audit_results import result
+from remanence import AuditResult, InputError, Verdict
+from remanence.cli.main import main
+from remanence.plain_text import plain, plainly
+from remanence.report import markdown
+from remanence.results.storage import DOCUMENT
+
+EVIL = "[/red]\x1b[2J\n::error::owned\u202e @everyone https://evil.example www.evil.example #1 \u2028::warning::x"
+
+
+@given(st.text())
+def test_any_text_becomes_one_visible_line_that_stays_as_it_is(text):
+    shown = plain(text)
+    assert len(shown.splitlines()) <= 1
+    assert not shown.lstrip().startswith(("::", "##"))
+    assert not any(ord(character) in {0x1B, 0x202E, 0x2066, 0x7F} for character in shown)
+    assert plain(shown) == shown
+    shown.encode()
+
+
+def test_ordinary_text_is_left_alone():
+    for text in ("κ ≤ 0.1, σ × 2 – fine", "größer ✓ 日本語", "a [bold] name", "C:\\files"):
+        assert plain(text) == text
+    assert plainly({"a": ["b", 1, None]}) == {"a": ["b", 1, None]}
+
+
+def test_an_error_is_four_lines_whatever_it_quotes():
+    told = str(InputError(EVIL, needs=EVIL, got=EVIL, hint=EVIL))
+    assert len(told.split("\n")) == 4
+    assert "\x1b" not in told
+    assert not any(line.lstrip().startswith("::") for line in told.split("\n"))
+
+
+def poisoned(folder):
+    result(Verdict.EXPOSED).save(folder)
+    document = json.loads((folder / DOCUMENT).read_text())
+    document["target"] = EVIL
+    document["threat_model"]["sees"] = EVIL
+    document["evidence"][0]["caveats"] = [{"id": EVIL, "means": EVIL, "do": EVIL}]
+    document["environment"]["device"] = EVIL
+    (folder / DOCUMENT).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_poisoned_result_in_a_poisoned_folder_is_shown(tmp_path, capsys, monkeypatch, command):
+    folder = tmp_path / "[/red] [bold]\x1b[2J name"
+    folder.mkdir(parents=True)
+    poisoned(folder)
+    extra = ["--format", "markdown"] if command == "report" else []
+    monkeypatch.setattr(sys, "argv", ["remanence", command, str(folder), *extra])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, 1)
+    told = capsys.readouterr()
+    for line in (told.out + told.err).split("\n"):
+        assert "\x1b[2J" not in line
+        assert "\u202e" not in line
+        assert not line.lstrip().startswith("::")
+    assert "[/red]" in told.out.replace("\\", "")
+
+
+def test_status_of_a_folder_with_a_poisoned_name(tmp_path, capsys, monkeypatch):
+    from remanence.scale.journal import Journal, Plan
+
+    folder = tmp_path / "[/red]\x1b[2J"
+    journal = Journal(folder)
+    journal.begin({"options": {"command": "audit", "target": EVIL}})
+    journal.announce([Plan(EVIL, "x", 10, 2)])
+    monkeypatch.setattr(sys, "argv", ["remanence", "status", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "\x1b[2J" not in told
+    assert not any(line.lstrip().startswith("::") for line in told.split("\n"))
+
+
+def test_markdown_calls_nobody_and_opens_nothing(tmp_path):
+    poisoned(tmp_path)
+    text = markdown.summary(AuditResult.load(tmp_path))
+    assert "@everyone" not in text
+    assert "https://" not in text
+    assert "www.evil" not in text
+    assert " #1" not in text
+    assert "&#64;everyone" in text

@@ -1,0 +1,97 @@
+"""A stored result is counted again when it is read: what does not follow from its arrays is refused."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from audit_results import result
+from remanence import AuditResult, Verdict
+from remanence.exceptions import UnreadableAuditError
+from remanence.results.storage import ARRAYS, DOCUMENT
+
+
+def edit(folder, change):
+    path = folder / DOCUMENT
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def nothing_found(document):
+    """What somebody would do who wants a failed audit to pass, down to the last digit of the intervals."""
+    from remanence.scoring.rates import SuccessRate
+
+    for entry in document["evidence"]:
+        rate = SuccessRate(0, entry["main"]["trials"], entry["main"]["confidence"])
+        entry["main"] |= {"successes": 0, "rate": 0.0, "lower": 0.0, "upper": rate.upper}
+    document["verdict"] = "UNPROVEN"
+
+
+def narrower(document):
+    document["evidence"][0]["main"]["lower"] += 1e-4
+
+
+def other_control(document):
+    document["evidence"][0]["control"] |= {"successes": 7, "rate": 7 / 40}
+
+
+def lower_bound(document):
+    document["bounds"][0]["success"] /= 2
+
+
+TAMPERED = {
+    "nothing was found": (Verdict.EXPOSED, nothing_found, "0 of 40 in the document, 40 of 40 in the arrays"),
+    "a narrower interval": (Verdict.EXPOSED, narrower, "the counts give"),
+    "another control": (Verdict.EXPOSED, other_control, "control: 7 of 40"),
+    "a lower ceiling": (Verdict.PROTECTED, lower_bound, "its logarithm says"),
+    "another worst error": (
+        Verdict.EXPOSED,
+        lambda d: d["evidence"][0]["error"].update(worst=1e-3),
+        "worst error",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_what_does_not_follow_from_the_arrays_is_refused(kind, tmp_path):
+    verdict, change, reason = TAMPERED[kind]
+    result(verdict).save(tmp_path)
+    assert AuditResult.load(tmp_path).verdict is verdict
+    edit(tmp_path, change)
+    with pytest.raises(UnreadableAuditError, match=reason):
+        AuditResult.load(tmp_path)
+
+
+def test_arrays_that_were_changed_too_do_not_help_without_the_hash(tmp_path):
+    result(Verdict.EXPOSED).save(tmp_path)
+    arrays = load_file(tmp_path / ARRAYS)
+    arrays = {
+        name: values & False if name.endswith("succeeded") else values for name, values in arrays.items()
+    }
+    save_file(arrays, tmp_path / ARRAYS)
+    edit(tmp_path, nothing_found)
+    with pytest.raises(UnreadableAuditError, match="not the file"):
+        AuditResult.load(tmp_path)
+    edit(
+        tmp_path,
+        lambda d: d["arrays"].update(sha256=hashlib.sha256((tmp_path / ARRAYS).read_bytes()).hexdigest()),
+    )
+    assert AuditResult.load(tmp_path).verdict is Verdict.UNPROVEN, "a forgery of all of it needs a signature"
+
+
+def test_a_million_hidden_records_are_a_number_in_the_document_and_a_list_in_the_arrays(tmp_path):
+    import torch
+
+    found = result(Verdict.EXPOSED)
+    best = found.evidence[0]
+    hidden = torch.zeros(40, dtype=torch.bool)
+    hidden[3:30] = True
+    arrays = {**best.arrays, "unresolved": hidden}
+    replace(found, evidence=(replace(best, arrays=arrays, unresolved=tuple(range(3, 30))),)).save(tmp_path)
+    assert AuditResult.load(tmp_path).evidence[0].unresolved == tuple(range(3, 30))
+    edit(tmp_path, lambda d: d["evidence"][0].update(unresolved=[], unresolved_count=0))
+    with pytest.raises(UnreadableAuditError, match="27 records are unresolved"):
+        AuditResult.load(tmp_path)

@@ -1,0 +1,237 @@
+"""What is called proven is proven: foreign updates prove nothing, and no false record is claimed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_exact import batch, leak
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct
+from remanence.games.gradients.belonging import belonging
+from remanence.games.gradients.local_training import LocalTraining
+from remanence.games.gradients.reading import read_update
+from remanence.games.gradients.verification import Proposal, Rounding, verify
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import foreign_updates
+
+FLOAT32 = Rounding(1.2e-7)
+
+
+def read(network, gradient, rounding=FLOAT32, **options):
+    head = dense_head(network)
+    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    return read_update(head, layers, rounding, **options)
+
+
+def right(reading, inputs, labels) -> int:
+    """How many claims a record of the batch accounts for, within the stated error."""
+    proof = reading.proof
+    claimed, errors = proof.proposal[proof.proven], proof.error[proof.proven]
+    off = torch.cdist(claimed.inputs, inputs.double()) / inputs.double().norm(dim=1)
+    return int(((off <= 4 * errors[:, None] + 1e-6) & (claimed.labels[:, None] == labels)).any(1).sum())
+
+
+def subject(classes=10, width=400, count=8, seed=0):
+    network = relu_network(40, width, classes, dtype=torch.float32, seed=seed)
+    inputs, labels = batch(count, 40, classes, seed)
+    return network, inputs.float(), labels
+
+
+def gradient_of(network, inputs, labels, **options):
+    loss = cross_entropy(network(inputs), labels, **options)
+    named = dict(network.named_parameters())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def trained(network, inputs, labels, rate, steps):
+    """The weights before and after several steps on the same batch."""
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    for _ in range(steps):
+        step = gradient_of(network, inputs, labels)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter -= rate * step[name]
+    after = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(before)
+    return before, after
+
+
+def as_update(before, after, rate):
+    """A difference of weights over the rate, and how coarse it is."""
+    size = max(float(value.abs().max()) for value in before.values())
+    update = {name: (before[name] - after[name]).double() / rate for name in before}
+    return update, Rounding(1.2e-7, 6e-8 * size / rate)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_noise_in_half_precision_proves_nothing(classes, dtype):
+    network = relu_network(16, 2048, classes, dtype=torch.float32, seed=0)
+    torch.manual_seed(0)
+    noise = {
+        name: torch.distributions.Laplace(0.0, 0.01).sample(value.shape).to(dtype)
+        for name, value in network.named_parameters()
+    }
+    reading = read(network, noise, Rounding(torch.finfo(dtype).eps))
+    assert reading.belonging.is_foreign
+    assert reading.proof.count == 0
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 3))
+def test_foreign_updates_are_refused_and_genuine_claims_are_right(seed):
+    setting = foreign_updates.draw(seed, widest=128)
+    for kind in foreign_updates.KINDS:
+        reading = foreign_updates.read(
+            setting, foreign_updates.foreign_update(kind, setting, seed), search=False
+        )
+        assert not reading.belonging.is_one_step, kind
+        assert reading.proof.count == 0, kind
+    genuine = foreign_updates.read(setting, foreign_updates.update_of(setting.network, setting), search=False)
+    assert genuine.belonging.is_one_step
+    assert foreign_updates.false_records(setting, genuine) == 0
+
+
+def test_an_average_over_many_records_proves_none_of_them_falsely():
+    claimed = 0
+    for seed in range(3):
+        setting = foreign_updates.draw(seed, widest=256, batch=512)
+        reading = foreign_updates.read(
+            setting, foreign_updates.update_of(setting.network, setting), search=False
+        )
+        assert reading.belonging.is_one_step
+        assert foreign_updates.false_records(setting, reading) == 0
+        claimed += reading.proof.count
+    assert claimed < 512
+
+
+def test_the_balance_of_every_neuron_tells_what_an_update_is():
+    network, inputs, labels = subject()
+    head, own = dense_head(network), gradient_of(network, inputs, labels)
+
+    def misfit(gradient):
+        return belonging(head, head.layers_of(gradient), FLOAT32)
+
+    assert misfit(own).is_one_step
+    assert misfit({name: -0.01 * value for name, value in own.items()}).is_one_step, (
+        "whatever the scale and the sign"
+    )
+    other = relu_network(40, 400, 10, dtype=torch.float32, seed=9)
+    assert misfit(gradient_of(other, inputs, labels)).is_foreign
+    weights = dict(network.named_parameters())
+    decayed = misfit({name: value + 1e-3 * weights[name].detach() for name, value in own.items()})
+    assert decayed.is_one_step
+    assert decayed.decay == pytest.approx(1e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.0125, 0.3, -0.01])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_clipping_a_learning_rate_and_a_sign_hide_nothing(classes, factor):
+    network, inputs, labels = subject(classes)
+    reading = read(network, {n: factor * g for n, g in gradient_of(network, inputs, labels).items()})
+    assert (reading.proof.count, right(reading, inputs, labels)) == (8, 8)
+    assert reading.proof.batch_size == 8, "all is explained, so that the number of records is proven"
+    assert reading.sign == (1 if factor > 0 else -1)
+
+
+def test_a_batch_size_is_not_invented_from_a_scale_that_nobody_knows():
+    network, inputs, labels = subject(width=60, count=32)
+    gradient = {n: g / 40.3 for n, g in gradient_of(network, inputs, labels).items()}
+    reading = read(network, gradient, search=False)
+    assert 0 < reading.proof.count < 32, "the problem must leave some samples hidden"
+    assert right(reading, inputs, labels) == reading.proof.count
+    assert reading.proof.batch_size is None
+
+
+def test_class_weights_weight_decay_dropout_and_smoothed_labels_hide_little():
+    network, inputs, labels = subject()
+    weights = {name: value.detach() for name, value in network.named_parameters()}
+    torch.manual_seed(0)
+    dropout = nn.Sequential(network[0], network[1], nn.Dropout(0.5), network[2]).train()
+    in_dropout = dict(zip(weights, gradient_of(dropout, inputs, labels).values(), strict=True))
+    updates = {
+        "class weights": (gradient_of(network, inputs, labels, weight=torch.linspace(1, 3, 10)), 8),
+        "decay": ({n: g + 1e-4 * weights[n] for n, g in gradient_of(network, inputs, labels).items()}, 8),
+        "dropout": (in_dropout, 6),
+        "label smoothing": (gradient_of(network, inputs, labels, label_smoothing=0.1), 4),
+    }
+    for name, (update, least) in updates.items():
+        reading = read(network, update, search=name == "class weights")
+        assert reading.proof.count >= least, name
+        assert right(reading, inputs, labels) == reading.proof.count, name
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.1, 2), (0.1, 5), (0.1, 20), (0.01, 2)])
+def test_several_local_steps_are_refused_until_they_are_declared_and_then_give_only_right_records(
+    rate, steps
+):
+    network, inputs, labels = subject()
+    update, rounding = as_update(*trained(network, inputs, labels, rate, steps), rate)
+    undeclared = read(network, update, rounding)
+    assert not undeclared.belonging.is_one_step
+    assert undeclared.proof.count == 0
+    declared = read(network, update, rounding, training=LocalTraining(steps, rate))
+    assert declared.proof.count >= 3
+    assert right(declared, inputs, labels) == declared.proof.count
+
+
+def test_the_steps_are_made_again_to_prove_a_whole_batch():
+    network, inputs, labels = subject()
+    before, after = trained(network, inputs, labels, 0.01, 2)
+    update, rounding = as_update(before, after, 0.01)
+    reading = read(network, update, rounding, training=LocalTraining(2, 0.01))
+    assert reading.proof.explains_all
+    assert (reading.proof.batch_size, right(reading, inputs, labels)) == (8, 8)
+    wrong = read(network, update, rounding, training=LocalTraining(2, 0.03))
+    assert not wrong.proof.explains_all, "other steps do not make this update"
+
+
+def test_a_record_that_was_not_in_the_batch_is_not_proven():
+    network, inputs, labels = subject()
+    head = dense_head(network)
+    layers = head.layers_of(gradient_of(network, inputs, labels))
+    strangers, names = batch(8, 40, 10, 77)
+    strangers[0], names[0] = inputs[0], labels[0]
+    proof = verify(
+        head, layers, Proposal(strangers, names, torch.full((8,), 1 / 8.0).double()), rounding=FLOAT32
+    )
+    assert not proof.proven[1:].any()
+
+
+def test_near_duplicates_do_not_halve_the_batch():
+    network = relu_network(40, 400, 10, dtype=torch.float32, seed=3)
+    inputs, labels = batch(4, 40, 10, 3)
+    torch.manual_seed(3)
+    twins = inputs + 1e-2 * torch.randn_like(inputs)
+    inputs, labels = torch.cat([inputs, twins]).float(), labels.repeat(2)
+    reading = read(network, gradient_of(network, inputs, labels), search=False)
+    assert reading.proof.batch_size in (None, 8)
+    assert right(reading, inputs, labels) == reading.proof.count
+
+
+def test_a_refinement_that_explains_no_more_is_thrown_away():
+    # After two steps a fit to one step's gradient would move right inputs by several decibels.
+    network, inputs, labels = subject()
+    update, _ = as_update(*trained(network, inputs, labels, 0.1, 2), 0.1)
+    head = dense_head(network)
+    layers = head.layers_of({name: value[None] for name, value in update.items()})
+    found = reconstruct(head, layers, precision=1e-4)
+    kept = found.inputs[0][found.found[0]]
+    off = torch.cdist(kept, inputs.double()).amin(1) / inputs.double().norm(dim=1).mean()
+    assert off.median() < 1e-3
+
+
+def test_leaks_of_one_sample_are_whole_whatever_the_precision():
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        network = relu_network(40, 200, 7, dtype=torch.float64, seed=0)
+        inputs, labels = batch(1, 40, 7, 0)
+        gradient = {name: value[0].to(dtype) for name, value in leak(network, inputs, labels).items()}
+        reading = read(network, gradient, Rounding(torch.finfo(dtype).eps))
+        assert (reading.proof.count, reading.proof.batch_size) == (1, 1)
+        assert right(reading, inputs, labels) == 1

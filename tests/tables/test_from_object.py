@@ -1,0 +1,236 @@
+"""Rows out of fitted objects: in original units and words, from clues that the row itself has no part in."""
+
+import numpy as np
+import pytest
+import torch
+from patients import patients, prepared
+from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, preprocessing, svm, tree
+from sklearn import linear_model as linear
+from sklearn.datasets import load_breast_cancer
+from sklearn.feature_selection import SelectKBest
+from sklearn.impute import SimpleImputer
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+
+from remanence import audit, play
+from remanence.attacks.tables.from_object import (
+    PipelineEquations,
+    PublishedStatistics,
+    StoredInObject,
+    TreeLeaves,
+    WholeObject,
+)
+from remanence.attacks.tables.leaves import boxes_of
+from remanence.exceptions import InputError
+from remanence.integrations.sklearn import table_game
+from remanence.mechanisms.tables.parts import Part
+from remanence.results.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
+from remanence.testing import check_attack
+
+X, Y = load_breast_cancer(return_X_y=True)
+
+
+def columns_found(evidence, threshold=0.01):
+    """The share of rows of which each column came back."""
+    found = {
+        name.removeprefix("column "): v for name, v in evidence.arrays.items() if name.startswith("column ")
+    }
+    return {name: float((errors <= threshold).double().mean()) for name, errors in found.items()}
+
+
+def test_a_pipeline_with_words_and_gaps_gives_every_row_in_original_words():
+    frame, labels = patients()
+    model = prepared(linear.LogisticRegression()).fit(frame, labels)  # the default tolerance
+    game = table_game(model, frame, labels)
+    found = WholeObject().expose(game.mechanism, game.data, game.release)
+    table, names = game.mechanism.table(found.records[:, 0])
+    assert (table["sex"] == frame["sex"]).all()
+    assert (table["region"] == frame["region"]).all()
+    assert (table["age"] == frame["age"]).all()
+    assert np.allclose(table["income"], frame["income"], rtol=1e-9)
+    assert np.allclose(table["bmi"], frame["bmi"], rtol=1e-9, equal_nan=True)
+    assert (names == labels).all()
+    evidence = play(game, WholeObject())
+    assert evidence.main.rate == 1
+    assert evidence.control.rate == 0
+
+
+def test_each_kind_of_clue_knows_its_own_columns():
+    frame, labels = patients()
+    game = table_game(prepared(linear.LogisticRegression()).fit(frame, labels), frame, labels)
+    means, solved = (
+        columns_found(play(game, PublishedStatistics())),
+        columns_found(play(game, PipelineEquations())),
+    )
+    assert means == {"age": 1, "income": 1, "bmi": 1, "sex": 0, "region": 0}
+    assert solved["sex"] == solved["region"] == 1
+
+
+HOLDERS = [
+    make_pipeline(preprocessing.StandardScaler(), svm.SVC()),
+    neighbors.KNeighborsClassifier(),
+    make_pipeline(preprocessing.QuantileTransformer(n_quantiles=120), linear.RidgeClassifier()),
+]
+GAMES = {
+    "stored": (StoredInObject(), HOLDERS),
+    "statistics": (
+        PublishedStatistics(),
+        [
+            naive_bayes.GaussianNB(),
+            discriminant_analysis.LinearDiscriminantAnalysis(),
+            neighbors.NearestCentroid(),
+        ],
+    ),
+    "equations": (
+        PipelineEquations(),
+        [
+            make_pipeline(
+                preprocessing.PolynomialFeatures(2), preprocessing.StandardScaler(), linear.RidgeClassifier()
+            )
+        ],
+    ),
+    "leaves": (
+        TreeLeaves(),
+        [
+            tree.DecisionTreeClassifier(random_state=0),
+            ensemble.ExtraTreesClassifier(4, random_state=0),
+            ensemble.RandomForestClassifier(4, bootstrap=False, random_state=2),
+        ],
+    ),
+    "whole": (WholeObject(), [make_pipeline(preprocessing.MinMaxScaler(), linear.RidgeClassifier())]),
+}
+
+
+@pytest.mark.parametrize(
+    ("attack", "model"), [(a, m) for a, models in GAMES.values() for m in models], ids=lambda v: repr(v)[:40]
+)
+def test_no_row_has_a_part_in_its_own_reconstruction(attack, model):
+    features, labels = X[:120, :4], Y[:120]
+    game = table_game(model.fit(features, labels), features, labels)
+    if isinstance(attack, StoredInObject | WholeObject):  # what is unknown is NaN, which equals nothing
+        alone(attack, game)
+    else:
+        check_attack(attack, game)
+
+
+def alone(attack, game):
+    everyone = attack.expose(game.mechanism, game.data, game.release).records.flat[:, 0]
+    for row in range(0, len(game.data), 30):
+        changed = torch.arange(len(game.data))
+        changed[row] = (row + 1) % len(game.data)
+        blind = attack.expose(game.mechanism, game.data[changed], game.release).records.flat[row, 0]
+        assert torch.allclose(everyone[row], blind, rtol=1e-9, equal_nan=True)
+    assert not everyone.isnan().all()
+
+
+@pytest.mark.parametrize(
+    "model", [naive_bayes.GaussianNB(), discriminant_analysis.LinearDiscriminantAnalysis()]
+)
+def test_class_means_give_every_record_and_its_class(model):
+    game = table_game(model.fit(X, Y), X, Y)
+    evidence = play(game, PublishedStatistics())
+    assert evidence.main.rate == evidence.label_rate.rate == 1
+    assert evidence.worst_error < 1e-9
+
+
+def test_counts_of_words_give_every_record():
+    frame, labels = patients(200)
+    codes = preprocessing.OrdinalEncoder().fit_transform(frame[["sex", "region"]])
+    for model in (naive_bayes.CategoricalNB(), naive_bayes.MultinomialNB()):
+        game = table_game(model.fit(codes, labels), codes, labels)
+        assert play(game, PublishedStatistics()).main.rate == 1
+
+
+def test_thresholds_of_trees_lie_halfway_between_two_rows():
+    """The value that a threshold tells is the row's own, in single precision."""
+    part = Part("model", ensemble.RandomForestClassifier(20, random_state=0).fit(X, Y), X, Y)
+    boxes = boxes_of(part)
+    told = ~np.isnan(boxes.exact)
+    assert told.mean() > 0.03
+    assert np.allclose(boxes.exact[told], X[told], rtol=1e-6)
+    single = X.astype(np.float32)
+    assert (boxes.low < single).all()
+    assert (single <= boxes.high).all()
+    assert (boxes.seen > 0).mean() > 0.99
+
+
+def test_random_thresholds_tell_a_box_and_no_value():
+    boxes = boxes_of(Part("model", ensemble.ExtraTreesClassifier(5, random_state=0).fit(X, Y), X, Y))
+    assert np.isnan(boxes.exact).all()
+    assert boxes.alone.sum() > 0
+
+
+def test_labels_follow_from_the_leaves_of_forests_and_of_regression_trees():
+    for model, labels in (
+        (ensemble.RandomForestClassifier(10), Y),
+        (tree.DecisionTreeRegressor(), X[:, 0] * 3),
+    ):
+        game = table_game(model.fit(X[:, 1:5], labels), X[:, 1:5], labels)
+        guess = TreeLeaves().expose(game.mechanism, game.data, game.release).records.labels[:, 0]
+        assert torch.allclose(guess, game.data.labels, rtol=1e-6)
+
+
+def test_histogram_boosting_stores_halfway_points_between_all_values():
+    model = ensemble.HistGradientBoostingClassifier(max_iter=2).fit(X[:200, :6], Y[:200])
+    game = table_game(model, X[:200, :6], Y[:200])
+    evidence = play(game, StoredInObject())
+    single = {
+        f"column {i}": (np.unique(c, return_counts=True)[1] == 1).sum() / 200
+        for i, c in enumerate(X[:200, :6].T)
+    }
+    assert columns_found(evidence) == pytest.approx(single)
+
+
+def test_selected_features_come_back_and_the_others_are_not_claimed():
+    model = make_pipeline(
+        SelectKBest(k=3), linear.LogisticRegression(solver="newton-cholesky", tol=1e-12)
+    ).fit(X, Y)
+    found = columns_found(play(table_game(model, X, Y), WholeObject()))
+    chosen = {f"column {i}" for i in np.flatnonzero(model[0].get_support())}
+    assert all((rate > 0.9) if name in chosen else (rate == 0) for name, rate in found.items())
+
+
+def test_a_mean_imputer_tells_values_and_gaps_by_itself():
+    frame, labels = patients()
+    numbers = frame[["bmi", "age"]]
+    model = make_pipeline(SimpleImputer(), ensemble.HistGradientBoostingClassifier(max_iter=1)).fit(
+        numbers, labels
+    )
+    found = PublishedStatistics().expose(
+        (game := table_game(model, numbers, labels)).mechanism, game.data, game.release
+    )
+    table, _ = game.mechanism.table(found.records[:, 0])
+    assert np.allclose(table["bmi"], numbers["bmi"], equal_nan=True)
+
+
+def test_twins_are_counted_and_said():
+    frame, labels = patients()
+    frame, labels = (
+        frame.iloc[[0, 0, *range(len(frame))]].reset_index(drop=True),
+        np.r_[labels[:1], labels[:1], labels],
+    )
+    result = audit(table_game(prepared(linear.LogisticRegression()).fit(frame, labels), frame, labels))
+    said = next(c for c in result.strongest.caveats if c.id == DUPLICATE_RECORDS.id)
+    assert said.means.startswith("3 of 122 records have a twin")
+
+
+def test_a_part_that_draws_at_random_is_left_alone_and_named():
+    model = make_pipeline(preprocessing.StandardScaler(), linear.SGDClassifier()).fit(X, Y)
+    game = table_game(model, X, Y)
+    assert {path for path, _ in game.mechanism.plans} == {"model.standardscaler"}
+    assert PART_NOT_CONFIRMED in game.caveats()
+
+
+def test_what_a_model_cannot_read_or_does_not_tell_is_refused_in_a_sentence():
+    frame, labels = patients()
+    numbers, model = frame[["age", "income"]], naive_bayes.GaussianNB()
+    model.fit(numbers, labels)
+    with pytest.raises(InputError, match="cannot read this table"):
+        table_game(model, numbers.assign(age="old"), labels)
+    with pytest.raises(InputError, match="one label per row"):
+        table_game(model, numbers, labels[:5])
+    network = MLPClassifier((2,), max_iter=1, random_state=0)
+    with pytest.warns(UserWarning, match="reached"):
+        network.fit(X, Y)
+    with pytest.raises(InputError, match="Nothing that MLPClassifier holds"):
+        table_game(network, X, Y)
