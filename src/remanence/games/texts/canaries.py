@@ -27,7 +27,7 @@ from remanence.attacks.texts.decoding import Decoding
 from remanence.attacks.texts.odds import log_probabilities
 from remanence.auditing import AuditResult, environment
 from remanence.bounds import Bound, Segment
-from remanence.bounds.one_run import Curve, LinesCurve, Outcome, dpsgd_curve
+from remanence.bounds.one_run import Curve, GuessCount, LinesCurve, dpsgd_curve
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 from remanence.checks import number, whole
 from remanence.exceptions import InputError
@@ -269,7 +269,7 @@ def judge(scores: Tensor, chosen: Tensor, claim: Claim | None, *, seed: int = 0)
     guess = centred > 0
     right = guess == chosen
     surest = centred.abs().argsort(descending=True)[: max(1, round(_SUREST * len(scores)))]
-    outcome = Outcome(int(right[surest].sum()), len(surest), len(scores))
+    outcome = GuessCount(int(right[surest].sum()), len(surest), len(scores))
     again = torch.randint(2, chosen.shape, generator=stream(seed, "control", "cpu")).bool()
     count = int(right.sum())
     mu = outcome.mu_lower(level)
