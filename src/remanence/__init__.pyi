@@ -71,6 +71,7 @@ from .mechanisms.glm.families import Logistic as Logistic
 from .mechanisms.glm.families import Multinomial as Multinomial
 from .mechanisms.glm.families import Tweedie as Tweedie
 from .mechanisms.glm.model import GLM as GLM
+from .mechanisms.heads.loop import Loop as Loop
 from .mechanisms.heads.transfer_head import TransferHead as TransferHead
 from .mechanisms.heads.transfer_head import augment as augment
 from .mechanisms.heads.transfer_head import embed as embed
@@ -109,3 +110,5 @@ from .scoring.errors import squared_and_absolute_error as squared_and_absolute_e
 from .scoring.rates import SuccessRate as SuccessRate
 from .scoring.roc import Roc as Roc
 from .sweeping import sweep as sweep
+
+__version__: str

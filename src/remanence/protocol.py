@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class AnyGame(ABC):
     mechanism: Mechanism[Release]  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
+    said: ClassVar[tuple[str, str]] = ("recovered the target in", "trials")  # …, 130 of 200, …
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
 
     @property

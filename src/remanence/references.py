@@ -51,6 +51,11 @@ DIMITROV_2024 = Reference(
     "D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. SPEAR: Exact Gradient Inversion of Batches in Federated "
     "Learning. NeurIPS, 2024.",
 )
+PETROV_2024 = Reference(
+    "Petrov et al. 2024",
+    "I. Petrov, D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. DAGER: Exact Gradient Inversion for Large "
+    "Language Models. NeurIPS, 2024. arXiv:2405.15586.",
+)
 GEIPING_2020 = Reference(
     "Geiping et al. 2020",
     "J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break privacy in "

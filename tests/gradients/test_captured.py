@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,3 +215,102 @@ def test_batches_must_be_as_many_as_gradients():
     gradient = Gradient(leak(network, *batch(8, 36, 7, 3)))
     with pytest.raises(InputError, match="0 batches"):
         Captured(SharedGradient(network, (36,)), gradient, [])
+
+
+TEXTS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from test_texts import Tiny
+
+def make():
+    return Tiny()
+"""
+
+
+@pytest.mark.parametrize("as_update", [False, True])
+def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monkeypatch, as_update):
+    from test_texts import Tiny, texts, update
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(TEXTS.format(folder=str(Path(__file__).parent)))
+    model = Tiny()
+    ids = texts(4)
+    gradient = update(model.eval(), ids)
+    if as_update:
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        save_file(before, "before.safetensors")
+        save_file({name: value - 0.5 * gradient[name] for name, value in before.items()}, "after.safetensors")
+        options = [
+            "--model",
+            "model.py:make",
+            "--before",
+            "before.safetensors",
+            "--after",
+            "after.safetensors",
+        ]
+    else:
+        save_file(gradient, "gradient.safetensors")
+        options = ["model.py:make", "--gradient", "gradient.safetensors"]
+    code, out, _ = run(capsys, monkeypatch, *options, "--longest", "12", "--out", "result")
+    assert code == 1
+    assert "4 records are proven by recomputing the update of 4 (proven)" in out
+    stored = (tmp_path / "result" / "audit.json").read_text()
+    assert AuditResult.load(tmp_path / "result").verdict is Verdict.EXPOSED
+    assert str(ids[0].tolist())[1:-1] not in stored, "no text is stored"
+    assert (tmp_path / "result" / "leak-map.svg").exists()
+
+
+def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_fact(
+    folder, capsys, monkeypatch
+):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "after.safetensors")
+    options = ["--before", "dense.weights.pt", "--after", "after.safetensors", "--model", "net.py:dense"]
+    code, out, _ = run(capsys, monkeypatch, *options, "--out", "result", "--max-success", "0.99")
+    assert code == 1
+    assert "6 records are proven by recomputing the update of 6 (proven)" in out
+    entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
+    assert [entry["name"] for entry in entries] == ["1", "3"]
+    assert max(entry["unexplained"] for entry in entries) < 1e-3
+
+
+def test_new_weights_where_an_update_is_expected_are_noticed(folder, capsys, monkeypatch):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "new.safetensors")
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "new.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "holds weights, not an update" in out
+
+
+def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, capsys, monkeypatch):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({n: (weights[n] - 0.05 * gradient[n]) - weights[n] for n in gradient}, "update.safetensors")
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "update.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "6 records are proven" in out
+    assert "its sign was turned" in out
+
+
+def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder, capsys, monkeypatch):
+    spoil(**{"1_weight": lambda g: (g * 100).to(torch.int8)})
+    code, _, err = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.safetensors", "--out", "result"
+    )
+    assert code == 2
+    assert "whole numbers" in err
+    for file in ("dense.safetensors", "dense.pt"):
+        run(capsys, monkeypatch, "net.py:dense", "--gradient", file)
+    assert (folder / "remanence-runs" / "net-dense-dense").exists()
+
+
+def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
+    from remanence.games.gradients.files import check_gradient
+
+    network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    recorded = {name: torch.ones_like(value) for name, value in network.state_dict().items()}
+    assert check_gradient(network, recorded, "update").keys() == dict(network.named_parameters()).keys()

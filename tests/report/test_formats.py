@@ -51,6 +51,7 @@ def test_a_failure_has_a_message_and_what_is_skipped_has_none():
 def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     found = result(Verdict.EXPOSED)
     several = replace(found.evidence[0], main=SuccessRate(90, 120, clusters=40))
+    found = replace(found, target="mine.py:factory")
     line, python = commands(replace(found, evidence=(several,)))
     assert "--trials 40 " in line
     assert "trials=40," in python

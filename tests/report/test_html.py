@@ -11,6 +11,7 @@ import torch
 
 from audit_results import DATA, poisoned, result
 from remanence import AuditResult, Evidence, Verdict
+from remanence.games.membership import Membership
 from remanence.report import words
 from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc
@@ -62,7 +63,7 @@ def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
     for shown in (
         str(verdict),
         verdict.meaning,
-        f"recovered {thousandths(best.main.rate)} records in 1000",
+        f"{found.done(best)}: {thousandths(best.main.rate)} in 1000",
         f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
         f"your limit is {thousandths(found.policy.max_success)}",
         words.scope(found),
@@ -361,8 +362,11 @@ def test_pictures_in_a_gallery_are_pictures():
 
 def test_a_membership_game_is_told_as_one():
     found = result(Verdict.PROTECTED)
-    game = replace(found, threat_model={**found.threat_model, "game": "Membership"})
-    assert "told the target from another record 460 times in 1000" in Page(report(game)).text
+    said = dict(zip(("done", "many"), Membership.said, strict=True))
+    game = replace(found, threat_model={**found.threat_model, "game": "Membership", "said": said})
+    rate = found.strongest.main
+    told = f"told the target from another record in {rate.successes} of {rate.trials} trials: 460 in 1000"
+    assert told in Page(report(game)).text
 
 
 def test_a_notebook_shows_the_card():

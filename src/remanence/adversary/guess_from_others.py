@@ -14,6 +14,7 @@ from remanence.scoring.errors import Criterion, Reduction
 
 _RECORDS = 500  # that play the target, and that are guessed
 _NUMBERS = 2**25  # of all pairs of these
+_AT_ONCE = 2**21
 
 
 def guess_from_others(data: Records, criterion: Criterion, totals: Tensor | None = None) -> Baseline:
@@ -66,14 +67,13 @@ def guess_from_others(data: Records, criterion: Criterion, totals: Tensor | None
 
 def _meets(criterion: Criterion, records: Records) -> Tensor:
     """Which record (column) would be a right guess for which (row)."""
-    rows = [
-        criterion.compare(
-            records[[place] * len(records)][:, None],  # pyright: ignore[reportArgumentType]
-            records[:, None],
-        ).succeeded[:, 0]
-        for place in range(len(records))
-    ]
-    return torch.stack(rows)
+    count = len(records)
+    places, rows = torch.arange(count), max(1, _AT_ONCE // (count * records.flat.shape[-1]))
+    parts = []
+    for some in places.split(rows):
+        targets, guesses = records[some.repeat_interleave(count)], records[places.repeat(len(some))]
+        parts.append(criterion.compare(targets[:, None], guesses[:, None]).succeeded.view(len(some), count))
+    return torch.cat(parts)
 
 
 def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:

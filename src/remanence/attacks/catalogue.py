@@ -21,6 +21,7 @@ from remanence.references import (
     MACIAZEK_2025,
     MAHLOUJIFAR_2024,
     PAN_2022,
+    PETROV_2024,
     REMANENCE,
     ZHAO_2020,
     ZHU_2019,
@@ -108,6 +109,14 @@ LOW_RANK = AttackInfo(
     "one gradient",
     DIMITROV_2024.at("by ℓ₁ minimisation"),
     "remanence.attacks.gradients.low_rank:LowRank",
+)
+TOKEN_SPANS = AttackInfo(
+    "token-spans",
+    "Tests every token against the span of the first attention layer's gradient, and grows texts in the second's.",
+    "the gradient of one step on a transformer that reads token ids, with fewer tokens than dimensions",
+    "one gradient",
+    PETROV_2024,
+    "remanence.attacks.gradients.token_spans:TokenSpans",
 )
 PARALLEL_ROWS = AttackInfo(
     "parallel-rows",
@@ -265,6 +274,7 @@ CATALOGUE = {
         EXCLUSIVE_NEURONS,
         LOW_RANK,
         PARALLEL_ROWS,
+        TOKEN_SPANS,
         DLG,
         IDLG,
         INVERTING,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.interruption import told
-from remanence.cli.output import Device, Out, compute_device, console, default_folder
+from remanence.cli.output import Device, MaxSuccess, Out, compute_device, console, default_folder
+from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
 from remanence.plain_text import plain
 
@@ -325,7 +326,7 @@ def sweep(
         int | None,
         typer.Option(help="How many targets to attack at each point.", show_default="the game's own"),
     ] = None,
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     out: Out = None,
@@ -347,13 +348,12 @@ def sweep(
     from remanence.cli.loading import load_game
     from remanence.report import sweep as views
     from remanence.results.storage import dumps
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable, write_files
     from remanence.sweeping import parse_axes
     from remanence.sweeping import sweep as run_sweep
 
     target = named_target(target, resume, "sweep")
-    axes, policy = parse_axes(settings or []), Policy(max_success)
+    axes, policy = parse_axes(settings or []), limit(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target).with_name(f"{default_folder(target).name}-sweep")
     check_writable(folder)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,6 @@ from remanence.exceptions import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from remanence.attacks.gradients.leak_map import LayerLeak
     from remanence.auditing import AuditResult
 
 
@@ -84,6 +83,9 @@ def gradient(  # options of a command
         float, typer.Option(help="The client's, for several steps. For one it is solved for.")
     ] = 0.0,
     optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd",
+    longest: Annotated[
+        int, typer.Option(help="For transformers: how many tokens the longest text may have.")
+    ] = 64,
     batch_size: Annotated[
         int | None,
         typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
@@ -107,7 +109,13 @@ def gradient(  # options of a command
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
-    from remanence.games.gradients.inspection import Declared, audit_gradients, open_batch, open_updates
+    from remanence.games.gradients.inspection import (
+        Declared,
+        audit_gradients,
+        audit_text_updates,
+        open_batch,
+        open_updates,
+    )
     from remanence.games.gradients.local_training import LocalTraining
     from remanence.report.leak_map import leak_map_picture
     from remanence.report.writing import write_report
@@ -128,13 +136,21 @@ def gradient(  # options of a command
     folder = out or default_folder(f"{network}-{first.stem}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
-        if batch is not None:
-            subject = open_batch(network, batch, declared)
-        else:
-            subject = open_updates(network, updates, declared, after=weights_after)
-        result, leaks = audit_gradients(
-            subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
-        )
+        said: list[str] = []
+        result = None
+        if batch is None:
+            result = audit_text_updates(
+                network, updates, declared, after=weights_after, longest=longest, policy=policy, seed=seed
+            )
+        if result is None:
+            if batch is not None:
+                subject = open_batch(network, batch, declared)
+            else:
+                subject = open_updates(network, updates, declared, after=weights_after)
+            result = audit_gradients(
+                subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
+            )
+            said = [*subject.notes, subject.scope, str(subject.exposure or "")]
     path = result.save(folder)
     report = write_report(result, folder)
     write_files(folder, {"leak-map.svg": leak_map_picture(result.subject["leak_map"]).encode()})
@@ -142,14 +158,9 @@ def gradient(  # options of a command
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         terminal = console()
-        for note in subject.notes:
-            terminal.print(note, highlight=False)
-        terminal.print(_leak_table(leaks))
-        terminal.print(subject.scope, highlight=False)
-        if subject.exposure is not None:
-            terminal.print(str(subject.exposure), highlight=False)
-        else:
-            terminal.print(_proven_sentence(result, batch_size), highlight=False)
+        terminal.print(_leak_table(result.subject["leak_map"]))
+        for sentence in [*filter(None, said), _proven_sentence(result, batch_size)]:
+            terminal.print(sentence, highlight=False)
         show_result(result, path)
         typer.echo(f"Report: {report}")
     raise typer.Exit(exit_code(result, accept_unproven))
@@ -195,6 +206,8 @@ def _proven_sentence(result: AuditResult, declared: int | None) -> str:
     """How many records of the first update are proven, and what is known about the size of its batch."""
     arrays = result.strongest.arrays
     proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
+    if not proven:
+        return "No record is proven."
     records = "record is" if proven == 1 else "records are"
     of = (
         f" of {size} (proven)"
@@ -206,7 +219,7 @@ def _proven_sentence(result: AuditResult, declared: int | None) -> str:
     return f"{proven} {records} proven by recomputing the update{of}."
 
 
-def _leak_table(leaks: Sequence[LayerLeak]) -> Table:
+def _leak_table(leaks: Sequence[Mapping[str, Any]]) -> Table:
     """One line per layer: how much gradient there is, and how much of it was traced to samples."""
     from rich.table import Table
 
@@ -215,11 +228,11 @@ def _leak_table(leaks: Sequence[LayerLeak]) -> Table:
         table.add_column(heading, justify="right")
     for leak in leaks:
         table.add_row(
-            leak.name,
-            " × ".join(map(str, leak.shape)),
-            f"{leak.nonzero:.1%}",
-            "" if leak.rank is None else str(leak.rank),
-            "" if leak.exclusive is None else str(leak.exclusive),
-            "" if leak.unexplained is None else f"{max(0.0, 1 - leak.unexplained):.1%}",
+            leak["name"],
+            " × ".join(map(str, leak["shape"])),
+            f"{leak['nonzero']:.1%}",
+            "" if leak["rank"] is None else str(leak["rank"]),
+            "" if leak["exclusive"] is None else str(leak["exclusive"]),
+            "" if leak["unexplained"] is None else f"{max(0.0, 1 - leak['unexplained']):.1%}",
         )
     return table

@@ -16,6 +16,13 @@ def load_game(target: str) -> AnyGame:
     if target in TARGETS:
         return TARGETS[target]()
     path, colon, factory = target.rpartition(":")
+    if not colon and Path(target).suffix in (".skops", ".pkl", ".pickle", ".joblib"):
+        raise InputError(
+            "A model file needs the table that it was fitted on.",
+            needs="--data with a .csv or .parquet file, and --label with its column",
+            got=target,
+            hint=f"remanence audit {target} --data train.csv --label outcome",
+        )
     if not colon:
         close = get_close_matches(target, TARGETS, 1)
         raise InputError(

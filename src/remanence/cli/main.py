@@ -15,7 +15,9 @@ import typer
 from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
+from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
+from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
 from remanence.cli.audit import (
     Address,
@@ -32,6 +34,7 @@ from remanence.cli.output import (
     AcceptUnproven,
     Device,
     Json,
+    MaxSuccess,
     Out,
     compute_device,
     console,
@@ -39,6 +42,7 @@ from remanence.cli.output import (
     exit_code,
     show_result,
 )
+from remanence.cli.output import policy as limit
 from remanence.exceptions import RemanenceError
 from remanence.plain_text import plain
 
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="remanence",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -96,8 +100,8 @@ def audit(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A built-in name (see `remanence targets`), path/to/file.py:factory, a recorded run's folder, or an "
-            "audit.toml with a target and options.",
+            help="A built-in name (see `remanence targets`), path/to/file.py:factory, a fitted model's .skops file "
+            "with --data and --label, a recorded run's folder, or an audit.toml with a target and options.",
             callback=_from_settings,
             is_eager=True,
             show_default=False,
@@ -109,7 +113,7 @@ def audit(
     trials: Annotated[
         int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
     ] = None,
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     show_reconstructions: Annotated[
@@ -129,6 +133,9 @@ def audit(
     unit_trials: UnitTrials = None,
     journal: JournalPlace = None,
     resume: Resume = None,
+    data: cli_tables.TableFile = None,
+    label: cli_tables.LabelColumn = None,
+    by: cli_tables.Groups = None,
 ) -> None:
     """Attack a model and hold the result against your limit.
 
@@ -139,24 +146,25 @@ def audit(
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
     from remanence.report.writing import write_report
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
     target = cli_runs.named_target(target, resume, "audit")
-    policy = Policy(max_success)
+    policy = limit(max_success)
     attacks = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
+    game = None
     if Path(target).is_dir():
         result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
         with contextlib.redirect_stdout(sys.stderr), joined(compute_device(device)) as place:
-            game = load_game(target)
+            game = cli_tables.load_table_game(target, data, label) if data else load_game(target)
+            place = "cpu" if data else place
             if rank() > 0:  # learns with the others; the first one plays and writes
                 run_audit(game, attacks, policy=policy, trials=1, seed=seed, device=place)
                 raise typer.Exit
@@ -172,6 +180,7 @@ def audit(
                 "show_reconstructions": show_reconstructions,
                 "accept_unproven": accept_unproven,
                 "out": cli_runs.stored_place(folder, journal),
+                **({"data": str(data), "label": label, "by": by} if data else {}),
             }
             players = cli_runs.executor(executor, workers, address, gpus_per_unit, place)
             run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
@@ -192,6 +201,8 @@ def audit(
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
+        if data:
+            cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
         typer.echo(f"Report: {plain(report)}")
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
@@ -249,7 +260,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
         results[name].save(out / name, gallery=True)
         write_report(results[name], out / name, gallery=True)
     terminal = console()
-    terminal.print(summary_table(list(results.values())))
+    terminal.print(summary_table(list(results.values()), terminal.width))
     terminal.print(
         "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
         f"Reports: {write_index(results, out).resolve()}",
@@ -260,6 +271,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
 
 cli_bounds.register(app)
 cli_report.register(app)
+cli_init.register(app)
 cli_gradient.register(app)
 cli_text.register(app)
 cli_runs.register(app)

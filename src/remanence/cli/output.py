@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from remanence.auditing import AuditResult
+    from remanence.results.verdict import Policy
 
 
 class Device(StrEnum):
@@ -31,6 +32,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing
 AcceptUnproven = Annotated[
     bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
 ]
+MaxSuccess = Annotated[
+    float | None,
+    typer.Option(
+        help="Your limit: the largest acceptable success.", show_default="0.1, and said to be nobody's"
+    ),
+]
+
+
+def policy(max_success: float | None) -> Policy:
+    """The user's limit, or the default that nobody set."""
+    from remanence.results.verdict import Policy
+
+    return Policy(set_by="default") if max_success is None else Policy(max_success)
 
 
 def default_folder(target: str) -> Path:

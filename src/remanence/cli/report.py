@@ -17,6 +17,7 @@ class Format(StrEnum):
     JUNIT = "junit"
     SARIF = "sarif"
     MODEL_CARD = "model-card"
+    DOSSIER = "dossier"
 
 
 Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")]
@@ -32,7 +33,11 @@ def register(app: typer.Typer) -> None:
 def report(
     run: Run,
     form: Annotated[
-        Format, typer.Option("--format", help="For people, for a review, for CI, or for a model card.")
+        Format,
+        typer.Option(
+            "--format",
+            help="For people, a review, CI, a model card, or an auditor.",
+        ),
     ] = (Format.HTML),
     out: Annotated[
         Path | None,

@@ -21,7 +21,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise _unusable(path, str(error), schema) from None
     if settings["target"] not in TARGETS:
         settings["target"] = str(path.parent / settings["target"])
-    for name in ("out", "journal"):
+    for name in ("out", "journal", "data"):
         if name in settings and "://" not in settings[name]:
             settings[name] = str(path.parent / settings[name])
     return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class LeaveOneOut(AnyGame):
     against that one. An attack that exposes all records in one pass is looked at instead: it must find some of them
     without that record in sight.
     """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "records")
 
     mechanism: Mechanism[Release]
     data: Records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class Membership(AnyGame):
     is guessed. The control asks about two candidates of which neither was trained on. The threshold of the game within
     plays no part, and its bounds speak about reconstruction.
     """
+
+    said: ClassVar[tuple[str, str]] = ("told the target from another record in", "trials")
 
     game: Game
     mechanism: Mechanism[Release] = field(init=False, repr=False)

@@ -107,6 +107,11 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     require_fitted(estimator)
     check_columns(estimator, table)
     labels = np.asarray(labels)
+    names = [str(name) for name in getattr(table, "columns", ())]
+    if names and not hasattr(
+        estimator, "feature_names_in_"
+    ):  # fitted on an array: columns go by their places
+        table = table.to_numpy()
     labels = labels[:, 0] if labels.shape == (len(table), 1) else labels
     if labels.shape != (len(table),):
         raise InputError(
@@ -129,7 +134,7 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     classes = (
         tuple(np.unique(labels).tolist()) if hasattr(model, "classes_") or labels.dtype.kind in "OUSb" else ()
     )
-    rows = Rows.read(table)
+    rows = Rows.read(table, names)
     plans = plans_of(estimator, table, labels, weights, found.confirmed)
     mechanism = FittedModel(estimator, rows, classes, plans)
     data = mechanism.records(table, labels)

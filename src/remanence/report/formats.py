@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from remanence.auditing import AuditResult
+from remanence.report.dossier import dossier
 from remanence.report.html import report
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
@@ -16,4 +17,5 @@ FORMATS: dict[str, Callable[[AuditResult], str]] = {
     "junit": junit,
     "sarif": sarif,
     "model-card": model_card,
+    "dossier": dossier,
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 GLOSSARY = {
-    "adversary": "who tries to recover a record, with everything that he sees and knows",
+    "adversary": "whoever tries to recover a record, with everything that they see and know",
     "attack": "what the adversary does with the release; measured, so a lower limit on what is possible",
     "baseline κ": "how often a guess without the release succeeds",
     "ceiling γ": "how often any attack can succeed at most, known or unknown; proven, under its assumptions",
@@ -33,8 +33,7 @@ GLOSSARY = {
     "release": "what the adversary sees: weights, gradients, answers",
     "sample rate q, steps T": "the chance of a record to be in a batch, and how many batches there were",
     "TPR at 1 % FPR": "how many targets are found at the threshold that takes 1 in 100 strangers for a target",
-    "relative": "by the error over the one within which a twentieth of the public records of the class lie: what looks "
-    "like everybody has to come closer",
+    "relative": "the error, divided by the distance to the closest 5 % of public records of the class",
 }
 
 

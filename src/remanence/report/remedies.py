@@ -18,7 +18,6 @@ _NOISE_BOUNDS = ("DP-SGD", "Gaussian mechanism")  # whose proof holds for any ot
 def remedies(result: AuditResult) -> list[str]:
     """Sentences, the most useful first."""
     ceiling, limit = words.tightest(result), result.policy.max_success
-    certain = max(evidence.main.lower for evidence in result.evidence)
     if result.verdict is Verdict.CONTRADICTED:
         return [
             "Find out what differs from the claim: the noise, the clipping, the sampling, or the settings "
@@ -30,19 +29,12 @@ def remedies(result: AuditResult) -> list[str]:
             "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
             "Training with calibrated noise can: see remanence calibrate."
         )
-    elif result.verdict is not Verdict.PROTECTED and ceiling.success < 1:
-        found.append(
-            f"A limit of {thousandths(ceiling.success, up=True)} in 1000 or more would make it PROTECTED "
-            "as it is."
-        )
     if result.verdict is Verdict.EXPOSED:
-        found.append(
-            f"A limit of {thousandths(certain, up=True)} in 1000 or more would no longer be certainly broken."
-        )
+        found.insert(0, "Do not publish this release as it is. What has been published cannot be taken back.")
     elif result.verdict is Verdict.UNPROVEN:
         found.append(
-            f"An attack that is certain to recover more than {thousandths(limit)} records in 1000 "
-            "would make it EXPOSED: more trials, or a stronger attack, may find one."
+            f"An attack that certainly beats {thousandths(limit)} in 1000, its control and a guess would make it "
+            "EXPOSED. More trials, or a stronger attack, may find one."
         )
     elif ceiling is not None and ceiling.on_average:
         found.append("Less noise, more steps, or more records of a class would raise the ceiling.")

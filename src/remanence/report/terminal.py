@@ -49,33 +49,31 @@ def audit_view(result: AuditResult) -> RenderableType:
     return Group(*parts)
 
 
-def summary_table(results: Sequence[AuditResult]) -> Table:
-    """One line per audit."""
-    table = Table(title="Verdicts", title_justify="left")
-    for heading in ("target", "verdict", "strongest attack"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("recovered in 1000", "by guessing", "limit", "ceiling", "seconds"):
-        table.add_column(heading, justify="right")
+def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
+    """One line per audit; a narrow terminal loses columns, never a name."""
+    wide = width >= 110
+    table = Table(title="Verdicts, out of 1000", title_justify="left")
+    for heading in ("target", "verdict", *(["strongest attack"] if wide else [])):
+        table.add_column(heading, no_wrap=True, overflow="fold")
+    for heading in ("recovered", *(["by guessing"] if wide else []), "limit", "ceiling"):
+        table.add_column(heading, justify="right", no_wrap=wide)
     for result in results:
-        best = result.strongest
-        ceiling = min((bound.success for bound in result.bounds), default=None)
-        table.add_row(
-            Text(plain(result.target)),
-            Text(str(result.verdict), _COLOURS[result.verdict]),
-            Text(plain(best.attack)),
-            words.interval(best.main),
-            words.guessing(best.baseline),
+        best, ceiling = result.strongest, words.tightest(result)
+        rate = words.interval(best.main) if wide else thousandths(best.main.rate)
+        cells = [Text(plain(result.target)), Text(str(result.verdict), _COLOURS[result.verdict])]
+        cells += [Text(plain(best.attack)), rate, words.guessing(best.baseline)] if wide else [rate]
+        cells += [
             thousandths(result.policy.max_success),
-            "none" if ceiling is None else thousandths(ceiling, up=True),
-            f"{result.environment['seconds']['total']:.1f}",
-        )
+            "none" if ceiling is None else thousandths(ceiling.success, up=True),
+        ]
+        table.add_row(*cells)
     return table
 
 
 def _evidence_table(evidence: Sequence[Evidence]) -> Table:
     table = Table()
     table.add_column("attack")
-    for heading in ("recovered in 1000", "control", "guessing", "labels", "median error", "predicted"):
+    for heading in ("recovered in 1000", "control", "guess", "labels", "median error"):
         table.add_column(heading, justify="right")
     for entry in evidence:
         table.add_row(
@@ -85,7 +83,6 @@ def _evidence_table(evidence: Sequence[Evidence]) -> Table:
             words.guessing(entry.baseline),
             "" if entry.label_rate is None else thousandths(entry.label_rate.rate),
             _number(entry.median_error),
-            _number(entry.median_predicted_error),
         )
     return table
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
+from importlib import import_module
 
 from remanence.adversary.priors import Baseline
-from remanence.attacks.catalogue import CATALOGUE
+from remanence.attacks.catalogue import CATALOGUE, load_attack
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.references import bibliography
@@ -24,6 +26,15 @@ NOT_COVERED = (
     "attacks that were not run, unless a proof covers them",
 )
 
+SUBJECTS = {
+    "release": "the model's numbers",
+    "data": "the training data",
+    "known_data": "the known training data",
+    "prior": "what the adversary holds",
+    "targets": "the targets",
+    "strangers": "the strangers of the control",
+}
+
 REPEAT = "Repeat it for a new checkpoint, more training, new data, another release, or a new attack."
 
 DECISION = (
@@ -32,9 +43,32 @@ DECISION = (
 )
 
 
+def identity(result: AuditResult) -> str:
+    """A short name for this report: the same result has the same one."""
+    return result.digest()[:12]
+
+
+def drawn(result: AuditResult) -> str:
+    """What the trials are, where they are not records of one training set."""
+    said = result.threat_model.get("said", {}).get("many", "trials")
+    if said != "trials":
+        return f"The rates above are about {said}. Nothing more is stored about single ones."
+    return (
+        "A target was drawn anew for each trial, so the rates above are averages over targets. A ceiling, where there "
+        "is one, says whether it holds for every record."
+    )
+
+
 def tightest(result: AuditResult) -> Bound | None:
-    """The lowest ceiling that somebody has proven."""
-    return min(result.bounds, key=lambda bound: bound.success, default=None)
+    """The lowest ceiling that somebody has proven for every record."""
+    every = (bound for bound in result.bounds if not bound.on_average)
+    return min(every, key=lambda bound: bound.success, default=None)
+
+
+def average(result: AuditResult) -> Bound | None:
+    """The lowest ceiling that holds on average over records, and so proves nothing about these."""
+    over = (bound for bound in result.bounds if bound.on_average)
+    return min(over, key=lambda bound: bound.success, default=None)
 
 
 def guessing(baseline: Baseline) -> str:
@@ -45,23 +79,28 @@ def guessing(baseline: Baseline) -> str:
 
 def found(result: AuditResult) -> str:
     """The numbers behind the verdict, out of 1000."""
-    best, ceiling = result.strongest, tightest(result)
-    rate = thousandths(best.main.rate)
-    done, guessed = f"recovered {rate} records in 1000", "Guessing recovers"
-    if "p_value_of_the_claim" in best.findings:
-        done, guessed = f"told {rate} canaries in 1000", "Guessing tells"
-    if result.threat_model["game"] == "Membership":
-        done, guessed = f"told the target from another record {rate} times in 1000", "Guessing does so"
+    best = result.strongest
     guess = guessing(best.baseline)
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
+    facts = ""
+    if best.proven:
+        facts = f" {best.proven} of them are proven: the release was computed again from them."
     words = (
-        f"The strongest attack, {best.attack}, {done} "
-        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}). "
-        f"{guessed} {guess}; "
-        f"your limit is {thousandths(result.policy.max_success)}."
+        f"The strongest attack, {best.attack}, {result.done(best)}: {thousandths(best.main.rate)} in 1000 "
+        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}).{facts} "
+        f"A guess achieves {guess}; {limit(result)}."
     )
-    return " ".join([*claim(best), words, *([] if ceiling is None else [proven(ceiling)])])
+    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
+    return " ".join([*claim(best), words, *ceilings])
+
+
+def limit(result: AuditResult) -> str:
+    """The limit, and whose it is."""
+    number = thousandths(result.policy.max_success)
+    if result.policy.set_by == "user":
+        return f"your limit is {number}"
+    return f"the limit is {number}, a default that nobody set"
 
 
 def claim(evidence: Evidence) -> list[str]:
@@ -103,7 +142,7 @@ def counts(result: AuditResult) -> str:
     """When a record counts as recovered."""
     criterion = result.threat_model["criterion"]
     if criterion["error"] == "mismatch":
-        return "Recovered means: the very record, out of the shortlist."
+        return "Recovered means: the very record."
     if result.threat_model["game"] == "Texts":
         return f"Recovered means: it comes out within {criterion['threshold']:,.0f} tries, and not of the base model."
     words = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
@@ -167,7 +206,7 @@ def true_positives(rate: TruePositiveRate | None) -> str:
 
 
 def commands(result: AuditResult) -> tuple[str, str]:
-    """How to run the same audit again, on the command line and in Python."""
+    """How to run the same audit again, on the command line (empty where it cannot) and in Python."""
     rate = result.evidence[0].main
     trials, limit, names = rate.clusters or rate.trials, result.policy.max_success, _attacks(result)
     if result.threat_model["game"] == "Texts" and result.target != "tiny-text":  # the one that is built in
@@ -177,10 +216,31 @@ def commands(result: AuditResult) -> tuple[str, str]:
         return line, f"audit_text(model, texts, tries={tries:.0f}, policy=Policy({limit:g}))"
     line = f"remanence audit {shlex.quote(result.target)} --seed {result.seed} --trials {trials}"
     line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
-    classes = [CATALOGUE[name].home.partition(":")[2] for name in names if name in CATALOGUE]
-    chosen = f"[{', '.join(f'{name}()' for name in classes)}]" if len(classes) == len(names) else "attacks"
+    known = [_constructor(evidence) for evidence in result.evidence]
+    chosen = "attacks" if None in known else f"[{', '.join(filter(None, known))}]"
     python = f"audit(game, {chosen}, policy=Policy({limit:g}), trials={trials}, seed={result.seed})"
-    return line, python
+    # An object that was audited in Python has no name that the command line knows, and defaults are all it can set.
+    again = ".py:" in result.target or result.target in _built_in()
+    return (line if again and all(map(_is_default, result.evidence)) else ""), python
+
+
+def _built_in() -> Collection[str]:
+    # Targets come after views in the order of imports.
+    return import_module("remanence.targets").TARGETS
+
+
+def _constructor(evidence: Evidence) -> str | None:
+    """The attack as it was made, with the settings that are not its defaults."""
+    if evidence.attack not in CATALOGUE:
+        return None
+    usual = load_attack(evidence.attack).settings()
+    own = {name: value for name, value in evidence.settings.items() if usual.get(name) != value}
+    name = CATALOGUE[evidence.attack].home.partition(":")[2]
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
+
+
+def _is_default(evidence: Evidence) -> bool:
+    return evidence.attack in CATALOGUE and (_constructor(evidence) or "").endswith("()")
 
 
 def literature(result: AuditResult) -> list[str]:

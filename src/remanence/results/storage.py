@@ -15,7 +15,7 @@ from torch import Tensor
 
 from remanence.exceptions import UnreadableAuditError
 from remanence.plain_text import plainly
-from remanence.scale.files import write_files
+from remanence.scale.files import remove, write_files
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, conform, parse_json, parse_tensors, read_bytes
 
@@ -45,7 +45,7 @@ def write(
     shown = {} if gallery is None else {GALLERY: save_tensors(dict(gallery))}
     write_files(folder, {**shown, ARRAYS: packed, DOCUMENT: dumps(document).encode()})
     if gallery is None:
-        (folder / GALLERY).unlink(missing_ok=True)
+        remove(folder / GALLERY)
     return folder / DOCUMENT
 
 

@@ -40,9 +40,18 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """What the owner of the data tolerates: the largest acceptable success of an attack."""
+    """What the owner of the data tolerates: the largest acceptable success of an attack.
+
+    `set_by` says whose limit it is: the user's, or a default that nobody chose.
+    """
 
     max_success: float = 0.1
+    set_by: str = "user"  # or "default"
+
+    @property
+    def whose(self) -> str:
+        """Before the word limit."""
+        return "your" if self.set_by == "user" else "the default"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.max_success, int | float) and 0 < self.max_success < 1):

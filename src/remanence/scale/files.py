@@ -1,4 +1,8 @@
-"""Files that are written whole or not at all. Nothing else in the package writes what an audit keeps."""
+"""Files that are written whole or not at all.
+
+Whatever an audit keeps is written, renamed and deleted here, so that one place decides what a kill, a full disk or a
+power cut can do to it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def write_files(
 ) -> None:
     """Write files into a folder: all are complete on disk before the first replaces an older one, in this order."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         _replace({folder / name: content for name, content in contents.items()})
     except (OSError, ValueError) as error:
         raise InputError(
@@ -68,7 +72,24 @@ def sweep(folder: Path) -> None:
     """Remove what a killed process was writing."""
     with contextlib.suppress(OSError):
         for path in folder.glob(f".*{PART}"):
-            path.unlink(missing_ok=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file; one that is gone already is no error, and neither is one that cannot be deleted."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # noqa: PTH108
+
+
+def rename(path: Path, to: Path) -> None:
+    """Give a file another name."""
+    os.replace(path, to)  # noqa: PTH105
+
+
+def drop(folder: Path) -> None:
+    """Delete a folder in which nothing is left."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # noqa: PTH106
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:
@@ -79,18 +100,24 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
             handle, written[path] = tempfile.mkstemp(
                 dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART
             )
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                _write(handle, content)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
         for path, temporary in written.items():
-            os.replace(temporary, path)  # noqa: PTH105, one module by which all that is written goes
+            rename(Path(temporary), path)
         for folder in {path.parent for path in contents}:
             _flush(folder)
     finally:
         for temporary in written.values():
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink(missing_ok=True)
+            remove(Path(temporary))
+
+
+def _write(handle: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left[: 2**30]) :]
 
 
 def _flush(folder: Path) -> None:

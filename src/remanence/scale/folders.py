@@ -14,7 +14,7 @@ from typing import Protocol, final
 from filelock import FileLock, Timeout
 
 from remanence.exceptions import InputError
-from remanence.scale.files import sweep, write_files
+from remanence.scale.files import drop, remove, rename, sweep, write_files
 from remanence.scale.reading import GIB, UnusableFileError, read_bytes
 
 LOCK = "run.lock"
@@ -94,22 +94,17 @@ class LocalFolder:
 
     def rename(self, name: str, to: str) -> None:
         """Give a file another name."""
-        self._place(name).replace(self._place(to))
+        rename(self._place(name), self._place(to))
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files; one that is gone already is no error, and neither is one that cannot be deleted."""
         for name in names:
-            with contextlib.suppress(OSError):
-                self._place(name).unlink(missing_ok=True)
+            remove(self._place(name))
 
     def prune(self, *inside: str) -> None:
         """Drop the folder itself, and the one above where it was the only one in it."""
-        with contextlib.suppress(OSError):
-            for name in inside:
-                self._place(name).rmdir()
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
-            self.path.parent.rmdir()
+        for folder in (*map(self._place, inside), self.path, self.path.parent):
+            drop(folder)
 
     def lock(self) -> bool:
         """By a lock of the operating system, which ends with its process; what a killed one left is swept up."""

@@ -14,6 +14,11 @@ from torch.nn.functional import one_hot
 
 from remanence.exceptions import InputError
 
+_BEYOND = (
+    "no exact attack reads this network; in Python, InvertingGradients searches pictures by optimisation"
+)
+_TEXTS = "texts are read from transformers with two attention layers; recurrent networks are beyond the exact attacks"
+
 
 @final
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class DenseHead:
                 needs="a bias in that layer; or no bias in any hidden layer, and at least 3 classes",
                 got=f"no bias there, {sum(b is not None for b in self.biases[1:-1])} hidden layers with one, "
                 f"{self.classes} classes",
-                hint="attack it by optimisation: inverting-gradients",
+                hint=_BEYOND,
             )
 
     def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -117,7 +122,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             "The network has no fully connected layer.",
             needs="a network that ends in fully connected layers with ReLU between them",
             got=f"{type(model).__name__} without nn.Linear",
-            hint="attack it by optimisation: inverting-gradients",
+            hint=_BEYOND,
         )
     if example is None:
         parameter = next(model.parameters())
@@ -129,12 +134,15 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
     with _watching(linear, seen), torch.no_grad():
         try:
             output = model(example)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            reads_ids = any(isinstance(layer, nn.Embedding) for layer in model.modules())
             raise InputError(
                 "The network cannot read the inputs.",
-                needs="a batch of inputs of the shape that the network takes",
-                got=f"shape {tuple(example.shape)}: {str(error).splitlines()[0]}",
-                hint="give the shape of one input, for example --input-shape 3,32,32",
+                needs="a network that reads numbers, and inputs of the shape that it takes",
+                got=f"shape {tuple(example.shape)}: {(str(error).splitlines() or [''])[0]}",
+                hint=_TEXTS
+                if reads_ids
+                else "give the shape of one input, for example --input-shape 3,32,32",
             ) from None
     chain = _chain(seen, output)
     if len(chain) < 2:
@@ -143,7 +151,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             needs="linear, ReLU, ..., linear as the last layers (dropout switched off by model.eval())",
             got=f"{len(chain)} such layer(s) out of {len(linear)} linear ones"
             + (f": {', '.join(name for name, _, _ in seen)}" if seen else ""),
-            hint="attack it by optimisation: inverting-gradients",
+            hint=_BEYOND,
         )
     layers = [linear[name] for name, _, _ in chain]
     first = chain[0][1]
@@ -181,11 +189,15 @@ def _watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Ten
 
 def _chain(seen: Sequence[tuple[str, Tensor, Tensor]], output: Tensor) -> list[tuple[str, Tensor, Tensor]]:
     """The longest run of linear layers, ending in the output, that are joined by nothing but ReLU."""
-    if not seen or seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
+    output = getattr(output, "logits", output)  # as transformers wraps them
+    if not isinstance(output, Tensor) or not seen:
+        return []
+    if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
         return []
     chain = [seen[-1]]
     for layer in reversed(seen[:-1]):
-        if not torch.equal(layer[2].clamp(min=0), chain[0][1]):
+        after = layer[2].clamp(min=0)
+        if after.shape != chain[0][1].shape or not torch.equal(after, chain[0][1]):
             break
         chain.insert(0, layer)
     return chain

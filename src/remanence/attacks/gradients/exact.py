@@ -159,6 +159,7 @@ def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
         own = candidates.trial == trial
         for some in (own & is_whole, own):
             value, votes = _mode(implied[some], tolerance)
+            value = float(round(value)) if votes and some is not own else value
             if votes >= 2 or (votes and some is own):
                 break
         if not votes:

@@ -45,7 +45,7 @@ def leak_map(
         if not name.endswith("weight") or values.ndim < 2:
             continue
         layer = name.removesuffix("weight").removesuffix(".")
-        is_dense = values.ndim == 2 and isinstance(model.get_submodule(layer), nn.Linear)
+        is_dense = values.ndim == 2 and not isinstance(model.get_submodule(layer), nn.Embedding)
         exclusive = None
         if exposure is not None and layer in exposure.names:
             exclusive = int((exposure.exclusive[exposure.names.index(layer)] >= 1).sum())

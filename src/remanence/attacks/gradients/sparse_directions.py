@@ -27,7 +27,10 @@ _FAINT = (
     1e-2  # rows this small are left out: bringing all rows to one size would magnify their rounding errors
 )
 _NUMBERS_AT_ONCE = 2**26
-_HOPELESS = 256  # starts after which a search that has found next to nothing is given up
+_HOPELESS = (
+    (48, 1 / 8),
+    (256, 1 / 2),
+)  # starts after which a search is given up that has found less than this share
 _LOOSELY = 0.6  # by how much a sample's derivatives may have changed in the course of several steps
 _COARSE = 1e-4  # precisions above hide which entries are zero
 
@@ -105,7 +108,7 @@ def _one_batch(
     level, _ = torch.linalg.qr(basis[live] / sizes[live, None])  # rows of equal weight count alike
     columns, best = rows.new_zeros(0, rank), empty
     largest = max(16, _NUMBERS_AT_ONCE // max(level.shape[0], rank**2))
-    count, tried = min(4 * rank, largest), 0
+    count, tried = min(16, largest), 0
     while tried < starts:
         tried, at_once, count = tried + count, count, min(2 * count, largest)
         columns = _distinct(
@@ -113,7 +116,7 @@ def _one_batch(
         )
         chosen = _independent(columns, rank)
         if len(chosen) < rank:
-            if tried >= _HOPELESS and len(chosen) < rank / 2:
+            if any(tried >= starts and len(chosen) < share * rank for starts, share in _HOPELESS):
                 break
             continue
         within = min(1e-2, max(1e-6, 1e4 * precision)) if tolerance is None else tolerance

@@ -191,9 +191,7 @@ class Reconstructor(Attack[Release]):
     def _streams(self, knowledge: Knowledge) -> bool:
         """Heads in the span train faster than a network learns; anything else is trained once and kept."""
         mechanism = knowledge.mechanism
-        quick = (
-            isinstance(mechanism, TransferHead) and mechanism.hidden is None and mechanism.optimizer == "sgd"
-        )
+        quick = isinstance(mechanism, TransferHead) and mechanism.plain
         return quick and self.shadows is None
 
     def _learn(
@@ -293,11 +291,7 @@ class Reconstructor(Attack[Release]):
         # Rows have the meaning of classes only where the head's classes are those that are asked for.
         # The reader's estimate follows the steps of SGD, and Adam's are of another kind.
         head = None
-        if (
-            isinstance(mechanism, TransferHead)
-            and mechanism.optimizer == "sgd"
-            and mechanism.rows_are_classes
-        ):
+        if isinstance(mechanism, TransferHead) and mechanism.plain and mechanism.rows_are_classes:
             head = mechanism
         if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
             reader = HeadReader(sample.tensors, head, prior)

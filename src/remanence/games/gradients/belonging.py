@@ -29,7 +29,7 @@ Layer = tuple[Tensor, Tensor | None]
 _ROUNDINGS = (
     4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
 )
-_ONCE = 0.75  # the same for half precision, in which only what is sent is rounded
+_ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
 _HALF = 1e-4  # precisions above are half precision
 _FOREIGN = (
     0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Captured(AnyGame):
     trial is then an update, and succeeds if one record of it is proven. The control is the same attack on the same
     gradients with the entries of every tensor shuffled.
     """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "samples")
 
     mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
     gradients: Gradient
@@ -132,8 +134,8 @@ class Captured(AnyGame):
         """Attack every gradient, and a shuffled copy of each."""
         _, reconstruct = prepared
         gradients = self.gradients.take(slice(0, unit.size))
-        shuffled = _shuffled(gradients, draws.stream("control"))
-        guess, decoy = reconstruct(gradients), reconstruct(shuffled)
+        mixed = shuffled(gradients, draws.stream("control"))
+        guess, decoy = reconstruct(gradients), reconstruct(mixed)
         proofs = self.proofs(guess, gradients)
         sizes = self._sizes(proofs)
         owner = torch.repeat_interleave(
@@ -147,7 +149,7 @@ class Captured(AnyGame):
             numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
         return Outcome(
             main=self._judge(guess, proofs, sizes),
-            control=self._judge(decoy, self.proofs(decoy, shuffled), sizes),
+            control=self._judge(decoy, self.proofs(decoy, mixed), sizes),
             numbers={name: values[owner] for name, values in numbers.items()},
             proven=counts[owner].where(first, 0),  # once for each update
         )
@@ -204,7 +206,7 @@ def _samples(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.reshape(-1, 1).cpu() for part in parts])
 
 
-def _shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
+def shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
     """The entries of every tensor in another order: the same numbers, and no structure."""
     mixed = {}
     for name, values in gradients.tensors.items():

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from remanence.attacks.catalogue import load_attack
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head, head_inputs
 from remanence.attacks.gradients.exposure import Exposure, head_exposure
-from remanence.attacks.gradients.leak_map import LayerLeak, leak_map
+from remanence.attacks.gradients.leak_map import leak_map
 from remanence.auditing import AuditResult, audit
 from remanence.checks import whole
 from remanence.data.records import Records
@@ -22,6 +22,7 @@ from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
 from remanence.games.gradients.belonging import belonging, misfit
 from remanence.games.gradients.captured import Captured
+from remanence.games.gradients.captured_texts import audit_texts, reads_texts
 from remanence.games.gradients.files import (
     check_gradient,
     difference,
@@ -116,6 +117,47 @@ def open_updates(
     return Subject(model, head, [one[0] for one in opened], None, None, rounding, declared, notes)
 
 
+def audit_text_updates(
+    target: str,
+    updates: Sequence[Path],
+    declared: Declared,
+    *,
+    after: Sequence[Path] = (),
+    longest: int,
+    policy: Policy,
+    seed: int,
+) -> AuditResult | None:
+    """The same for a transformer that reads token ids; None for other networks. One step only."""
+    model = _open_network(target, declared)
+    if not reads_texts(model):
+        return None
+    training = declared.training
+    if not training.is_plain:
+        raise InputError(
+            "Several local steps of a transformer are beyond the exact attack.",
+            needs="an update of one step of SGD",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the update of a single step: what it gives away, several give away in part",
+        )
+    weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+    gradients, precision = [], 0.0
+    for path, is_after in [(path, False) for path in updates] + [(path, True) for path in after]:
+        held = read_tensors(path)
+        held = difference(weights, held) if is_after else held
+        gradient = check_gradient(model, held, str(path))
+        rounding, turned = rounding_of(gradient), is_after or training.learning_rate is not None
+        if turned:
+            rate = -(training.learning_rate or 1.0)
+            gradient = {name: value.double() / rate for name, value in gradient.items()}
+            rounding = rounding_of_difference(weights).times(1 / rate)
+        gradients.append(gradient)
+        matrices = [value for value in gradient.values() if value.ndim == 2]
+        precision = max(precision, *(rounding.of_largest(value) for value in matrices))
+    return audit_texts(
+        model, gradients, precision=precision, longest=longest, policy=policy, seed=seed, target=target
+    )
+
+
 def _open_update(
     model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool
 ) -> tuple[dict[str, Tensor], Rounding, list[str]]:
@@ -177,7 +219,7 @@ def audit_gradients(
     seed: int,
     device: str,
     target: str,
-) -> tuple[AuditResult, list[LayerLeak]]:
+) -> AuditResult:
     """Let the exact attacks, or those that are named, take the updates apart; and the leak map of the first."""
     head, training = subject.head, subject.declared.training
     stacked = {name: torch.stack([one[name] for one in subject.gradients]) for name in subject.gradients[0]}
@@ -211,7 +253,7 @@ def audit_gradients(
         unexplained=_unexplained(result, head, _head_names(network)),
     )
     found = {"leak_map": [leak.to_json() for leak in leaks], "notes": list(subject.notes)}
-    return replace(result, subject={**result.subject, **found}), leaks
+    return replace(result, subject={**result.subject, **found})
 
 
 def _attacks(names: Sequence[str] | None, game: Captured):

@@ -261,13 +261,17 @@ class _Recomputed:
         Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
         their rounding, comes back in the inputs, the more the less the records' derivatives differ.
         """
-        rest, ratio = self.left(0)[0], self._worst()
-        rows = ~self.undecided(0) if is_whole else self._support(ratio).any(0)
+        rest, rest_bias = self.left(0)
+        rows = ~self.undecided(0) if is_whole else self._support(self._worst()).any(0)
         derivatives = (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows]
         inverse, failed = torch.linalg.inv_ex(derivatives @ derivatives.mT)
-        sent = self.layers[0][0][rows]
+        sent, sizes = self.layers[0][0][rows], self.proposal.inputs.norm(dim=-1)
         off = rest[rows].norm() + self.precision * sent.norm() + self.rounding.absolute * sent.numel() ** 0.5
-        error = off * inverse.diagonal().clamp(min=0).sqrt() / self.proposal.inputs.norm(dim=-1)
+        if (
+            rest_bias is not None
+        ):  # a share that is off shows here, and an input that makes up for it does not above
+            off = off + rest_bias[rows].norm() * sizes
+        error = off * inverse.diagonal().clamp(min=0).sqrt() / sizes
         return error.where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
 
     def _worst(self) -> Tensor:

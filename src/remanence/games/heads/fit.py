@@ -96,15 +96,13 @@ def _traits(heads: Weights, recipe: TransferHead, own: Records, public: Records)
         "what it says about each training picture's own class": own_share,
         "its loss on the training pictures": sums,
         "the size of its weights": torch.stack(sizes, 1),
-        "what it says beyond the training pictures": _beyond(heads, own, public),
+        "what it says beyond the training pictures": _beyond(heads, recipe.inputs_of(own), public, recipe),
     }
 
 
-def _beyond(heads: Weights, own: Records, public: Records) -> Tensor:
+def _beyond(heads: Weights, own: Tensor, public: Records, recipe: TransferHead) -> Tensor:
     """The first layer along directions that public pictures have and the training pictures lack."""
-    assert own.embedding is not None
-    assert public.embedding is not None
-    mine, theirs = own.embedding.double(), public.embedding.double()
+    mine, theirs = own.double(), recipe.inputs_of(public).double()
     basis = torch.linalg.svd(mine, full_matrices=False)
     kept = basis.Vh[1e-6 * basis.S[0] < basis.S]
     left = theirs - (theirs @ kept.mT) @ kept

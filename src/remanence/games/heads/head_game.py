@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,8 @@ class HeadGame(AnyGame):
     `heads` plays the trials. What is drawn from the `released` head is held against your pictures, class by class, and
     against public ones that nothing was learned from.
     """
+
+    said: ClassVar[tuple[str, str]] = ("met a picture with", "drawings")
 
     heads: Game
     released: Weights | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -39,6 +40,9 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
         ]
         names += ["out_weight", "out_bias"]
     left = list(tensors.values())
+    if recipe.loop is not None and not recipe.loop.bias:  # as good as biases of 0
+        kind = next((each for each in left if _is_tensor(each)), torch.zeros(0)).dtype
+        left += [torch.zeros(shape, dtype=kind) for shape in rows if len(shape) == 1]
     found: list[Tensor] = []
     for shape in reversed(rows):  # from the end, by shape: files may have put the names into another order
         places = [
@@ -52,7 +56,8 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
                 needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
-                hint="the head's own state_dict(); two_outputs=True in the recipe for two classes with two outputs",
+                hint="the head's own state_dict(); in the recipe, two_outputs=True for two classes with two outputs, "
+                "or loop=Loop(bias=False) for a head without a bias",
             )
         found.insert(0, left.pop(places[-1]).detach())
     return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import ClassVar, final
 
 import torch
 
@@ -69,6 +69,8 @@ class OneRun(AnyGame):
     What was measured while it ran, and the tests of its claim, are findings and caveats of the game. `best` is what
     the best attack on such a run achieves at least; canaries share the run's noise, and no binomial interval would do.
     """
+
+    said: ClassVar[tuple[str, str]] = ("guessed right", "canaries")
 
     run: RecordedRun
     evidence: CanaryEvidence

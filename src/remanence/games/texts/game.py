@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from scipy.stats import binom, mannwhitneyu
@@ -59,6 +59,8 @@ class Texts(AnyGame):
     (`unseen`), by the same rule; without those, the secret of another record after the same prompt. `candidates` is how
     many secrets were equally likely, for canaries: a guess then succeeds `tries` times in so many.
     """
+
+    said: ClassVar[tuple[str, str]] = ("brought out", "secrets")
 
     model: LanguageModel
     secrets: Sequence[Secret]

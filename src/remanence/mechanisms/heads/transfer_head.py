@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError
+from remanence.mechanisms.heads.loop import OPTIMIZERS, Loop, train_loop
+from remanence.mechanisms.heads.reading_loops import recipe_of
 from remanence.mechanisms.heads.span import train_dual
 from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks.dpsgd import DPSGD
@@ -40,7 +43,9 @@ class TransferHead(Mechanism[Weights]):
 
     With a `noise_multiplier` training is DP-SGD: Poisson sampling at `sample_rate`, `epochs` counted in
     steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
-    initial weights, so that they are trained in coordinates of that span, exactly (`dual.py`).
+    initial weights, so that they are trained in coordinates of that span, exactly (`span.py`).
+
+    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias, averaged weights.
 
     What is published may be less than what was trained: `release_noise` is the deviation of normal noise on
     every number, and `bits` rounds each tensor to 2^bits levels between its largest value and less than that.
@@ -64,20 +69,22 @@ class TransferHead(Mechanism[Weights]):
     bits: int | None = None
     two_outputs: bool = False
     drop_last: bool = False
+    loop: Loop | None = None
     name: ClassVar[str] = "transfer-learned head"
 
     def __post_init__(self) -> None:
-        require_recipe(self)
+        require_recipe(self, tuple(OPTIMIZERS))
         self._check()
         if self.noise_multiplier is not None and (
             self.optimizer != "sgd"
+            or self.loop is not None
             or self.batch_size is not None
             or self.class_weights is not None
             or (self.hidden is not None and self.weight_decay > 0)
         ):
             raise InputError(
                 "This head cannot be trained by DP-SGD.",
-                needs="optimizer 'sgd', no class weights, no weight decay on two layers, "
+                needs="optimizer 'sgd', no class weights, no weight decay on two layers, no loop of its own, "
                 "and batches drawn at `sample_rate`",
                 got=f"optimizer {self.optimizer!r}, batch_size {self.batch_size}, hidden {self.hidden}, "
                 f"weight_decay {self.weight_decay}, class_weights {self.class_weights}",
@@ -133,6 +140,31 @@ class TransferHead(Mechanism[Weights]):
                     f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="TransferHead(10, 30)"
                 )
 
+    @classmethod
+    def from_training(
+        cls,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any = None,
+        loader: Any = None,
+        epochs: int = 1,
+        *,
+        loss: nn.Module | None = None,
+        steps_per: str = "epoch",
+        **more: Any,
+    ) -> TransferHead:
+        """The recipe, read off the objects of your own training loop before it runs.
+
+        The optimizer's tensors are the head's layers, in order, and nothing else. `loader` is the DataLoader (None: all
+        pictures in every step), `loss` a CrossEntropyLoss or BCEWithLogitsLoss where it has settings. `steps_per` says
+        whether the scheduler steps in every "epoch" or "batch". Weights start as nn.Linear draws them; `more` are
+        further fields, such as `initialisation` or `loop=Loop(dropout=0.5)`.
+        """
+        read = recipe_of(optimizer, scheduler, loader, epochs, loss, steps_per)
+        given: Loop | None = more.pop("loop", None)
+        found = replace(given or Loop(), **read.loop)
+        fields = {"initialisation": "pytorch", **read.fields, **more}
+        return cls(epochs=epochs, loop=None if found == Loop() else found, **fields)
+
     @property
     def outputs(self) -> int:
         """How many numbers come out."""
@@ -142,6 +174,11 @@ class TransferHead(Mechanism[Weights]):
     def rows_are_classes(self) -> bool:
         """Whether each class has a row of weights of its own: one linear layer, no mapped labels."""
         return self.hidden is None and self.outputs > 1 and self.task is None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it stays in the span of its records and its start: one linear layer, trained by SGD."""
+        return self.hidden is None and self.optimizer == "sgd" and self.loop is None
 
     @property
     def steps(self) -> int:
@@ -156,8 +193,15 @@ class TransferHead(Mechanism[Weights]):
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
         shown: dict[str, Setting] = {
-            name: str(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
+            name: str(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if name != "loop"
         }
+        if self.loop is not None:
+            shown |= {
+                name: str(value) if isinstance(value, tuple) else value
+                for name, value in vars(self.loop).items()
+            }
         if self.noise_multiplier is None:
             return {k: v for k, v in shown.items() if k not in ("max_grad_norm", "sample_rate")}
         return {**shown, "steps": self.steps}
@@ -165,7 +209,7 @@ class TransferHead(Mechanism[Weights]):
     def trials_at_once(self, targets: Records) -> int:
         """Pictures, embeddings, products between them, and weights of all heads at once."""
         records = targets.batch_shape[1]
-        numbers = self._embedding(targets).shape[-1] * (records + 2 * (self.hidden or self.outputs))
+        numbers = self.inputs_of(targets).shape[-1] * (records + 2 * (self.hidden or self.outputs))
         numbers += records * targets.flat.shape[-1]
         if self.hidden is None:  # with noise, their inverses in double precision
             numbers += records**2 * (2 if self.noise_multiplier is None else 10)
@@ -183,8 +227,10 @@ class TransferHead(Mechanism[Weights]):
         return self._published(self._train(targets, generator), generator)
 
     def _train(self, targets: Records, generator: torch.Generator) -> Weights:
-        inputs, labels = self._embedding(targets), self.classes_of(targets)
-        if self.hidden is None and self.optimizer == "sgd":
+        inputs, labels = self.inputs_of(targets), self.classes_of(targets)
+        if self.loop is not None or self.optimizer not in ("sgd", "adam"):
+            return train_loop(self, inputs, labels, generator)
+        if self.plain:
             return train_dual(self, inputs, labels, generator)
         sizes = (inputs.shape[-1], *(() if self.hidden is None else (self.hidden,)), self.outputs)
         network = Perceptron(sizes, "relu", self.initialisation)
@@ -241,13 +287,14 @@ class TransferHead(Mechanism[Weights]):
 
     def _outputs(self, release: Release, test: Records) -> Tensor:
         values = (
-            torch.einsum("krd,nd->knr", release["weight"], self._embedding(test)) + release["bias"][:, None]
+            torch.einsum("krd,nd->knr", release["weight"], self.inputs_of(test)) + release["bias"][:, None]
         )
         if self.hidden is not None:
             values = values.relu() @ release["out_weight"].mT + release["out_bias"][:, None]
         return values
 
-    def _embedding(self, records: Records) -> Tensor:
+    def inputs_of(self, records: Records) -> Tensor:
+        """What the head reads of each record."""
         if records.embedding is None:
             raise InputError(
                 "The records have no embeddings.",
@@ -255,6 +302,8 @@ class TransferHead(Mechanism[Weights]):
                 got="features only",
                 hint="remanence.mechanisms.heads.transfer_head.embed(records, backbone)",
             )
+        if self.loop is not None and self.loop.normalised:
+            return normalize(records.embedding, dim=-1)
         return records.embedding
 
     def classes_of(self, records: Records) -> Tensor:

@@ -233,7 +233,7 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
     return {"sgd": sgd, "adam": adam}[name]
 
 
-def require_recipe(recipe: Any) -> None:
+def require_recipe(recipe: Any, optimizers: tuple[str, ...] = OPTIMIZERS) -> None:
     """Refuse settings that no training can have."""
     size, decay = recipe.batch_size, recipe.weight_decay
     checks = {
@@ -249,7 +249,7 @@ def require_recipe(recipe: Any) -> None:
             "a whole number of at least 1, or None for all",
             "32",
         ),
-        "optimizer": (recipe.optimizer in OPTIMIZERS, " or ".join(OPTIMIZERS), "sgd"),
+        "optimizer": (recipe.optimizer in optimizers, " or ".join(optimizers), "sgd"),
         "weight_decay": (is_number(decay) and decay >= 0, "at least 0, and finite", "1e-4"),
     }
     for name, (allowed, needs, hint) in checks.items():

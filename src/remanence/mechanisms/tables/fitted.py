@@ -51,12 +51,12 @@ class FittedModel(Mechanism[Release]):
 
     def table(self, records: Records) -> tuple[Any, np.ndarray]:
         """Records as the table that they came from, and labels in their own words."""
-        labels = records.labels.numpy()
+        labels = records.labels.cpu().numpy()
         if self.classes:
             labels = np.array(
                 [None if np.isnan(code) else self.classes[int(code)] for code in labels.astype(float)]
             )
-        return self.rows.decode(records.flat.numpy()), labels
+        return self.rows.decode(records.flat.cpu().numpy()), labels
 
     def records(self, table: Any, labels: np.ndarray) -> Records:
         """A table as records."""

@@ -81,14 +81,11 @@ class Rows:
     kinds: tuple[Any, ...]  # of a DataFrame's columns
 
     @classmethod
-    def read(cls, table: Any) -> Rows:
-        """From a DataFrame or an array."""
+    def read(cls, table: Any, named: Sequence[str] = ()) -> Rows:
+        """From a DataFrame or an array, whose columns may be `named`."""
         frame = hasattr(table, "columns")
-        names = (
-            [str(name) for name in table.columns]
-            if frame
-            else [f"column {i}" for i in range(np.shape(table)[1])]
-        )
+        names = list(named) or [str(name) for name in getattr(table, "columns", ())]
+        names = names or [f"column {place}" for place in range(np.shape(table)[1])]
         if len(set(names)) < len(names):
             raise InputError(
                 "Two columns have the same name.",

@@ -6,22 +6,29 @@ import secrets
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remanence.exceptions import InputError, RemanenceError
+from remanence.plain_text import plain
 from remanence.report.explore import answers
 from remanence.report.explore.answers import Question
+from remanence.scale.reading import MOST_TEXT
 
-LARGEST_BODY = 4_000_000
+T = TypeVar("T")
+
+LARGEST_BODY = MOST_TEXT
 _KEPT_REPORTS = 8
+_AT_ONCE = 2  # questions that are computed at the same time: each thread keeps memory of its own
+_PATIENCE = 10.0  # seconds for a body to arrive
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,8 +54,10 @@ def application(port: int) -> ASGIApp:
         content = (files("remanence.report.explore") / "page" / name).read_bytes()
         return Response(content, media_type=kind, headers={"Content-Security-Policy": _PAGE_POLICY})
 
+    turns = CapacityLimiter(_AT_ONCE)
+
     async def accept(request: Request) -> Response:
-        page = await run_in_threadpool(_render, await _body(request))
+        page = await _computed(request, turns, partial(_render, await _body(request)))
         token = secrets.token_urlsafe(16)
         reports[token] = page
         while len(reports) > _KEPT_REPORTS:
@@ -63,14 +72,15 @@ def application(port: int) -> ASGIApp:
 
     routes = [
         *(Route(path, asset) for path in _ASSETS),
-        *(Route(f"/api/{name}", _endpoint(function)) for name, function in _QUESTIONS.items()),
+        *(Route(f"/api/{name}", _endpoint(function, turns)) for name, function in _QUESTIONS.items()),
         Route("/api/report", accept, methods=["POST"]),
         Route("/report/{token}", show),
     ]
     handlers: Any = {
         RemanenceError: lambda _, error: _refusal(
-            400, error.summary, needs=error.needs, got=error.got, hint=error.hint
+            400, plain(error.summary), needs=plain(error.needs), got=plain(error.got), hint=plain(error.hint)
         ),
+        AskerLeftError: lambda _, __: _refusal(499, "Nobody waits for this answer any more."),
         404: lambda _, __: _refusal(404, "There is no such page."),
         405: lambda _, __: _refusal(405, "The page does not do that."),
         Exception: lambda _, __: _refusal(500, "This is a mistake in remanence. Please report it."),
@@ -94,26 +104,49 @@ def _rate_curve(question: Question) -> answers.Json:
     return answers.rate_curve(question, answers.budget(question)["epsilon"])
 
 
-def _endpoint(function: Callable[[Request], answers.Json]) -> Callable[[Request], Any]:
+class AskerLeftError(Exception):
+    """The connection was closed before the question had its turn."""
+
+
+def _endpoint(
+    function: Callable[[Request], answers.Json], turns: CapacityLimiter
+) -> Callable[[Request], Any]:
     async def respond(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(function, request))
+        return JSONResponse(await _computed(request, turns, partial(function, request)))
 
     return respond
 
 
+async def _computed(request: Request, turns: CapacityLimiter, compute: Callable[[], T]) -> T:
+    """What a function returns, when it is its turn and somebody still wants to know."""
+    async with turns:
+        if await request.is_disconnected():
+            raise AskerLeftError
+        # Threads of our own number, not forty: what each of them allocated stays with it.
+        return await to_thread.run_sync(compute, limiter=CapacityLimiter(1))
+
+
 async def _body(request: Request) -> bytes:
     """The body, as long as it is no longer than a result can be."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise InputError(
-                "The file is too large.",
-                needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
-                got="more than that",
-                hint="audit.json itself, not the arrays beside it",
-            )
-    return body
+    body = bytearray()
+    with move_on_after(_PATIENCE) as waiting:
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST_BODY:
+                raise InputError(
+                    "The file is too large.",
+                    needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
+                    got="more than that",
+                    hint="audit.json itself, not the arrays beside it",
+                )
+    if waiting.cancelled_caught:
+        raise InputError(
+            "The file did not arrive.",
+            needs=f"as many bytes as were announced, within {_PATIENCE:.0f} seconds",
+            got=f"{len(body)} bytes",
+            hint="drop the file again",
+        )
+    return bytes(body)
 
 
 def _render(body: bytes) -> str:
@@ -123,7 +156,7 @@ def _render(body: bytes) -> str:
     from remanence.results.storage import parse, unreadable
 
     try:
-        return report(AuditResult.from_json(parse(body.decode()), {}))
+        return report(AuditResult.from_json(parse(body), {}))
     except RemanenceError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a stranger's file does, the answer is a sentence

@@ -11,6 +11,32 @@ from remanence.exceptions import InputError
 ADDRESS = "127.0.0.1"
 
 
+_PATIENCE = 5.0  # seconds in which a connection says what it wants, or is closed
+
+
+def _patient() -> Any:
+    """uvicorn's protocol, with an end to waiting: connections that say nothing would shut everyone else out."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Patient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.waiting_since = self.loop.time()
+            self.look()
+
+        def look(self) -> None:
+            if self.transport.is_closing():
+                return
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.waiting_since = self.loop.time()
+            elif self.loop.time() - self.waiting_since > _PATIENCE:
+                self.transport.close()
+                return
+            self.loop.call_later(_PATIENCE / 5, self.look)
+
+    return Patient
+
+
 def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` is called with the address once it answers."""
     try:
@@ -28,7 +54,7 @@ def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     # The port is known before the application is made, because it checks the Host header against it.
     config = uvicorn.Config(
         "remanence", host=ADDRESS, port=port, log_level="critical", lifespan="off", ws="none",
-        limit_concurrency=32, server_header=False, timeout_graceful_shutdown=1,
+        limit_concurrency=200, server_header=False, timeout_graceful_shutdown=1, http=_patient(),
     )  # fmt: skip
     try:
         bound = config.bind_socket()

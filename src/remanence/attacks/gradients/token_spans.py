@@ -1,0 +1,380 @@
+"""Texts from the gradient of a transformer: tokens from the span of its first layer, sequences from its second.
+
+The gradient of a linear layer is Σ_t δ_t x_tᵀ over all tokens t of the batch: its rows lie in the span of what
+entered the layer. What enters the first attention layer at a place depends on the token there (and its position)
+alone, so every token of the vocabulary can be tested. What enters the second depends on the tokens before it, so
+that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
+Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
+The last token gets no gradient in the attention: it is a label only, and `games.gradients.texts` solves for it.
+
+Layers are found by watching the model at work: the linear layers that read the same tensor first are the first
+attention layer's projections, and those whose names differ from theirs in numbers alone come next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import TOKEN_SPANS, AttackInfo
+from remanence.data.records import Records
+from remanence.data.releases import Gradient
+from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.mechanisms.shared_gradient import SharedGradient
+
+_GAP = 30.0  # by how much the distances of tokens inside and outside of the span must differ at least
+_TELLING = 4  # dimensions that the span must leave over
+_AT_ONCE = 2**24  # numbers of one chunk
+
+
+@final
+@dataclass(frozen=True)
+class Projections:
+    """The linear layers that read one attention layer's input."""
+
+    names: tuple[str, ...]
+    transposed: bool  # weights are (inputs, outputs), as transformers' Conv1D has them
+
+    def span(self, gradient: Mapping[str, Tensor], precision: float) -> Tensor:
+        """An orthonormal basis of all that entered, `(dimensions, rank)`, from the gradients of all projections."""
+        parts = []
+        for name in self.names:
+            values = gradient[f"{name}.weight"].double()
+            rows = values.mT if self.transposed else values
+            parts.append(rows / rows.norm().clamp(min=1e-300))
+        stacked = torch.cat(parts)
+        # The right singular vectors, from the smaller square: precise enough for a span, and quick for wide layers.
+        _, sizes, right = torch.linalg.svd(stacked, full_matrices=False)
+        return right[: int((sizes > 16 * precision * sizes[0]).sum())].mT
+
+
+@final
+@dataclass(frozen=True)
+class TextModel:
+    """A transformer that reads token ids, and where its first two attention layers are."""
+
+    model: nn.Module
+    vocabulary: int
+    first: Projections
+    second: Projections
+    is_causal: bool
+    has_positions: bool  # what enters the first layer depends on the position too
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """What the model answers, whatever it wraps that in."""
+        answer = self.model(ids)
+        answer = getattr(answer, "logits", answer)
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    def entering(self, which: Projections, ids: Tensor) -> Tensor:
+        """What enters a layer for sequences of ids `(sequences, length)`; later layers are not computed."""
+        layer = self.model.get_submodule(which.names[0])
+        seen: list[Tensor] = []
+
+        def note(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            seen.append(arguments[0].detach())
+            raise _Enough
+
+        handle = layer.register_forward_pre_hook(note)
+        try:
+            with torch.no_grad():
+                self.model(ids)
+        except _Enough:
+            pass
+        finally:
+            handle.remove()
+        return seen[0].double()
+
+
+class _Enough(Exception):
+    """The layer in question has been reached: no error, but the end of what is to be computed."""
+
+
+@final
+@dataclass(frozen=True)
+class TokenSpans(Attack[Gradient]):
+    """Test every token of the vocabulary against the span of the first attention layer, and grow sequences in the
+    second.
+
+    At most `slots` sequences of at most `longest` tokens are returned, as ids; −1 fills the rest. The last token of a
+    language model's texts is missing: it has no gradient there.
+    """
+
+    slots: int = 64
+    longest: int = 64
+    info: ClassVar[AttackInfo] = TOKEN_SPANS
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A transformer that reads token ids, and the gradient of one step."""
+        mechanism = knowledge.mechanism
+        reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
+        if isinstance(mechanism, SharedGradient):
+            try:
+                text_model(mechanism.module)
+            except InputError as error:
+                reason = error.got
+            else:
+                if mechanism.local_steps == 1:
+                    return
+                reason = "several local steps"
+        raise IncompatibleGameError(
+            f"The attack {self.info.name} cannot play this game.",
+            needs=self.info.needs,
+            got=reason,
+            hint="exclusive-neurons or inverting-gradients, for networks that read numbers",
+        )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The model's first layers are looked for once."""
+        self.check(knowledge)
+        mechanism = knowledge.mechanism
+        assert isinstance(mechanism, SharedGradient)
+        text, precision = text_model(mechanism.module), mechanism.precision
+
+        def attack(release: Gradient) -> Reconstruction:
+            ids = torch.full((len(release), self.slots, self.longest), -1)
+            tokens = torch.zeros(len(release), dtype=torch.int64)
+            for trial in range(len(release)):
+                gradient = {name: values[trial] for name, values in release.tensors.items()}
+                found, tokens[trial] = name_sequences(
+                    text, gradient, precision=precision, longest=self.longest
+                )
+                for slot, sequence in enumerate(found[: self.slots]):
+                    ids[trial, slot, : len(sequence)] = sequence
+            unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
+            return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})
+
+        return attack
+
+
+def text_model(model: nn.Module) -> TextModel:
+    """Find the embedding and the first two attention layers by watching the model read a few ids."""
+    embeddings = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
+    if not embeddings:
+        raise _no_text_model("a model without an nn.Embedding")
+    vocabulary = max(layer.num_embeddings for layer in embeddings)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator)
+    seen: list[tuple[str, nn.Module, Tensor]] = []
+    with _watching(model, seen), torch.no_grad():
+        try:
+            model(ids)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise _no_text_model(
+                f"a model that cannot read ids alone: {str(error).splitlines()[0]}"
+            ) from None
+    groups = _groups(seen)
+    layers = [group for group in groups if group[0][2].ndim == 3 and group[0][2].shape[:2] == ids.shape]
+    if not layers:
+        raise _no_text_model("no linear layer that reads one vector per token")
+    first = layers[0]
+    pattern = [_pattern(name) for name, _, _ in first]
+    others = [group for group in layers[1:] if [_pattern(name) for name, _, _ in group] == pattern]
+    if not others:
+        raise _no_text_model("no second layer like the first")
+    transposed = not isinstance(first[0][1], nn.Linear)
+    one, two = (Projections(tuple(name for name, _, _ in group), transposed) for group in (first, others[0]))
+    found = TextModel(model, vocabulary, one, two, is_causal=True, has_positions=True)
+    changed = ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % vocabulary
+    is_causal = torch.equal(found.entering(two, ids)[:, 0], found.entering(two, changed)[:, 0])
+    same = torch.full((1, 2), int(ids[0, 0]))
+    entered = found.entering(one, same)[0]
+    has_positions = not torch.allclose(entered[0], entered[1], rtol=1e-6, atol=1e-9)
+    return TextModel(model, vocabulary, one, two, is_causal, has_positions)
+
+
+def _no_text_model(got: str) -> InputError:
+    return InputError(
+        "The model cannot be read as a transformer of texts.",
+        needs="model(ids) with an nn.Embedding and at least two attention layers of the same make",
+        got=got,
+        hint="factory() must return the whole model, in evaluation mode, that takes a tensor of token ids",
+    )
+
+
+@contextmanager
+def _watching(model: nn.Module, seen: list[tuple[str, nn.Module, Tensor]]) -> Iterator[None]:
+    """Note what enters every layer that has a weight matrix and multiplies by it, in order."""
+
+    def note(name: str):
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            if arguments and isinstance(arguments[0], Tensor) and arguments[0].is_floating_point():
+                seen.append((name, layer, arguments[0].detach()))
+
+        return hook
+
+    handles = [
+        layer.register_forward_pre_hook(note(name))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _groups(seen: Sequence[tuple[str, nn.Module, Tensor]]) -> list[list[tuple[str, nn.Module, Tensor]]]:
+    """Layers that read the same tensor one after the other."""
+    groups: list[list[tuple[str, nn.Module, Tensor]]] = []
+    for entry in seen:
+        last = groups[-1][-1][2] if groups else None
+        if last is not None and last.shape == entry[2].shape and torch.equal(last, entry[2]):
+            groups[-1].append(entry)
+        else:
+            groups.append([entry])
+    return groups
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def distances(vectors: Tensor, basis: Tensor) -> Tensor:
+    """How far vectors lie from a span, relative to their size."""
+    inside = (vectors @ basis) @ basis.mT
+    return (vectors - inside).norm(dim=-1) / vectors.norm(dim=-1).clamp(min=1e-300)
+
+
+def name_sequences(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
+) -> tuple[list[Tensor], int]:
+    """Sequences that stay within both spans, and how many distinct tokens are in the first."""
+    candidates = tokens_in_batch(text, gradient, precision=precision, length=longest)
+    find = grow_sequences if text.is_causal else settle_sequences
+    return find(text, gradient, candidates, precision=precision), len(torch.cat(candidates).unique())
+
+
+def tokens_in_batch(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, length: int
+) -> list[Tensor]:
+    """The tokens that are in the span at each position; the same for all where positions do not matter there."""
+    basis = text.first.span(gradient, precision)
+    if not _has_room(basis):
+        return [torch.zeros(0, dtype=torch.int64)] * length
+    places = range(length) if text.has_positions else range(1)
+    found = []
+    for place in places:
+        apart = torch.cat([distances(x, basis) for x in _vocabulary(text, place)])
+        found.append((apart < _threshold(apart, precision)).nonzero().squeeze(1))
+    return found if text.has_positions else found * length
+
+
+def _vocabulary(text: TextModel, place: int) -> Iterator[Tensor]:
+    """What enters the first layer for every token at a place, in chunks."""
+    ids = torch.arange(text.vocabulary)
+    if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
+        for chunk in ids.split(8192):
+            pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
+            yield torch.cat(pieces)
+        return
+    for chunk in ids.split(max(1, 8192 // (place + 1))):
+        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64)
+        sequence[:, place] = chunk
+        yield text.entering(text.first, sequence)[:, place]
+
+
+def _threshold(apart: Tensor, precision: float) -> float:
+    """Between the distances of what is inside and what is outside: at the widest gap below a tenth, on a log scale."""
+    floor = 8 * precision
+    low = apart.clamp(min=floor).sort().values
+    low = torch.cat([low.new_tensor([floor]), low[low < 0.3], low.new_tensor([0.3])])
+    ratios = low[1:] / low[:-1]
+    best = int(ratios.argmax())
+    return float((low[best] * low[best + 1]).sqrt()) if ratios[best] > _GAP else floor
+
+
+def _has_room(basis: Tensor) -> bool:
+    """Whether the span leaves dimensions over to tell by: a batch with more tokens hides everything in it."""
+    dimensions, rank = basis.shape
+    return rank <= dimensions - _TELLING
+
+
+def grow_sequences(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    candidates: Sequence[Tensor],
+    *,
+    precision: float,
+    most: int = 4096,
+) -> list[Tensor]:
+    """Sequences all of whose places stay in the span of the second layer, as long as they can be grown.
+
+    Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
+    no further are returned; the last token of each, which has no gradient there, is missing.
+    """
+    basis = text.second.span(gradient, precision)
+    if not _has_room(basis):
+        return []
+    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64)]
+    finished: list[Tensor] = []
+    for tokens in candidates:
+        grown: list[Tensor] = []
+        if not len(tokens):
+            break
+        for start in range(0, len(alive), 64):
+            some = torch.stack(alive[start : start + 64])
+            tried = torch.cat([some.repeat_interleave(len(tokens), 0), tokens.repeat(len(some))[:, None]], 1)
+            rows = max(1, _AT_ONCE // (basis.shape[0] * tried.shape[1] * 8))
+            apart = torch.cat(
+                [distances(text.entering(text.second, chunk)[:, -1], basis) for chunk in tried.split(rows)]
+            )
+            inside = (apart < _threshold(apart, precision)).view(len(some), len(tokens))
+            for index, prefix in enumerate(some):
+                longer = tokens[inside[index]]
+                if not len(longer) and len(prefix):
+                    finished.append(prefix)
+                grown += [torch.cat([prefix, token[None]]) for token in longer]
+        alive = grown[:most]
+        if not alive:
+            break
+    return finished + [sequence for sequence in alive if len(sequence)]
+
+
+def settle_sequences(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    candidates: Sequence[Tensor],
+    *,
+    precision: float,
+    starts: int = 32,
+) -> list[Tensor]:
+    """Sequences of an encoder, in which every place depends on every token: each place in turn takes the best token.
+
+    From `starts` random choices among the candidates of each place; those that end within the span of the second
+    layer are returned. With one text in the batch there is nothing to choose.
+    """
+    basis = text.second.span(gradient, precision)
+    places = [tokens for tokens in candidates if len(tokens)]
+    if not places or not _has_room(basis):
+        return []
+    generator = torch.Generator().manual_seed(0)
+    found: dict[tuple[int, ...], float] = {}
+    for _ in range(1 if all(len(tokens) == 1 for tokens in places) else starts):
+        now = torch.stack([tokens[torch.randint(len(tokens), (), generator=generator)] for tokens in places])
+        best = torch.inf
+        for _ in range(8):
+            before = now.clone()
+            for place, tokens in enumerate(places):
+                tried = now.repeat(len(tokens), 1)
+                tried[:, place] = tokens
+                apart = distances(text.entering(text.second, tried), basis).amax(1)
+                choice = int(apart.argmin())
+                now, best = tried[choice], float(apart[choice])
+            if torch.equal(before, now):
+                break
+        found[tuple(now.tolist())] = best
+    limit = _threshold(torch.tensor(list(found.values()), dtype=torch.float64), precision)
+    return [torch.tensor(sequence) for sequence, apart in found.items() if apart < limit]

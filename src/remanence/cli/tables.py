@@ -1,0 +1,251 @@
+"""Audits of fitted models and the tables that they were fitted on, from files."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile, ZipFile
+
+import typer
+
+from remanence.cli.output import console
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.auditing import AuditResult
+    from remanence.games.leave_one_out import LeaveOneOut
+
+_PANEL = "A fitted model and its table"
+TableFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        rich_help_panel=_PANEL,
+        help="The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
+        "path/to/file.py:function that returns the fitted model.",
+    ),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", rich_help_panel=_PANEL, help="The column that the model predicts.")
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        rich_help_panel=_PANEL,
+        help="Columns to tell results apart by, such as sex,region: who is exposed more.",
+    ),
+]
+_EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
+_CONVERT = (
+    "python -c \"from joblib import load; from skops.io import dump; dump(load('{}'), 'model.skops')\", "
+    "if you trust the file"
+)
+
+
+def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
+    """The game of a model file and a table file."""
+    from remanence.integrations.sklearn import table_game
+
+    estimator, frame = load_estimator(target), read_table(data)
+    if label is None or label not in frame.columns:
+        raise InputError(
+            "The label is missing.",
+            needs="--label with one of the table's columns",
+            got=f"--label {label}; the columns {', '.join(map(str, frame.columns))}"[:300],
+            hint=f"--label {list(frame.columns)[-1]}",
+        )
+    if frame[label].isna().any():
+        raise InputError(
+            f"The label {label!r} has gaps.",
+            needs="a label in every row",
+            got=f"{int(frame[label].isna().sum())} empty cells",
+            hint="the table as it was passed to fit()",
+        )
+    labels, features = frame[label].to_numpy(), frame.drop(columns=label)
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and set(map(str, names)) <= set(map(str, features.columns)):
+        unused = [str(name) for name in features.columns if name not in set(names)]
+        if unused:
+            typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
+        features = features[list(names)]  # columns go by their names, whatever their order in the file
+    classes = getattr(estimator, "classes_", None)
+    if classes is not None and labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    return table_game(estimator, features, labels)
+
+
+def read_table(path: Path) -> Any:
+    """A CSV or Parquet file as a DataFrame."""
+    pd = _extra("pandas")
+    if not path.is_file():
+        raise InputError(
+            "There is no such table.", needs="a .csv or .parquet file", got=str(path), hint="check the path"
+        )
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            _extra("pyarrow")
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
+    except (ValueError, UnicodeDecodeError, OSError) as error:
+        raise InputError(
+            "The table cannot be read.",
+            needs="a CSV file with a line of column names, or Parquet",
+            got=f"{path}: {str(error).splitlines()[0][:200]}",
+            hint="frame.to_csv(path, index=False)",
+        ) from None
+
+
+def load_estimator(target: str) -> Any:
+    """A fitted model from a .skops file or from what a function returns; nothing is ever unpickled."""
+    path, colon, function = target.rpartition(":")
+    if colon and path.endswith(".py"):
+        from remanence.scale.user_code import call_factory
+
+        return call_factory(Path(path), function, "a fitted model")
+    file = Path(target)
+    if not file.is_file():
+        raise InputError(
+            "There is no such model.",
+            needs="a .skops file, or path/to/file.py:function",
+            got=target,
+            hint="check the path",
+        )
+    if file.suffix.lower() in _EXECUTES or not _is_skops(file):
+        raise InputError(
+            "This file is not opened: a pickle or joblib file executes code when it is loaded.",
+            needs="a .skops file, which holds data only",
+            got=f"{file.name}, which is none",
+            hint=_CONVERT.format(file.name),
+        )
+    return _load_skops(file)
+
+
+def _is_skops(file: Path) -> bool:
+    try:
+        with ZipFile(file) as archive:
+            return "schema.json" in archive.namelist()
+    except (BadZipFile, OSError):
+        return False
+
+
+def _load_skops(file: Path) -> Any:
+    skops = _extra("skops.io", "skops")
+    unknown = skops.get_untrusted_types(file=file)
+    refused = [name for name in unknown if not _is_sklearn_class(name)]
+    if refused:
+        raise InputError(
+            "The model holds objects that are not scikit-learn's.",
+            needs="classes of scikit-learn and arrays",
+            got=", ".join(refused)[:300],
+            hint="path/to/file.py:function that returns the fitted model, if the code is yours",
+        )
+    return skops.load(file, trusted=unknown)
+
+
+def _is_sklearn_class(name: str) -> bool:
+    """Whether a name is that of a class within scikit-learn: such an object is data, not a function to call."""
+    module, _, attribute = name.rpartition(".")
+    if name == "numpy.dtype":  # of an array
+        return True
+    if module.split(".")[0] != "sklearn":
+        return False
+    try:
+        return isinstance(getattr(import_module(module), attribute, None), type)
+    except ImportError:
+        return False
+
+
+def _extra(module: str, package: str | None = None) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(
+            f"The package {package or module} is not installed.",
+            needs="what reads tables and models from files",
+            got="an environment without it",
+            hint="pip install 'remanence[tables]'",
+        ) from None
+
+
+def show_table(
+    result: AuditResult, game: object, folder: Path, data: Path, by: str | None, *, rows: bool
+) -> None:
+    """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
+    from rich.table import Table
+
+    from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.report.columns import column_findings, group_findings
+
+    assert isinstance(game, LeaveOneOut)
+    frame = read_table(data)
+    unknown = [name for name in (by or "").split(",") if name and name not in frame.columns]
+    if unknown:
+        raise InputError(
+            "There is no such column to tell results apart by.",
+            needs=", ".join(map(str, frame.columns))[:300],
+            got=", ".join(unknown),
+            hint="--by takes names of the table's columns, with commas between",
+        )
+    columns = column_findings(result, game)
+    groups = {
+        name: group_findings(
+            result, frame[name].astype(object).where(frame[name].notna(), "(empty)").to_numpy()
+        )
+        for name in (by or "").split(",")
+        if name
+    }
+    held = [{"path": path, "rows": count} for path, count in _stored(game)]
+    document = {"columns": columns, "by": groups, "stored_rows": held}
+    (folder / "columns.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    out = console()
+    for entry in held:
+        out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
+    shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
+    for row in columns:
+        shown.add_row(row["column"], row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
+    out.print(shown)
+    for name, found in groups.items():
+        table = Table(name, "rows that came back", title=f"By {name}")
+        for row in found:
+            table.add_row(str(row["group"]), _rate(row))
+        out.print(table)
+    if rows:
+        out.print(f"Rows, for your eyes only: {write_rows(game, folder)}", highlight=False, soft_wrap=True)
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return f"{row['recovered']} of {row['rows']} ({row['lower'] * 1000:.0f} to {row['upper'] * 1000:.0f} in 1000)"
+
+
+def _stored(game: LeaveOneOut) -> list[tuple[str, int]]:
+    from remanence.attacks.tables.from_object import stored_in
+    from remanence.mechanisms.tables.fitted import FittedModel
+
+    if not isinstance(game.mechanism, FittedModel):
+        return []
+    return [(plan.path, plan.count) for plan in stored_in(game.mechanism)]
+
+
+def write_rows(game: LeaveOneOut, folder: Path) -> Path:
+    """All rows as they came back, in their own words, in a file that only its owner can read."""
+    from remanence.attacks.tables.from_object import WholeObject
+    from remanence.data.records import Records
+    from remanence.mechanisms.tables.fitted import FittedModel
+
+    assert isinstance(game.mechanism, FittedModel)
+    assert game.release is not None
+    found = WholeObject().expose(game.mechanism, game.data, game.release).records
+    table, labels = game.mechanism.table(Records(found.flat[:, 0], found.labels[:, 0]))
+    pd = _extra("pandas")
+    names = [column.name for column in game.mechanism.rows.columns]
+    frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
+    path = folder / "rows.csv"
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        frame.assign(label=labels).to_csv(file, index=False)
+    return path

@@ -1,0 +1,181 @@
+"""Texts behind an update of a transformer: what the attack names, and what recomputing the update makes of it.
+
+The attack grows sequences within the spans of the first two layers. Here the last token of each, which is a label
+only, is solved for; the share of every sequence is fitted, so that phantoms get none; and the whole update is
+computed anew from what remains. Texts are proven if nothing but rounding is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from remanence.attacks.gradients.token_spans import TextModel, name_sequences
+
+_LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
+_SHARE = 1e-3  # of the largest share: sequences with less are phantoms
+_LABELS = 4  # last tokens that are tried for each sequence
+
+
+@final
+@dataclass(frozen=True)
+class Texts:
+    """What was found in one update."""
+
+    sequences: tuple[tuple[int, ...], ...]  # of token ids; proven only if `explains_all`
+    labels: tuple[int, ...]  # of a classifier; empty for a language model
+    tokens: int  # distinct tokens that are certainly in the batch
+    unexplained: float  # the share of the update that the sequences leave, by norm, in the worst tensor
+    explains_all: bool
+
+    @property
+    def proven(self) -> int:
+        """How many texts are proven."""
+        return len(self.sequences) if self.explains_all else 0
+
+
+def read_texts(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int = 64
+) -> Texts:
+    """Everything that one update gives away about its texts."""
+    found, tokens = name_sequences(text, gradient, precision=precision, longest=longest)
+    return verify_texts(text, gradient, found, precision=precision, tokens=tokens)
+
+
+def verify_texts(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    found: Sequence[Tensor],
+    *,
+    precision: float,
+    tokens: int = 0,
+) -> Texts:
+    """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
+    if not found:
+        return Texts((), (), tokens, 1.0, False)
+    with torch.no_grad():
+        answer = text.logits(found[0][None])
+    if answer.ndim == 3:
+        named: list[Named] = [(sequence, None) for sequence in _with_last_tokens(text, gradient, found)]
+    else:
+        named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
+    if not named:
+        return Texts((), (), tokens, 1.0, False)
+    shares = _shares(text, gradient, named)
+    kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
+    named, shares = [named[index] for index in kept], shares[kept]
+    left = _left(text, gradient, named, shares)
+    return Texts(
+        tuple(tuple(sequence.tolist()) for sequence, _ in named),
+        tuple(label for _, label in named if label is not None),
+        tokens,
+        left,
+        left <= _LEFT * precision,
+    )
+
+
+Named = tuple[Tensor, int | None]
+
+
+def _loss(text: TextModel, sequence: Tensor, label: int | None, *, last_is_known: bool = True) -> Tensor:
+    """Summed over the places of one text, so that shares are those of a token; of one label for a classifier."""
+    if label is not None:
+        return cross_entropy(text.logits(sequence[None]), torch.tensor([label]))
+    if last_is_known:
+        answers = text.logits(sequence[None, :-1])[0]
+        return cross_entropy(answers, sequence[1:], reduction="sum")
+    answers = text.logits(sequence[None])[0]
+    known = answers[:-1].gather(1, sequence[1:, None]).sum()
+    return answers.logsumexp(-1).sum() - known
+
+
+def _with_last_tokens(
+    text: TextModel, gradient: Mapping[str, Tensor], prefixes: Sequence[Tensor]
+) -> list[Tensor]:
+    """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
+    parameters = dict(text.model.named_parameters())
+    head = _output_weight(text, parameters)
+    if head is None:
+        return []
+    losses = sum(_loss(text, prefix, None, last_is_known=False) for prefix in prefixes)
+    assert isinstance(losses, Tensor)
+    explained = torch.autograd.grad(losses, parameters[head])[0].double()
+    sent = gradient[head].double()
+    # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the update's scale.
+    share = ((sent * explained).sum(1) / explained.square().sum(1).clamp(min=1e-300)).median()
+    rest = sent / share - explained
+    found = []
+    for prefix in prefixes:
+        last = _last_hidden(text, head, prefix)
+        pull = -(rest @ last) / last.square().sum()
+        found += [torch.cat([prefix, token[None]]) for token in pull.topk(min(_LABELS, len(pull))).indices]
+    return found
+
+
+def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | None:
+    """The matrix that makes logits: one row per token, its own or the embedding's."""
+    rows = [name for name, value in parameters.items() if value.ndim == 2 and len(value) == text.vocabulary]
+    return rows[-1] if rows else None
+
+
+def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
+    """What is multiplied by the output matrix at the last place: the derivative of a sum of logits tells."""
+    weight = dict(text.model.named_parameters())[head]
+    logits = text.logits(prefix[None])[0, -1]
+    absent = int(
+        torch.ones(len(logits)).index_fill(0, prefix, 0).argmax()
+    )  # a row no input embedding touches
+    return torch.autograd.grad(logits[absent], weight)[0][absent].double()
+
+
+def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]) -> Tensor:
+    """Least squares over the layers whose spans were used, one unknown for each text; none below zero."""
+    names = [f"{name}.weight" for name in (*text.first.names, *text.second.names)]
+    parameters = dict(text.model.named_parameters())
+    rows = []
+    for sequence, label in named:
+        parts = torch.autograd.grad(_loss(text, sequence, label), [parameters[name] for name in names])
+        rows.append(torch.cat([part.flatten() for part in parts]).double())
+    stacked = torch.stack(rows)
+    wanted = torch.cat([gradient[name].flatten() for name in names]).double()
+    kept = list(range(len(named)))
+    shares = stacked.new_zeros(len(named))
+    while kept:  # those that would count less than nothing are phantoms
+        own = stacked[kept]
+        solved = torch.linalg.lstsq(own.mT, wanted[:, None]).solution.squeeze(1)
+        largest = float(solved.max())
+        worst = int(solved.argmin())
+        if solved[worst] > _SHARE * largest:
+            shares[kept] = solved
+            break
+        kept.pop(worst)
+    return shares
+
+
+def _left(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor) -> float:
+    """What the texts leave of the update, relatively, in the tensor that they explain least."""
+    if not named:
+        return 1.0
+    parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
+    total = [torch.zeros_like(value, dtype=torch.float64) for value in parameters.values()]
+    for (sequence, label), share in zip(named, shares, strict=True):
+        parts = torch.autograd.grad(
+            _loss(text, sequence, label), list(parameters.values()), allow_unused=True
+        )
+        for sum_, part in zip(total, parts, strict=True):
+            if part is not None:
+                sum_ += share * part.double()
+    whole = sum(float(gradient[name].double().square().sum()) for name in parameters) ** 0.5
+    worst = 0.0
+    for name, made in zip(parameters, total, strict=True):
+        sent = gradient[name].double()
+        size = max(
+            float(sent.norm()), 1e-3 * whole
+        )  # a tensor that hardly matters is not asked for all its digits
+        worst = max(worst, float((sent - made).norm()) / size)
+    return worst

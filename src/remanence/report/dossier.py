@@ -1,0 +1,134 @@
+"""The same facts, criterion by criterion, as auditors ask for them. No legal conclusion is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remanence.auditing import AuditResult
+from remanence.report import words
+from remanence.report.frequencies import ceiling
+from remanence.report.markdown import plain, table
+from remanence.report.remedies import DELTA
+
+_NOT_TESTED = "Not tested in this audit."
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A question that somebody asks of a model, and what this audit has to say."""
+
+    source: str
+    asks: str
+    shown: str
+
+
+def dossier(result: AuditResult) -> str:
+    """Every criterion with what was shown, or that it was not tested, as Markdown."""
+    rows = [(each.source, each.asks, each.shown) for each in criteria(result)]
+    hashes = result.subject.get("sha256", {}).items()
+    held = [f"- SHA-256 of {plain(words.SUBJECTS.get(name, name))}: {plain(value)}" for name, value in hashes]
+    parts = [
+        f"# Dossier: {plain(result.target)}",
+        f"**{result.verdict}**: {result.verdict.meaning} {plain(words.found(result))}",
+        f"{plain(words.scope(result))} {plain(words.counts(result))}",
+        f"Report {words.identity(result)}, {plain(str(result.environment.get('started', ''))[:10])}, "
+        f"remanence {plain(result.environment['packages']['remanence'])}.",
+        "\n".join(held),
+        "Each row says what was shown, or that nothing was. None is a legal conclusion: that is for the controller and "
+        "the authority.",
+        table(("criterion", "asks", "what was shown"), rows),
+        f"It says nothing about {'; '.join(words.NOT_COVERED)}. {words.DECISION}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def criteria(result: AuditResult) -> list[Criterion]:
+    """What auditors are asked for, in the words of who asks."""
+    extraction, membership = _extraction(result), _membership(result)
+    return [
+        Criterion(
+            "EDPB Opinion 28/2024, §43",
+            "Is the likelihood of extracting personal data from the model insignificant?",
+            extraction,
+        ),
+        Criterion(
+            "EDPB Opinion 28/2024, §43",
+            "Is the likelihood of obtaining such data from queries insignificant?",
+            extraction if "answer" in result.threat_model["sees"] else _NOT_TESTED,
+        ),
+        Criterion("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", membership),
+        Criterion("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", _attributes(result)),
+        Criterion(
+            "ICO, motivated intruder",
+            "Is identification sufficiently remote for somebody competent, with access to public resources?",
+            f"{words.scope(result)} This adversary knows at least as much as a motivated intruder "
+            f"where they know training records. {extraction}",
+        ),
+        Criterion(
+            "CNIL, status of an AI model",
+            "Do attacks on the model itself recover personal data?",
+            extraction,
+        ),
+        Criterion(
+            "NIST SP 800-226",
+            "What is the unit of privacy, what is ε, and was the implementation checked?",
+            _differential_privacy(result),
+        ),
+        Criterion(
+            "ISO/IEC 27559",
+            "Context, adversary and re-identification risk.",
+            f"{words.scope(result)} {extraction}",
+        ),
+        Criterion(
+            "OWASP AISVS 1.0, 11.2.4",
+            "Is sensitive data trained on with differentially private optimisation?",
+            _differential_privacy(result),
+        ),
+        Criterion(
+            "OWASP AISVS 1.0, 11.2.5",
+            "Do simulated membership attacks stay at the level of guessing?",
+            membership,
+        ),
+        Criterion(
+            "AI Act, Article 15(5)",
+            "Was resilience against attacks on confidentiality examined?",
+            f"{len(result.evidence)} attack(s) were run: {', '.join(e.attack for e in result.evidence)}. "
+            f"{extraction}",
+        ),
+    ]
+
+
+def _extraction(result: AuditResult) -> str:
+    best, proven = result.strongest, words.tightest(result)
+    found = f"{best.attack} {result.done(best)}, {words.interval(best.main)} in 1000; control "
+    found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."
+    if proven is None or proven.success >= 1:
+        return f"{found} Nothing is proven about other attacks."
+    return f"{found} Proven for every attack: at most {ceiling(proven)}."
+
+
+def _membership(result: AuditResult) -> str:
+    if result.threat_model["game"] != "Membership":
+        return _NOT_TESTED
+    best = result.strongest
+    side = "above" if best.tells else "not certainly above"
+    return f"{best.attack}: {words.interval(best.main)} in 1000, where guessing gives 500; {side} guessing."
+
+
+def _attributes(result: AuditResult) -> str:
+    given = result.threat_model["mechanism"].get("known_attributes")
+    return _NOT_TESTED if given is None else f"{given} attributes were given. {_extraction(result)}"
+
+
+def _differential_privacy(result: AuditResult) -> str:
+    settings, proven = result.threat_model["mechanism"], words.tightest(result)
+    if proven is None:
+        return "No differential privacy is claimed for this training, or none that a proof covers."
+    noise = settings.get("noise_multiplier")
+    facts = [f"Unit: one record. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")]
+    findings = result.strongest.findings
+    if "claimed_epsilon" in findings:
+        facts.append(f"claimed ε {findings['claimed_epsilon']:.3g} at δ {findings.get('delta', DELTA):g}")
+    if "p_value_of_the_claim" in findings:
+        facts.append(f"the run was tested against its claim: p = {findings['p_value_of_the_claim']:.2g}")
+    return "; ".join(facts) + f". No attack exceeds {ceiling(proven)}."

@@ -1,0 +1,173 @@
+"""Every kind of file that is read, as a real one that was written by us, and what reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from audit_results import result
+from remanence import AuditResult, Verdict
+from remanence.cli.settings_file import read_settings
+from remanence.exceptions import InputError
+from remanence.games.gradients.files import read_batch, read_tensors
+from remanence.games.recorded_runs.consistency import _checkpoint_schedule
+from remanence.games.recorded_runs.recording import read_recording
+from remanence.report import markdown, terminal
+from remanence.report.explore.server import _render
+from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
+from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal, Plan
+from remanence.scale.status import read_status
+from remanence_papers.views import load
+
+
+def _audit(folder: Path) -> Path:
+    result(Verdict.EXPOSED).save(folder)
+    return folder / DOCUMENT
+
+
+def _arrays(folder: Path) -> Path:
+    result(Verdict.EXPOSED).save(folder)
+    return folder / ARRAYS
+
+
+def _show(path: Path) -> None:
+    found = AuditResult.load(path.parent)
+    markdown.summary(found)
+    terminal.audit_view(found)
+
+
+def _show_arrays(path: Path) -> None:
+    """Whatever the arrays are, the document agrees with their hash."""
+    document = json.loads((path.parent / DOCUMENT).read_text())
+    document["arrays"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (path.parent / DOCUMENT).write_text(json.dumps(document))
+    _show(path)
+
+
+def _gallery(folder: Path) -> Path:
+    kept = {name: torch.rand(3, 4) for name in ("targets", "reconstructions", "controls")}
+    path = folder / GALLERY
+    path.write_bytes(save({**kept, "succeeded": torch.ones(3, dtype=torch.bool)}))
+    return path
+
+
+def _run(folder: Path) -> Path:
+    journal = Journal(folder)
+    journal.begin({"options": {"command": "audit", "target": "x.py:game", "seed": 0}, "code": {}, "data": {}})
+    plan = Plan("playing", "x", 10, 3)
+    journal.announce([plan])
+    journal.beat(1, 2, 3.0)
+    journal.write(plan.key(0), {"error": torch.rand(3)})
+    journal.folder.unlock()
+    return folder / MANIFEST
+
+
+def _beat(folder: Path) -> Path:
+    return _run(folder).with_name(BEAT)
+
+
+def _unit(folder: Path) -> Path:
+    _run(folder)
+    return next((folder / "units").iterdir())
+
+
+def _read_unit(path: Path) -> None:
+    try:
+        Journal(path.parent.parent).read(path.stem)
+    except DamagedUnitError as error:  # set aside and run again
+        raise InputError("damaged", needs="", got=str(error), hint="") from None
+
+
+def _read_beat(path: Path) -> None:
+    read_status(path.parent)
+    if Journal(path.parent).last_beat() is None:  # taken for none
+        raise InputError("no heartbeat", needs="", got="", hint="")
+
+
+def _settings(folder: Path) -> Path:
+    path = folder / "audit.toml"
+    path.write_text('target = "model.py:factory"\nattack = ["oblivious"]\ntrials = 30\nmax_success = 0.95\n')
+    return path
+
+
+def _gradient(folder: Path) -> Path:
+    path = folder / "gradient.safetensors"
+    path.write_bytes(save({"weight": torch.rand(3, 4), "bias": torch.rand(3)}))
+    return path
+
+
+def _state(folder: Path) -> Path:
+    path = folder / "gradient.pt"
+    torch.save({"weight": torch.rand(3, 4), "bias": torch.rand(3)}, path)
+    return path
+
+
+def _batch(folder: Path) -> Path:
+    path = folder / "batch.npz"
+    np.savez(path, inputs=np.zeros((4, 3), np.float32), labels=np.arange(4))
+    return path
+
+
+def _checkpoint(folder: Path) -> Path:
+    path = folder / "checkpoint.pt"
+    torch.save({"privacy_accountant_state_dict": {"history": [(1.1, 0.01, 100)]}}, path)
+    return path
+
+
+def _recording(folder: Path) -> Path:
+    moments = {"mean": 1.0, "variance": 1.0}
+    path = folder / "manifest.json"
+    path.write_text(
+        json.dumps({"format": 2, "claimed": [[1.1, 0.1, 10]], "records": 10, "batch_sizes": moments})
+    )
+    return path
+
+
+def _reproduction(folder: Path) -> Path:
+    curve = {"x": [1, 2], "y": [1, 2], "lower": None, "upper": None, "label": "ours"}
+    panel = {"title": "t", "across": "a", "up": "b", "curves": [curve], "pictures": None, "log_up": False}
+    path = folder / "mine.json"
+    document = {
+        "name": "mine", "title": "t", "reference": "r", "dataset": "d", "scale": "small", "seed": 0, "notes": ["n"],
+        "rows": [{"a": 1.0, "b": "x"}], "panels": [{**panel, "log_across": False}], "settings": {"steps": 3},
+        "environment": {"device": "cpu", "torch": "2", "seconds": 1.0},
+    }  # fmt: skip
+    path.write_text(json.dumps(document))
+    return path
+
+
+# What writes a real file into a folder, and what reads it; a refusal is a `RemanenceError`.
+READERS = {
+    "audit.json": (_audit, _show),
+    "arrays": (_arrays, _show_arrays),
+    "gallery": (_gallery, lambda path: read_gallery(path.parent)),
+    "run.json": (_run, lambda path: read_status(path.parent)),
+    "heartbeat": (_beat, _read_beat),
+    "unit": (_unit, _read_unit),
+    "audit.toml": (_settings, read_settings),
+    "gradient as safetensors": (_gradient, read_tensors),
+    "gradient of torch.save": (_state, read_tensors),
+    "batch": (_batch, lambda path: read_batch(path, torch.float32)),
+    "Opacus checkpoint": (_checkpoint, _checkpoint_schedule),
+    "recording": (_recording, lambda path: read_recording(path.parent)),
+    "reproduction": (_reproduction, load),
+}
+UPLOADS = {"dropped onto the page": (_audit, lambda path: _render(path.read_bytes()))}
+
+
+def claiming(shape: tuple[int, ...]) -> bytes:
+    """An .npz whose header claims far more than it holds."""
+    header = str({"descr": "<f8", "fortran_order": False, "shape": shape}).encode()
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 64
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("inputs.npy", array)
+        archive.writestr("labels.npy", array)
+    return packed.getvalue()

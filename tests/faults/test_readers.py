@@ -1,0 +1,170 @@
+"""Hostile files: every reader refuses with a sentence, quickly, in little memory, and runs nothing.
+
+REMANENCE_INPUTS=10000 tries as many for each reader; `make test-faults` does.
+"""
+
+import contextlib
+import os
+import resource
+import shutil
+import struct
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from readers import READERS, UPLOADS, claiming
+
+from remanence.exceptions import RemanenceError
+
+INPUTS = int(os.environ.get("REMANENCE_INPUTS", "40"))
+TRIED: dict[str, list[int]] = {}
+BEFORE = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes
+TOKENS = [
+    b"1e999", b"NaN", b"-1", b"0", b"1" * 5000, b"null", b"[]", b"{}", b'"\\ud800"', b"\xff\xfe", b"\x00", b"[" * 3000,
+    b"99999999999999999999", b"1e308", b'"\\u202e"', b"true", b'"' + b"x" * 3000 + b'"', b"F64", b"C64", b"BF16",
+    struct.pack("<Q", 2**63), struct.pack("<Q", 0), b"cos\nsystem\n", b"<script>", b"\r\n::error::", b"[/red]",
+]  # fmt: skip
+
+
+@st.composite
+def mutations(draw):
+    """A few edits, each at some place: flip, cut, insert, repeat, or replace by something nasty."""
+    edit = st.tuples(
+        st.sampled_from(["flip", "cut", "drop", "insert", "repeat", "swap number"]),
+        st.floats(0, 1),
+        st.integers(0, 255),
+        st.sampled_from(TOKENS),
+    )
+    return draw(st.lists(edit, min_size=1, max_size=4))
+
+
+def mutated(content: bytes, edits) -> bytes:
+    for kind, where, number, token in edits:
+        place = int(where * max(0, len(content) - 1))
+        if kind == "flip" and content:
+            content = content[:place] + bytes([content[place] ^ (number or 1)]) + content[place + 1 :]
+        elif kind == "cut":
+            content = content[:place]
+        elif kind == "drop":
+            content = content[:place] + content[place + number :]
+        elif kind == "insert":
+            content = content[:place] + token + content[place:]
+        elif kind == "repeat":
+            content = content[:place] + content[place : place + number] * 3 + content[place:]
+        else:  # the next number, word or string becomes something else
+            start = next(
+                (i for i in range(place, len(content)) if content[i : i + 1] in b'0123456789"[{'), place
+            )
+            end = next((i for i in range(start + 1, len(content)) if content[i : i + 1] in b',}]\n"'), start)
+            content = content[:start] + token + content[end:]
+    return content
+
+
+@pytest.mark.parametrize("kind", [*READERS, *UPLOADS])
+def test_a_mutated_file_is_read_or_refused(kind):
+    write, read = {**READERS, **UPLOADS}[kind]
+    base = Path(tempfile.mkdtemp())
+    counts = TRIED.setdefault(kind, [0, 0])
+    try:
+        path = write(base)
+        original = path.read_bytes()
+
+        @settings(
+            max_examples=INPUTS if kind in READERS else max(5, INPUTS // 20),
+            deadline=10_000,  # milliseconds: nothing hangs
+            suppress_health_check=list(HealthCheck),
+            derandomize=INPUTS < 1000,
+            database=None,
+        )
+        @given(mutations())
+        def refused_or_read(edits):
+            path.write_bytes(mutated(original, edits))
+            counts[0] += 1
+            try:
+                read(path)
+            except RemanenceError as refused:
+                counts[1] += 1
+                str(refused).encode()
+
+        refused_or_read()
+    finally:
+        shutil.rmtree(base)
+    assert counts[1], "no input was hostile enough to be refused"
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize(
+    "special", ["fifo", "device", "folder", "empty", "deep", "long name", "link in a circle"]
+)
+def test_what_is_no_file_is_a_sentence_and_not_waited_for(kind, special, tmp_path):
+    write, read = READERS[kind]
+    path = write(tmp_path)
+    path.unlink()
+    if special == "fifo":
+        os.mkfifo(path)
+    elif special == "device":
+        path.symlink_to("/dev/zero")
+    elif special == "folder":
+        path.mkdir()
+    elif special == "empty":
+        path.write_bytes(b"")
+    elif special == "deep":
+        path.write_bytes(b"[" * 200_000)
+    elif special == "long name":
+        path = path.with_name("x" * 5000 + path.suffix)
+    else:
+        path.symlink_to(path)
+    read = _hashless(read) if kind == "arrays" else read
+    finished = threading.Event()
+
+    def attempt():
+        with contextlib.suppress(RemanenceError):
+            read(path)
+        finished.set()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert finished.is_set(), "it hangs, or ended with a traceback"
+
+
+def _hashless(read):
+    from readers import _show
+
+    return _show
+
+
+@pytest.mark.parametrize("shape", [(2**33,), (2**62, 2**62), (-1,), (2**20, 2**13)])
+def test_a_header_that_claims_more_than_there_is_allocates_nothing(shape, tmp_path):
+    (tmp_path / "batch.npz").write_bytes(claiming(shape))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RemanenceError):
+        READERS["batch"][1](tmp_path / "batch.npz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20 // 10, "kilobytes"
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'executed'}",)
+
+    for name, reader in (("gradient.pt", "gradient of torch.save"), ("checkpoint.pt", "Opacus checkpoint")):
+        (tmp_path / name).write_bytes(pickle.dumps({"weight": Evil()}))
+        with pytest.raises(RemanenceError):
+            READERS[reader][1](tmp_path / name)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_counts_are_told(capsys):
+    with capsys.disabled():
+        total = sum(tried for tried, _ in TRIED.values())
+        sys.stdout.write(
+            f"\n{total} mutated files, {sum(r for _, r in TRIED.values())} refused, the others read\n"
+        )
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - BEFORE < 2**20, "a gibibyte"

@@ -1,0 +1,71 @@
+"""What is installed is known: pinned, hashed, without versions that have advisories, and the same wheel every time."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+
+
+def names(path: Path) -> set[str]:
+    found = re.findall(r"(?m)^([A-Za-z0-9_.-]+)==", path.read_text())
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in found}
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_every_locked_package_has_one_version_and_hashes(path):
+    parts = re.split(r"(?m)^(?=\S)", path.read_text())[1:]
+    assert parts
+    for part in parts:
+        assert re.match(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+]+", part), part
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", part), part
+
+
+@pytest.mark.parametrize(
+    ("extras", "locks"),
+    [
+        ((), ("run", "torch")),
+        (("dev", "explore", "opacus"), ("ci", "torch")),
+        (("docs",), ("ci", "docs", "torch")),
+        (("browser",), ("ci", "browser", "torch")),
+    ],
+)
+def test_whatever_an_extra_asks_for_is_locked(extras, locks):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in extras for each in project["optional-dependencies"][extra]),
+    ]
+    found = set().union(*(names(ROOT / "locks" / f"{name}.txt") for name in locks))
+    asked = {re.sub(r"[-_.]+", "-", re.split(r"[<>=\[; ]", each)[0]).lower() for each in wanted}
+    assert not asked - found, "make locks"
+
+
+def test_ci_installs_with_hashes_alone():
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--require-hashes --no-deps" in makefile
+    recipe = makefile.split("$(VENV)/.ok: ")[1].split("\n\n")[0]
+    for line in recipe.splitlines():
+        assert "pip install" not in line or "--no-deps --no-build-isolation -e . -e papers" in line, line
+
+
+def test_lower_bounds_leave_out_versions_with_known_advisories():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "jinja2>=3.1.6" in project["dependencies"]
+    assert "h11>=0.16" in project["optional-dependencies"]["explore"]
+
+
+def test_every_threat_names_a_test_that_exists():
+    table = [
+        line
+        for line in (ROOT / "SECURITY.md").read_text().splitlines()
+        if line.startswith("| ") and "tests/" in line
+    ]
+    assert len(table) >= 8
+    for line in table:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", line):
+            assert (ROOT / file).is_file(), file
+            assert not name or f"def {name}(" in (ROOT / file).read_text(), name

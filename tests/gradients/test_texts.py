@@ -1,0 +1,158 @@
+"""Texts from the gradient of a transformer that the test makes itself: exact, to the last token, or not at all."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+
+from remanence import InputError
+from remanence.attacks.gradients.token_spans import TokenSpans, text_model, tokens_in_batch
+from remanence.data.releases import Gradient
+from remanence.game import play
+from remanence.games.gradients.captured_texts import CapturedTexts
+from remanence.games.gradients.texts import read_texts
+from remanence.mechanisms.shared_gradient import SharedGradient
+
+VOCABULARY, LENGTH = 300, 10
+FLOAT32 = 1.2e-7
+
+
+class Block(nn.Module):
+    def __init__(self, size, causal):
+        super().__init__()
+        self.causal = causal
+        self.before, self.after = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.queries, self.keys, self.values, self.out = (nn.Linear(size, size) for _ in range(4))
+        self.up, self.down = nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
+
+    def forward(self, x):
+        y = self.before(x)
+        parts = [f(y).unflatten(-1, (4, -1)).transpose(1, 2) for f in (self.queries, self.keys, self.values)]
+        x = x + self.out(
+            scaled_dot_product_attention(*parts, is_causal=self.causal).transpose(1, 2).flatten(2)
+        )
+        return x + self.down(gelu(self.up(self.after(x))))
+
+
+class Tiny(nn.Module):
+    """A language model, with its embedding as output layer or not, or a classifier that reads in both directions."""
+
+    def __init__(self, size=64, *, tied=False, classes=None, positions=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(VOCABULARY, size)
+        self.positions = nn.Embedding(32, size) if positions else None
+        self.blocks = nn.ModuleList(Block(size, causal=classes is None) for _ in range(2))
+        self.norm = nn.LayerNorm(size)
+        self.head = None if tied else nn.Linear(size, classes or VOCABULARY, bias=False)
+        self.classes = classes
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x)
+        x = x.mean(1) if self.classes else x
+        return x @ self.embedding.weight.T if self.head is None else self.head(x)
+
+
+def texts(count, seed=0, length=LENGTH):
+    return torch.randint(VOCABULARY, (count, length), generator=torch.Generator().manual_seed(seed))
+
+
+def update(model, ids, labels=None):
+    answers = model(ids)
+    loss = (
+        cross_entropy(answers[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        if labels is None
+        else cross_entropy(answers, labels)
+    )
+    named = dict(model.named_parameters())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def read(model, gradient):
+    return read_texts(text_model(model), gradient, precision=FLOAT32, longest=16)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.03])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_text_comes_back_with_its_last_token(tied, factor):
+    model = Tiny(tied=tied).eval()
+    ids = texts(4)
+    found = read(model, {name: factor * value for name, value in update(model, ids).items()})
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
+def test_a_model_without_positions_in_its_input_is_read_too():
+    model = Tiny(positions=False).eval()
+    text = text_model(model)
+    assert not text.has_positions
+    ids = texts(3, seed=2, length=7)
+    found = read(model, update(model, ids))
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
+def test_the_first_token_is_found_though_queries_have_no_gradient_for_it():
+    model = Tiny().eval()
+    ids = texts(2, seed=3)
+    gradient = update(model, ids)
+    text = text_model(model)
+    everything = tokens_in_batch(text, gradient, precision=FLOAT32, length=1)[0].tolist()
+    assert set(ids[:, 0].tolist()) <= set(everything)
+    queries = type(text.first)(text.first.names[:1], text.first.transposed)
+    alone = type(text)(model, text.vocabulary, queries, text.second, True, True)
+    missed = tokens_in_batch(alone, gradient, precision=FLOAT32, length=1)[0].tolist()
+    assert not set(ids[:, 0].tolist()) & set(missed)
+
+
+def test_an_encoder_gives_its_text_and_label():
+    model = Tiny(classes=5).eval()
+    text = text_model(model)
+    assert not text.is_causal
+    ids = texts(1, seed=4)
+    found = read(model, update(model, ids, torch.tensor([3])))
+    assert found.explains_all
+    assert (found.sequences, found.labels) == ((tuple(ids[0].tolist()),), (3,))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_update_that_is_not_the_models_proves_no_text(seed):
+    model = Tiny().eval()
+    ids = texts(3, seed=seed)
+    true = update(model, ids)
+    torch.manual_seed(seed)
+    stale = Tiny().eval()
+    with torch.no_grad():
+        for parameter in stale.parameters():
+            parameter *= 1 + 0.01 * torch.randn_like(parameter)
+    for foreign in (
+        {name: torch.randn_like(value) for name, value in true.items()},
+        {name: value[torch.randperm(len(value))] for name, value in true.items()},
+        update(stale, ids),
+    ):
+        assert read(model, foreign).proven == 0
+
+
+def test_a_batch_with_more_tokens_than_dimensions_gives_nothing_away_here():
+    model = Tiny(size=32).eval()
+    found = read(model, update(model, texts(8)))
+    assert (found.sequences, found.tokens, found.explains_all) == ((), 0, False)
+
+
+def test_the_game_counts_proven_texts_and_the_control_has_none():
+    model = Tiny().eval()
+    stacked = {name: value[None] for name, value in update(model, texts(4)).items()}
+    game = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked))
+    evidence = play(game, TokenSpans(longest=16))
+    assert evidence.proven == 4
+    assert evidence.control.successes == 0
+
+
+def test_a_network_that_reads_numbers_is_no_text_model():
+    with pytest.raises(InputError, match=r"nn\.Embedding"):
+        text_model(nn.Sequential(nn.Linear(3, 4)))

@@ -1,0 +1,129 @@
+"""A model and a table from files, in one command; and files that are not opened."""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import joblib
+import pandas as pd
+import pytest
+from patients import patients
+
+from remanence.cli.main import main
+
+MODEL = """
+import pandas as pd
+from patients import prepared
+from sklearn.linear_model import LogisticRegression
+
+def fitted():
+    table = pd.read_csv("train.csv")
+    return prepared(LogisticRegression()).fit(table.drop(columns=["outcome", "id"]), table["outcome"])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    frame, labels = patients(150)
+    frame.assign(outcome=labels, id=range(150)).to_csv(tmp_path / "train.csv", index=False)
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch, *arguments) -> int:
+    monkeypatch.setattr(sys, "argv", ["remanence", "audit", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return caught.value.code or 0
+
+
+def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
+    options = [
+        "--data",
+        "train.csv",
+        "--label",
+        "outcome",
+        "--by",
+        "sex",
+        "--show-reconstructions",
+        "--out",
+        "out",
+    ]
+    assert run(monkeypatch, "model.py:fitted", *options) == 1
+    shown = capsys.readouterr()
+    assert "EXPOSED" in shown.out
+    assert "Not used by the model, and left out: id" in shown.err
+    found = json.loads((folder / "out" / "columns.json").read_text())
+    assert {
+        row["column"]: row["recovered"] for row in found["columns"] if row["column"] != "bmi"
+    } == dict.fromkeys(["age", "income", "sex", "region"], 150)
+    assert 0.4 < next(row["guess"] for row in found["columns"] if row["column"] == "sex") < 0.7
+    assert sum(row["rows"] for row in found["by"]["sex"]) == 150
+    rows, train = pd.read_csv(folder / "out" / "rows.csv"), pd.read_csv(folder / "train.csv")
+    assert (rows[["age", "sex", "region"]] == train[["age", "sex", "region"]]).all().all()
+    assert (rows["label"] == train["outcome"]).all()
+    assert (folder / "out" / "rows.csv").stat().st_mode & 0o077 == 0
+    stored = (folder / "out" / "audit.json").read_text() + (folder / "out" / "report.html").read_text()
+    assert str(train["income"][0]) not in stored
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.py:fitted", "--data", "train.csv", "--label", "result"], "--label id"),
+        (["model.py:fitted", "--data", "train.csv"], "The label is missing"),
+        (["model.py:fitted", "--data", "no.csv", "--label", "outcome"], "no such table"),
+        (["model.py:fitted", "--data", "other.csv", "--label", "outcome"], "missing: bmi"),
+        (["model.py:fitted", "--data", "strangers.csv", "--label", "outcome"], "not fitted on this table"),
+        (["model.py:fitted", "--data", "words.csv", "--label", "outcome"], "cannot read this table"),
+        (["no.skops", "--data", "train.csv", "--label", "outcome"], "no such model"),
+        (["model.skops"], "--data train.csv"),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--by", "star"],
+            "tell results apart",
+        ),
+    ],
+)
+def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments, message):
+    train = pd.read_csv("train.csv")
+    train.drop(columns="bmi").to_csv("other.csv", index=False)
+    train.assign(age="old").to_csv("words.csv", index=False)
+    strangers, labels = patients(150, seed=1)
+    strangers.assign(outcome=labels).to_csv("strangers.csv", index=False)
+    assert run(monkeypatch, *arguments) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert all(f"{part}:" in said for part in ("needs", "got", "try"))
+
+
+class LeavesAMark:
+    """What an attacker puts into a pickle."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("marked"),)
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model.skops", "model.bin"])
+def test_nothing_is_unpickled(folder, monkeypatch, capsys, name):
+    with Path(name).open("wb") as file:
+        joblib.dump(LeavesAMark(), file) if name == "model.joblib" else pickle.dump(LeavesAMark(), file)
+    pickle.loads(pickle.dumps(LeavesAMark()))  # noqa: S301 - the file would leave a mark
+    assert Path("marked").exists()
+    Path("marked").unlink()
+    assert run(monkeypatch, name, "--data", "train.csv", "--label", "outcome") == 2
+    assert not Path("marked").exists()
+    said = capsys.readouterr().err
+    assert "executes code" in said
+    assert f"load('{name}')" in said
+
+
+def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "skops", None)
+    monkeypatch.setitem(sys.modules, "skops.io", None)
+    with ZipFile("model.skops", "w") as archive:
+        archive.writestr("schema.json", "{}")
+    assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
+    assert "remanence[tables]" in capsys.readouterr().err
