@@ -1,12 +1,17 @@
 """What recording an Opacus run costs: the same loop with and without `record`, alternating, as a ratio.
 
-    python benchmarks/recording.py [--repeats 5]
+    python benchmarks/recording.py [--repeats 3]
 
-The loop is timed inside the `with`, and what happens when the `with` ends (reading the canaries) on its own.
+Every run is a process of its own, so that its peak of memory is its own. Recorded means all of it: the loop inside the
+`with`, and what happens when the `with` ends.
 """
 
 import argparse
+import json
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -16,7 +21,6 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,20 +41,40 @@ def network(width: int) -> nn.Module:
     )
 
 
-def run(folder: Path | None, *, width: int, batch: int, steps: int) -> tuple[float, float]:
-    """Seconds of the loop, and seconds after it."""
-    torch.manual_seed(0)
-    pixels, labels = load_digits(return_X_y=True)
-    canaries = crafted(500, (1, 8, 8), 10, seed=1)
-    images = torch.tensor(pixels).float().view(-1, 1, 8, 8) / 8 - 1
-    data = TensorDataset(
-        torch.cat([images, canaries.inserted.features]),
-        torch.cat([torch.tensor(labels), canaries.inserted.labels]),
+def perceptron(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 10),
     )
-    plain, engine = network(width), PrivacyEngine()
+
+
+# network, width, expected batch, steps, canaries
+LOOPS = {
+    "CNN, 10k": (network, 16, 256, 24, 500),
+    "CNN, 94k": (network, 64, 256, 16, 500),
+    "MLP, 5M": (perceptron, 2200, 64, 8, 500),
+}
+
+
+def run(name: str, folder: Path | None) -> dict[str, float]:
+    """Seconds, and the peak of memory in gigabytes."""
+    make, width, batch, steps, count = LOOPS[name]
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    canaries = crafted(count, (1, 8, 8), 10, seed=1)
+    images, labels = torch.randn(1800, 1, 8, 8), torch.randint(10, (1800,))
+    data = TensorDataset(
+        torch.cat([images, canaries.inserted.features]), torch.cat([labels, canaries.inserted.labels])
+    )
+    plain, engine = make(width), PrivacyEngine()
     made: Any = engine.make_private(
         module=plain,
-        optimizer=torch.optim.SGD(plain.parameters(), lr=0.5),
+        optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
         data_loader=DataLoader(data, batch_size=batch),
         noise_multiplier=1.0,
         max_grad_norm=1.0,
@@ -61,9 +85,8 @@ def run(folder: Path | None, *, width: int, batch: int, steps: int) -> tuple[flo
         if folder is None
         else record(engine, optimizer, model, loader, out=folder, canaries=canaries)
     )
-    done, seconds = 0, 0.0
+    done, started = 0, time.process_time()
     with recording:
-        started = time.perf_counter()
         while done < steps:
             for x, y in loader:
                 cross_entropy(model(x), y).backward()
@@ -72,31 +95,37 @@ def run(folder: Path | None, *, width: int, batch: int, steps: int) -> tuple[flo
                 done += 1
                 if done == steps:
                     break
-        seconds = time.perf_counter() - started
-        ended = time.perf_counter()
-    return seconds, time.perf_counter() - ended
+    seconds = time.process_time() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"seconds": seconds, "peak": peak, "parameters": sum(p.numel() for p in plain.parameters())}
+
+
+def apart(name: str, *, recorded: bool) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", name, *(["--recorded"] if recorded else [])]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    print("parameters  batch  steps  loop with / without  after the loop, in loops")
-    for width, batch, steps in ((8, 64, 40), (16, 256, 20), (32, 256, 10)):
-        numbers = sum(parameter.numel() for parameter in network(width).parameters())
-        ratios, after = [], []
-        for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                plain, _ = run(None, width=width, batch=batch, steps=steps)
-                recorded, rest = run(Path(folder) / "run", width=width, batch=batch, steps=steps)
-            ratios.append(recorded / plain)
-            after.append(rest / plain)
-        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--recorded", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(run(given.one, Path(folder) / "run" if given.recorded else None)))
+        return
+    print(
+        "loop | parameters | batch | steps | recorded / alone (median, least, most) | peak memory, alone and recorded"
+    )
+    for name, (_, _, batch, steps, _) in LOOPS.items():
+        alone = [apart(name, recorded=False) for _ in range(given.repeats)]
+        both = [apart(name, recorded=True) for _ in range(given.repeats)]
+        ratios = [b["seconds"] / a["seconds"] for a, b in zip(alone, both, strict=True)]
         print(
-            f"{numbers:10} {batch:6} {steps:6}  {middle:.2f} ({low:.2f} to {high:.2f})"
-            f"        {statistics.median(after):.1f}"
+            f"{name} | {alone[0]['parameters']:,.0f} | {batch} | {steps} | {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) | {alone[0]['peak']:.2f} and {both[0]['peak']:.2f} GB",
+            flush=True,
         )
 
 

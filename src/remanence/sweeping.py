@@ -18,7 +18,7 @@ from remanence.auditing import AuditResult, announce, audit, compatible_attacks
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.exceptions import InputError
 from remanence.game import Game
-from remanence.games.heads.ceiling import head_ceiling
+from remanence.games.heads.ceiling import ASSERTED, head_ceiling
 from remanence.games.heads.head_game import HeadGame
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.games.membership import Membership
@@ -120,7 +120,8 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
         own, prior = changed.targets, changed.prior
         ceiling = None
         if isinstance(own, StratifiedPrior) and isinstance(prior, StratifiedPrior):
-            ceiling = head_ceiling(changed.mechanism, own, prior, changed.criterion)
+            said = any(ASSERTED in bound.assumptions for bound in game.bounds)
+            ceiling = head_ceiling(changed.mechanism, own, prior, changed.criterion, independent=said)
         return replace(changed, bounds=() if ceiling is None else (ceiling,)), ""
     if not game.bounds:
         return changed, ""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from remanence.bounds.bound import Bound, Values
+from remanence.bounds.engine.schedule import MOST_RECORDS, Segment
+from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.exceptions import InputError
 
@@ -19,59 +19,74 @@ if TYPE_CHECKING:
 _ROUNDING = 1 + 1e-12
 
 
-def of(mechanism: Mechanism[Release], baseline: Values = None, *, log_baseline: Values = None) -> Bound:
+def of(
+    mechanism: Mechanism[Release],
+    baseline: Values = None,
+    *,
+    log_baseline: Values = None,
+    person: Person | None = None,
+) -> Bound:
     """The bound of the mechanism itself, so that no setting has to be told twice.
 
     >>> from remanence import NoisySum
     >>> round(of(NoisySum(noise_multiplier=2.0), 1 / 100).success, 4)
     0.0339
     """
-    from remanence.mechanisms.heads.transfer_head import TransferHead
-    from remanence.mechanisms.networks.dpsgd import DPSGD
-    from remanence.mechanisms.noisy_sum import NoisySum
-
-    if isinstance(mechanism, NoisySum):
-        return gaussian(baseline, noise_multiplier=mechanism.noise_multiplier, log_baseline=log_baseline)
-    if isinstance(mechanism, DPSGD) or (isinstance(mechanism, TransferHead) and mechanism.noise_multiplier):
-        return dpsgd(
-            baseline,
-            noise_multiplier=mechanism.noise_multiplier,
-            sample_rate=mechanism.sample_rate,
-            steps=mechanism.steps,
-            log_baseline=log_baseline,
+    noise = mechanism.gaussian_noise()
+    if noise is None:
+        raise InputError(
+            f"There is no proven ceiling for {mechanism.name}.",
+            needs="DPSGD, NoisySum, or a TransferHead with a noise_multiplier",
+            got=type(mechanism).__name__,
+            hint="bounds.approximate_dp or another bound that you can prove for it",
         )
-    raise InputError(
-        f"There is no proven ceiling for {mechanism.name}.",
-        needs="DPSGD, NoisySum, or a TransferHead with a noise_multiplier",
-        got=type(mechanism).__name__,
-        hint="bounds.approximate_dp or another bound that you can prove for it",
-    )
+    run = Segment(*noise)
+    if person is None and run == Segment(run.noise_multiplier):
+        return gaussian(baseline, noise_multiplier=run.noise_multiplier, log_baseline=log_baseline)
+    return dpsgd(baseline, schedule=[run], log_baseline=log_baseline, person=person)
 
 
-def of_classes(mechanism: Mechanism[Release], baselines: Sequence[float], counts: Sequence[int]) -> Bound:
+def of_classes(
+    mechanism: Mechanism[Release],
+    baselines: Sequence[float],
+    counts: Sequence[int],
+    *,
+    independent: bool = True,
+) -> Bound:
     """The bound for one guess per class, held against the closest of the class's records in the training set.
 
     A guess that meets one of n records meets the first, or the second, …: at most n·γ(κ_c) for independent records,
     averaged over the classes. Tight for one record per class; for many of them no proof of this kind says anything.
+    Records that may depend on each other are one person with n records: without them all, a guess meets one of them
+    with a chance of at most n·κ_c, and so with them with at most γ_n(n·κ_c), which holds for independent ones too.
 
     >>> from remanence import NoisySum
     >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2]).success, 4)
     0.0508
+    >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2], independent=False).success, 4)
+    0.0899
     """
-    usable = [(baseline, count) for baseline, count in zip(baselines, counts, strict=True) if baseline < 1]
-    each = of(mechanism, [baseline for baseline, _ in usable] or 0.5)
-    ceilings = np.atleast_1d(each.success)[: len(usable)]
-    met = np.minimum(1.0, ceilings * np.array([count for _, count in usable]))
-    share = min(1.0, (float(met.sum()) + len(baselines) - len(usable)) / len(baselines) * _ROUNDING)
+    met, base = [], of(mechanism, 0.5)
+    for baseline, count in zip(baselines, counts, strict=True):
+        together = min(1.0, count * baseline * _ROUNDING)
+        options = [1.0]
+        if together < 1 and count <= MOST_RECORDS:
+            options.append(float(of(mechanism, together, person=Person(count)).success))
+        if (independent or count == 1) and baseline < 1:
+            options.append(count * float(of(mechanism, baseline).success))
+        met.append(min(options))
+    share = min(1.0, math.fsum(met) / len(met) * _ROUNDING)
+    kind = "the kind that the baseline was estimated from"
+    dependence = (
+        f"on average over records: those of a class are independent draws of {kind}"
+        if independent
+        else f"on average over records: each of a class is a draw of {kind}, and they may depend on each other, but "
+        "not on those of other classes"
+    )
     return Bound(
-        f"{each.name}, any record of a class",
+        f"{base.name}, any record of a class",
         math.log(share),
-        (
-            *each.assumptions,
-            "on average over records: those of a class are independent draws of the kind that the baseline was "
-            "estimated from",
-            "as many guesses of every class",
-        ),
-        each.reference,
+        (*base.assumptions, dependence, "as many guesses of every class"),
+        base.reference,
         on_average=True,
     )

@@ -123,6 +123,9 @@ def audit(
             help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
         ),
     ] = False,
+    accuse_at: Annotated[
+        float, typer.Option(help="Of a recorded run: the p-value at which its claim counts as refuted.")
+    ] = 0.001,
     accept_unproven: AcceptUnproven = False,
     out: Out = None,
     as_json: Json = False,
@@ -158,7 +161,9 @@ def audit(
     keep = show_reconstructions or target in TARGETS
     game = None
     if Path(target).is_dir():
-        result = _audit_recorded(Path(target), policy, seed, options=attack or trials or show_reconstructions)
+        result = _audit_recorded(
+            Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
+        )
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
@@ -304,7 +309,7 @@ _OUT_OF_MEMORY = (
 )
 
 
-def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object) -> AuditResult:
+def _audit_recorded(folder: Path, policy: Policy, seed: int, level: float, *, options: object) -> AuditResult:
     from remanence.exceptions import InputError
     from remanence.games.recorded_runs.audit_run import audit_run
 
@@ -315,4 +320,4 @@ def _audit_recorded(folder: Path, policy: Policy, seed: int, *, options: object)
             got="--attack, --trials or --show-reconstructions",
             hint="leave them out; the canaries were chosen when the run was recorded",
         )
-    return audit_run(folder, policy=policy, seed=seed)
+    return audit_run(folder, policy=policy, seed=seed, level=level)

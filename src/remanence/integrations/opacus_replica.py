@@ -36,7 +36,7 @@ class Reading:
 
     `loss(call(model, features), labels)` is what the loop calls backward on. `augment` is what the data set or the
     loop does to the features of a record at random, each time that it is read. `every` is how many steps pass between
-    two at which the attack looks for the canaries; left out, so many that it costs about as much as the loop itself.
+    two at which the attack looks for the canaries; left out, so many that it costs less than the loop itself.
     """
 
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
@@ -134,7 +134,11 @@ class Replica:
         samples = [sample.flatten(1).float() for sample in self._samples(features, labels, autocast)]
         norms = torch.stack([sample.norm(dim=1) for sample in samples])
         factors = clipping.factors(norms)
-        return torch.cat([f[:, None] * sample for f, sample in zip(factors, samples, strict=True)], 1)
+        clipped = torch.cat(samples, 1)
+        parts = clipped.split([sample.shape[1] for sample in samples], 1)
+        for part, factor in zip(parts, factors, strict=True):
+            part *= factor[:, None]
+        return clipped
 
     def _samples(self, features: Tensor, labels: Tensor, autocast: torch.dtype | None) -> list[Tensor]:
         device = self._trained[0].device

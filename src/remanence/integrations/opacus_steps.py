@@ -74,13 +74,18 @@ class Steps:
             self._recorder.claimed = claims()
             self._noised(whole=whole)
 
+        def together() -> None:
+            # A process that has stopped recording would leave the others waiting for it.
+            self._stopped = not self._ranks.agree(not self._stopped)
+            self._safely(noised)
+
         def clipped() -> None:
             self._recorder.claimed = claims()
             self._clipped()
 
         wanted = {
             "accumulate" if self._ghost else "clip_and_accumulate": (clipped, None),
-            "add_noise": (None, noised),
+            "add_noise": (None, together),
         }
         before = {name: vars(optimizer).get(name) for name in wanted}
         ours = {name: self._around(getattr(optimizer, name), *both) for name, both in wanted.items()}
@@ -106,7 +111,8 @@ class Steps:
         def watched() -> None:
             self._safely(first)
             plain()
-            self._safely(then)
+            if then is not None:
+                then()
 
         return watched
 
@@ -214,7 +220,8 @@ class Steps:
         known = torch.cat(summed)
         if self._canaries is not None and self._replica is not None:
             rows = ranks.merged(self._canary_rows)
-            inside = None if self._canary_sums is None else torch.cat(ranks.total(self._canary_sums))
+            inside = self._canary_sums or [torch.zeros_like(tensor) for tensor in summed]
+            inside = torch.cat(ranks.total(inside))
             if ranks.leads:
                 with quiet_randomness():
                     known = self._look(self._replica, self._canaries, members, rows, inside, summed, noised)
@@ -273,7 +280,7 @@ class Steps:
         canaries: Canaries,
         members: list[int],
         rows: dict[int, Tensor],
-        inside: Tensor | None,
+        inside: Tensor,
         summed: list[Tensor],
         noised: list[Tensor],
     ) -> Tensor:
@@ -304,7 +311,7 @@ class Steps:
         if random and (step + 1) & step == 0:  # at steps 1, 2, 4, 8, ...
             self._look_for_mixing(replica, canaries)
         known = torch.cat(summed if self._sums is None else self._sums)
-        known = known if inside is None else known - inside
+        known = known - inside
         pause = self._reading.every or recorder.pause()
         if step % pause == 0:
             total = len(every[1])
@@ -354,6 +361,14 @@ class Ranks:
     def leads(self) -> bool:
         """Whether this is the process that writes."""
         return self.rank == 0
+
+    def agree(self, well: bool) -> bool:
+        """Whether all is well in every process."""
+        if self.count > 1:
+            flag = torch.tensor(int(well))
+            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MIN)
+            return bool(flag)
+        return well
 
     def total(self, tensors: list[Tensor]) -> list[Tensor]:
         """Sums over all processes."""

@@ -55,6 +55,13 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
             hint="a mechanism of your own may define answer(release, records)",
         )
 
+    def gaussian_noise(self) -> tuple[float, float, int] | None:
+        """Noise over the largest effect of one record, sampling rate and steps, where these describe the training.
+
+        None where no ceiling follows from them.
+        """
+        return None
+
     def check_fit(self, data: Records, release: Release) -> None:
         """Raise `MisfitError` where this release was certainly not trained on these data."""
 

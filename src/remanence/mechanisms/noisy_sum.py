@@ -43,6 +43,10 @@ class NoisySum(Mechanism[Weights]):
         """What a report prints about the mechanism."""
         return {"noise_multiplier": self.noise_multiplier, "max_norm": self.max_norm}
 
+    def gaussian_noise(self) -> tuple[float, float, int] | None:
+        """One full batch."""
+        return self.noise_multiplier, 1.0, 1
+
     def _clipped(self, flat: Tensor) -> Tensor:
         norms = flat.norm(dim=-1, keepdim=True)
         return flat * (self.max_norm / norms.clamp(min=self.max_norm))

@@ -34,7 +34,7 @@ _MEANINGS = {
     Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
     Verdict.UNPROVEN: "No attack certainly beats your limit, its control and a guess; no proof rules one out.",
     Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
-    Verdict.CONTRADICTED: "An attack did better than the claim allows: the training is not what it claims to be.",
+    Verdict.CONTRADICTED: "More was found or measured than the claim allows: the training is not what it claims to be.",
 }
 
 

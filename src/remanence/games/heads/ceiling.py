@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.priors import StratifiedPrior
-from remanence.bounds.bound import NOT_MET, Bound
+from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.data.records import concatenate
 from remanence.mechanisms.heads.transfer_head import TransferHead
@@ -21,31 +21,42 @@ _SOME = 200  # of your pictures of a class that are looked at
 _REDRAWN = 999  # sets that yours are compared with, at least
 
 
+ASSERTED = "asserted by you: the pictures of a class are independent of each other"
+
+
 def head_ceiling(
-    recipe: TransferHead, own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion
+    recipe: TransferHead,
+    own: StratifiedPrior,
+    public: StratifiedPrior,
+    criterion: Criterion,
+    *,
+    independent: bool,
 ) -> Bound | None:
     """The proven success of one guess per class against heads with DP-SGD; None without noise.
 
-    What a guess achieves is estimated from the public pictures. A proof for a class with several pictures takes
-    them for independent draws of that kind; where they are too close to each other for that, or the public ones too
-    few to tell, there is none: the bound is 1 and says so.
+    What a guess achieves is estimated from the public pictures. Whether the pictures of a class are `independent`
+    draws of that kind is for you to say, and the bound says that you did; where they are visibly not, or you did
+    not say so, it is that of as many records which depend on each other. A test that finds no dependence proves
+    nothing.
     """
     if not recipe.noise_multiplier:
         return None
     classes = own.present
     guesses = public.class_baselines(criterion, [label for label, _ in classes])
-    bound = of_classes(recipe, [guess.value for guess in guesses], [count for _, count in classes])
+    dependent = _dependent(own, public, criterion) if independent else None
+    asserted = independent and dependent is None
+    shares, counts = [guess.value for guess in guesses], [count for _, count in classes]
+    bound = of_classes(recipe, shares, counts, independent=asserted)
     confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
-    dependent = _dependent(own, public, criterion)
-    if dependent is None:
-        return replace(bound, assumptions=(*bound.assumptions, confidence))
-    return replace(bound, log_success=0.0, assumptions=(*bound.assumptions, f"{NOT_MET}{dependent}"))
+    said = (ASSERTED,) if asserted else (f"not taken for independent: {dependent}",) if dependent else ()
+    return replace(bound, assumptions=(*bound.assumptions, confidence, *said))
 
 
 def _dependent(own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion) -> str | None:
-    """Whether the pictures of a class can be taken for independent draws of the public kind; if not, in a sentence.
+    """Where the pictures of a class are visibly no independent draws of the public kind, in a sentence.
 
-    A permutation test: if they are, any as many of yours and the public ones together would lie as far from each other.
+    A permutation test: if they are, any as many of yours and the public ones together would lie as far from each
+    other. That it does not reject proves nothing; with too few public pictures it never does.
     """
     originals = public.records[: len(public.records) // public.copies]
     several = [label for label, count in own.present if count > 1]
@@ -54,9 +65,7 @@ def _dependent(own: StratifiedPrior, public: StratifiedPrior, criterion: Criteri
         mine, others = mine[:_SOME], others[: 5 * _SOME]
         count, level = len(mine), (1 - CONFIDENCE) / len(several)
         if math.comb(count + len(others), count) * level < 2:
-            return (
-                f"{len(others)} public pictures of class {label:g} cannot tell whether yours are independent"
-            )
+            continue
         together = concatenate([mine, others])
         errors = all_errors(criterion.error, together, together)
         errors.fill_diagonal_(torch.inf)

@@ -42,11 +42,12 @@ class HeadAudit:
     """How heads are audited: what counts as recovered, what the adversary is told, and how much is run.
 
     A reconstruction succeeds below the nearest-neighbour `threshold`: where it is closer than the adversary's closest
-    picture usually is to yours (or to other public ones, if that is farther), by mean squared error or another `error`.
-    With `per_class`, heads are trained on that many of your pictures of each class instead of all. Public pictures
-    that `augment(..., copies)` made are that many `copies` of the same ones. Without `sizes_known` the adversary has to
-    infer from a head how many pictures of each class there were. `limit` is the largest success that you tolerate: by
-    default what a guess is known to achieve and a tenth of the rest.
+    picture usually is to yours (or to other public ones, if that is farther), by mean squared error or another
+    `error`. With `per_class`, heads are trained on that many of your pictures of each class instead of all. Public
+    pictures that `augment(..., copies)` made are that many `copies` of the same ones. Without `sizes_known` the
+    adversary has to infer from a head how many pictures of each class there were. `independent` is your word that
+    the pictures of a class do not depend on each other, which makes the ceiling of a private head lower. `limit` is
+    the largest success that you tolerate: by default what a guess is known to achieve and a tenth of the rest.
     """
 
     error: Error = mean_squared_error
@@ -54,6 +55,7 @@ class HeadAudit:
     per_class: int | None = None
     copies: int = 1
     sizes_known: bool = True
+    independent: bool = False
     limit: float | None = None
     attacks: Sequence[Attack] | None = None  # None: the linear reader, and a network that starts from it
     trials: int = 100
@@ -81,8 +83,8 @@ class HeadAudit:
 class HeadGame(AnyGame):
     """Heads made like this, on your pictures; and this very head, where there is one.
 
-    `heads` plays the trials. What is drawn from the `released` head is held against your pictures, class by class, and
-    against public ones that nothing was learned from.
+    `heads` plays the trials. What is drawn from the `released` head is held against your pictures, class by class,
+    and against public ones that nothing was learned from.
     """
 
     said: ClassVar[tuple[str, str]] = ("met a picture with", "drawings")
@@ -285,7 +287,7 @@ def head_game(
     usual = max(float(nearest_neighbour_errors(each, adversary, error).mean()) for each in (own, controls))
     criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
     targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
-    ceiling = head_ceiling(recipe, targets, prior_sets, criterion)
+    ceiling = head_ceiling(recipe, targets, prior_sets, criterion, independent=settings.independent)
     assert own.embedding is not None
     head = None if released is None else read_head(released, recipe, own.embedding.shape[-1])
     if not settings.sizes_known:

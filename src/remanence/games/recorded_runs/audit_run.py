@@ -23,7 +23,7 @@ from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.canaries import draw
-from remanence.games.recorded_runs.claim_test import LEVEL, ClaimTest, scaled
+from remanence.games.recorded_runs.claim_test import LEVEL, ClaimTest, hides, scaled
 from remanence.games.recorded_runs.consistency import RecordedRun, read_run
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
@@ -228,7 +228,7 @@ def _measured(run: RecordedRun) -> dict[str, float]:
 
 def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
     """What no attack exceeds under these settings: γ for a shortlist, (1 + δ(0)) / 2 for in or out."""
-    if candidates > 1:
+    if candidates > 1 and hides(claimed):
         return bounds.dpsgd(1 / candidates, schedule=list(claimed))
-    success = (1 + bounds.delta_upper(claimed, 0.0)) / 2
+    success = (1 + bounds.delta_upper(claimed, 0.0)) / 2 if hides(claimed) else 1.0
     return Bound("DP-SGD as accounted, in or out", math.log(success), DPSGD_ASSUMPTIONS, REMANENCE)

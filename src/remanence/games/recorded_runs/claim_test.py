@@ -20,6 +20,7 @@ _SEARCHED = 0.05  # level of the limits on noise, μ and ε
 _SEARCHING = 400  # states, while searching for the noise
 _HALVINGS = 4  # to 4 % of the noise
 _MOST_NOISE = 64.0  # times the claim's: what leaks less than that is not told from nothing
+_LEAST_NOISE = 0.05  # twenty standard deviations between a record and none, in every step that has it
 _SUREST = 0.3  # of the canaries that are in or out: guessing only these makes the strongest test
 
 
@@ -55,7 +56,8 @@ class ClaimTest:
 
     def of_any_mechanism(self, scale: float = 1.0) -> float:
         """The p-value by the theorem, for every mechanism with the claim's trade-off curve."""
-        return self.counted.p_value(dpsgd_curve(scaled(self.claimed, scale)))
+        claimed = scaled(self.claimed, scale)
+        return self.counted.p_value(dpsgd_curve(claimed)) if hides(claimed) else 1.0
 
     def least_noise_rejected(self) -> float | None:
         """The least noise, in units of the claim's, at which this run is too revealing; None if at no noise."""
@@ -88,7 +90,7 @@ class ClaimTest:
             if scale is None
             else {
                 "noise_multiplier_at_most": scale * claim.noise_multiplier,
-                "epsilon_at_least_if_dpsgd": bounds.epsilon_upper(scaled(self.claimed, scale), delta),
+                **_epsilon(scaled(self.claimed, scale), delta, "epsilon_at_least_if_dpsgd"),
             }
         )
         return {
@@ -101,9 +103,18 @@ class ClaimTest:
             "gaussian_mu_at_least": mu,
             "epsilon_at_least_if_gaussian": gaussian_epsilon(mu, delta),
             "epsilon_at_least": self.counted.epsilon_lower(delta, _SEARCHED),
-            "claimed_epsilon": bounds.epsilon_upper(self.claimed, delta),
+            **_epsilon(self.claimed, delta, "claimed_epsilon"),
             "delta": delta,
         }
+
+
+def hides(claimed: Sequence[Segment]) -> bool:
+    """Whether there is so much noise that a bound is worth computing: with less, every record in a batch stands out."""
+    return min(segment.noise_multiplier for segment in claimed) >= _LEAST_NOISE
+
+
+def _epsilon(claimed: Sequence[Segment], delta: float, name: str) -> dict[str, float]:
+    return {name: bounds.epsilon_upper(claimed, delta)} if hides(claimed) else {}
 
 
 def scaled(claimed: Sequence[Segment], scale: float) -> list[Segment]:

@@ -107,8 +107,14 @@ def _signs(released: Tensor) -> Tensor:
 
 
 def _sketch(gradients: Tensor, signs: Tensor) -> Tensor:
-    """Every number with a random sign, added up into a few thousand: inner products stay right on average."""
-    rows, numbers = gradients.shape
+    """Every number with a random sign, added up into a few thousand: inner products stay right on average.
+
+    The gradients are spent: a copy of them would cost more than all the rest.
+    """
+    numbers = gradients.shape[1]
     short = _SKETCHED // 2
-    padded = torch.nn.functional.pad(gradients * signs, (0, -numbers % short))
-    return padded.view(rows, -1, short).sum(1)
+    whole = numbers - numbers % short
+    gradients *= signs
+    found = gradients[:, :whole].unflatten(1, (-1, short)).sum(1)
+    found[:, : numbers - whole] += gradients[:, whole:]
+    return found

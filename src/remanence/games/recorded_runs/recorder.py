@@ -189,10 +189,10 @@ class RunRecorder:
         return places + self.first_canary
 
     def pause(self) -> int:
-        """How many steps pass between two looks at all candidates, so that looking costs about as much as training."""
+        """How many steps pass between two looks at all candidates, so that looking costs less than training."""
         assert self._canaries is not None
         candidates = self._canaries.shortlists.labels.numel()
-        return max(1, math.ceil(candidates / max(1.0, self.claim()[1] * self._records)))
+        return max(1, math.ceil(2 * candidates / max(1.0, self.claim()[1] * self._records)))
 
     def add_slots(self, gradients: SlotGradients, noise: Tensor) -> None:
         """What the last step says about other candidates having been in it; weighed once its claim is known."""

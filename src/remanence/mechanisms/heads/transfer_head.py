@@ -190,6 +190,10 @@ class TransferHead(Mechanism[Weights]):
         """The head's weights and biases."""
         return Weights
 
+    def gaussian_noise(self) -> tuple[float, float, int] | None:
+        """As it trains, if it trains with noise."""
+        return (self.noise_multiplier, self.sample_rate, self.steps) if self.noise_multiplier else None
+
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
         shown: dict[str, Setting] = {

@@ -60,6 +60,10 @@ class DPSGD(Mechanism[Release]):
         """The transcript, or the final weights."""
         return Weights if self.final_only else Transcript
 
+    def gaussian_noise(self) -> tuple[float, float, int] | None:
+        """As it trains."""
+        return self.noise_multiplier, self.sample_rate, self.steps
+
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,6 +16,45 @@ from remanence.exceptions import InputError
 from remanence.mechanisms.networks.perceptron import Network
 
 _AT_ONCE = 64  # models that are asked together
+_INSTEAD = "GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; Perceptron for dense networks"
+
+
+def _cannot_train(layer: nn.Module) -> str:
+    """Why a layer, in the mode that it is in, cannot be trained record by record; nothing if it can."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+        return "it mixes the records of a batch"
+    if (
+        isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+        and layer.training
+        and layer.track_running_stats
+    ):
+        return "it changes its statistics while it answers"
+    if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0:
+        return "it draws at random in every step"
+    if isinstance(layer, nn.RNNBase):
+        return "PyTorch cannot train many recurrent networks at once"
+    return ""
+
+
+def _logits_of(answer: object) -> Tensor:
+    """The logits in what a module answers with."""
+    if isinstance(answer, Mapping):
+        answer = answer.get("logits", answer)
+    elif isinstance(answer, tuple) and answer:
+        answer = answer[0]
+    answer = getattr(answer, "logits", answer)
+    if isinstance(answer, Tensor) and answer.ndim == 2:
+        return answer
+    got = f"{type(answer).__name__} with {', '.join(map(str, answer))}" if isinstance(answer, Mapping) else ""
+    shape = (
+        f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+    )
+    raise InputError(
+        "The module's answer cannot be used.",
+        needs="logits of shape (records, classes): a tensor, or under `logits`",
+        got=got or shape,
+        hint="a module around it that returns the logits",
+    )
 
 
 @final
@@ -23,26 +63,67 @@ class AnyModule(Network):
     """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. General, and slower where gradients
     are clipped: then every record's own is written down.
 
-    Batch normalisation, which mixes the records of a batch, is refused: it leaves no gradient per record.
+    It is trained as PyTorch would train it, in the mode that each of its layers is in: parameters that ask for no
+    gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
+    tuple. Layers that PyTorch would not train record by record, or not alike every time, are refused by their names.
     """
 
     module: nn.Module
     own_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if not self.trained:
+            frozen = sum(1 for _ in self.module.parameters())
+            raise InputError(
+                "There is nothing to train in this module.",
+                needs="at least one parameter that asks for a gradient",
+                got=f"{frozen} frozen parameters" if frozen else "no parameters",
+                hint="layer.requires_grad_() for what your training changes",
+            )
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if why := _cannot_train(layer):
                 raise InputError(
-                    f"The layer {name!r} mixes the records of a batch.",
-                    needs="layers under which every record has a gradient of its own",
-                    got=type(layer).__name__,
-                    hint="GroupNorm or LayerNorm instead",
+                    f"The layer {name!r} cannot be part of this training: {why}.",
+                    needs="layers under which every record has a gradient of its own, the same every time",
+                    got=f"{type(layer).__name__} in training mode"
+                    if layer.training
+                    else type(layer).__name__,
+                    hint=_INSTEAD,
                 )
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that training changes, by name."""
+        return {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+
+    def check(self, records: Records) -> None:
+        """Refuse records that the module cannot read in its own words, and labels that it has no class for."""
+        one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        try:
+            self.module(one.features.to(next(iter(self.trained.values())).dtype))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                "The module cannot read the records.",
+                needs="records of the shape that its first layer takes",
+                got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
+                hint="records.features in the shape that module(batch) takes",
+            ) from None
+        for name, buffer in self.module.named_buffers():
+            if not torch.equal(before[name], buffer):
+                buffer.copy_(before[name])
+                raise InputError(
+                    f"The buffer {name!r} changes while the module answers.",
+                    needs="buffers that stay as they are: a gradient belongs to the parameters alone",
+                    got="one that a forward pass updates",
+                    hint="module.eval(), if you train it in that mode",
+                )
+        super().check(records)
 
     @property
     def numbers(self) -> int:
         """All parameters that are trained."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
+        return sum(parameter.numel() for parameter in self.trained.values())
 
     def numbers_per_record(self, records: Records) -> int:
         """What comes out of each layer."""
@@ -64,7 +145,7 @@ class AnyModule(Network):
 
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
         """The module's own parameters in every trial: a network that starts from a public checkpoint."""
-        flat = torch.cat([parameter.detach().flatten() for parameter in self.module.parameters()])
+        flat = torch.cat([parameter.detach().flatten() for parameter in self.trained.values()])
         return flat.to(generator.device).expand(trials, -1).clone()
 
     def clipped_sum(
@@ -99,10 +180,10 @@ class AnyModule(Network):
 
     def _logits(self, flat: Tensor, features: Tensor) -> Tensor:
         """The module's answers with its parameters taken from a vector."""
-        named = dict(self.module.named_parameters())
+        named = self.trained
         parts = flat.split([parameter.numel() for parameter in named.values()])
         values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
-        return functional_call(self.module, dict(zip(named, values, strict=True)), (features,))
+        return _logits_of(functional_call(self.module, dict(zip(named, values, strict=True)), (features,)))
 
     def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:

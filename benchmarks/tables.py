@@ -1,0 +1,335 @@
+"""Fitted models and tables: who holds rows, who belongs, and what comes back.
+
+python benchmarks/tables.py holders      every estimator that stores rows is named, and no other
+python benchmarks/tables.py belonging    models of this table and of other people's, of every kind
+python benchmarks/tables.py forest       100 records out of 10 trees (needs the extra `forests`)
+python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted models (needs sacroml)
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import Counter
+
+import numpy as np
+from sklearn import (
+    calibration,
+    cluster,
+    covariance,
+    cross_decomposition,
+    decomposition,
+    discriminant_analysis,
+    ensemble,
+    feature_selection,
+    gaussian_process,
+    kernel_approximation,
+    kernel_ridge,
+    mixture,
+    model_selection,
+    multiclass,
+    naive_bayes,
+    neighbors,
+    neural_network,
+    preprocessing,
+    semi_supervised,
+    svm,
+    tree,
+)
+from sklearn import linear_model as linear
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_regression
+from sklearn.pipeline import make_pipeline
+
+from remanence.attacks.tables.stored import stored_rows
+from remanence.exceptions import MisfitError, RemanenceError
+from remanence.integrations.sklearn import table_game
+from remanence.mechanisms.tables.belonging import check_belongs
+from remanence.mechanisms.tables.parts import parts_of
+
+scaled = preprocessing.StandardScaler
+HOLDERS = [
+    svm.SVC(),
+    svm.SVR(),
+    svm.NuSVC(nu=0.2),
+    svm.NuSVR(),
+    svm.OneClassSVM(),
+    neighbors.KNeighborsClassifier(),
+    neighbors.RadiusNeighborsRegressor(radius=1e3),
+    gaussian_process.GaussianProcessRegressor(),
+    gaussian_process.GaussianProcessClassifier(),
+    kernel_ridge.KernelRidge(),
+    semi_supervised.LabelPropagation(kernel="knn"),
+    semi_supervised.LabelSpreading(kernel="knn"),
+    neighbors.LocalOutlierFactor(novelty=True),
+    make_pipeline(scaled(), decomposition.KernelPCA(5, kernel="rbf"), linear.LogisticRegression()),
+    make_pipeline(
+        scaled(), kernel_approximation.Nystroem(n_components=20, random_state=0), linear.LogisticRegression()
+    ),
+]
+OTHERS = [
+    linear.LogisticRegression(max_iter=20),
+    linear.LinearRegression(),
+    linear.Ridge(),
+    linear.RidgeCV(),
+    linear.RidgeClassifier(),
+    linear.Lasso(),
+    linear.LassoCV(cv=3),
+    linear.ElasticNet(),
+    linear.BayesianRidge(),
+    linear.ARDRegression(),
+    linear.HuberRegressor(),
+    linear.SGDClassifier(),
+    linear.SGDRegressor(),
+    linear.Perceptron(),
+    linear.Lars(),
+    linear.LassoLars(),
+    linear.OrthogonalMatchingPursuit(),
+    linear.PoissonRegressor(),
+    linear.GammaRegressor(),
+    svm.LinearSVC(),
+    svm.LinearSVR(),
+    naive_bayes.GaussianNB(),
+    naive_bayes.MultinomialNB(),
+    naive_bayes.BernoulliNB(),
+    discriminant_analysis.LinearDiscriminantAnalysis(),
+    discriminant_analysis.QuadraticDiscriminantAnalysis(reg_param=0.1),
+    neighbors.NearestCentroid(),
+    tree.DecisionTreeClassifier(),
+    tree.ExtraTreeRegressor(),
+    ensemble.RandomForestClassifier(5),
+    ensemble.ExtraTreesClassifier(5),
+    ensemble.GradientBoostingClassifier(n_estimators=3),
+    ensemble.HistGradientBoostingClassifier(max_iter=3),
+    ensemble.AdaBoostClassifier(n_estimators=3),
+    ensemble.BaggingClassifier(n_estimators=3),
+    ensemble.IsolationForest(n_estimators=3),
+    neural_network.MLPClassifier((5,), max_iter=3),
+    decomposition.PCA(5),
+    decomposition.FactorAnalysis(3),
+    decomposition.NMF(3, max_iter=50),
+    cluster.KMeans(3),
+    mixture.GaussianMixture(2),
+    covariance.EmpiricalCovariance(),
+    cross_decomposition.PLSRegression(),
+    preprocessing.StandardScaler(),
+    preprocessing.MinMaxScaler(),
+    preprocessing.KBinsDiscretizer(quantile_method="averaged_inverted_cdf"),
+    feature_selection.SelectKBest(k=5),
+    kernel_approximation.RBFSampler(),
+    make_pipeline(scaled(), linear.LogisticRegression()),
+]
+
+
+def held_by(model, features, labels) -> list:
+    """The arrays of a fitted model that hold rows of its table."""
+    fitted = clone(model).fit(features, labels)
+    return [found for part in parts_of(fitted, features, labels) for found in stored_rows(part)]
+
+
+def holders() -> None:
+    features, labels = load_breast_cancer(return_X_y=True)
+    labels = labels + 1  # some regressions want amounts above 0
+    named = falsely = 0
+    for model in HOLDERS:
+        found = held_by(model, features, labels)
+        named += bool(found)
+        shown = ", ".join(f"{each.path} ({each.count} rows)" for each in found)
+        print(f"{type(model[-2] if hasattr(model, 'steps') else model).__name__:28} {shown}")
+    for model in OTHERS:
+        found = held_by(model, features, labels)
+        falsely += bool(found)
+        if found:
+            print("falsely:", model, [each.path for each in found])
+    print(f"{named} of {len(HOLDERS)} that hold rows are named; {falsely} of {len(OTHERS)} others are")
+
+
+CLASSIFIERS = [
+    linear.LogisticRegression(),
+    linear.LogisticRegression(solver="liblinear"),
+    linear.LogisticRegression(solver="saga"),
+    linear.LogisticRegression(solver="newton-cholesky"),
+    linear.LogisticRegression(C=100),
+    linear.LogisticRegression(class_weight="balanced"),
+    linear.RidgeClassifier(),
+    linear.RidgeClassifierCV(),
+    svm.LinearSVC(),
+    linear.SGDClassifier(random_state=0, loss="log_loss"),
+    linear.Perceptron(random_state=0),
+    svm.SVC(),
+    neighbors.KNeighborsClassifier(),
+    neighbors.NearestCentroid(),
+    naive_bayes.GaussianNB(),
+    naive_bayes.BernoulliNB(),
+    tree.DecisionTreeClassifier(),
+    tree.ExtraTreeClassifier(),
+    ensemble.RandomForestClassifier(10),
+    ensemble.ExtraTreesClassifier(10),
+    ensemble.GradientBoostingClassifier(n_estimators=10),
+    ensemble.HistGradientBoostingClassifier(max_iter=10),
+    ensemble.AdaBoostClassifier(n_estimators=5),
+    ensemble.BaggingClassifier(n_estimators=5),
+    discriminant_analysis.LinearDiscriminantAnalysis(),
+    discriminant_analysis.QuadraticDiscriminantAnalysis(reg_param=0.1),
+    neural_network.MLPClassifier(max_iter=20, random_state=0),
+    semi_supervised.LabelSpreading(kernel="knn"),
+    calibration.CalibratedClassifierCV(linear.LogisticRegression()),
+    model_selection.GridSearchCV(linear.LogisticRegression(), {"C": [0.1, 1]}, cv=3),
+    multiclass.OneVsRestClassifier(linear.LogisticRegression()),
+    ensemble.VotingClassifier([("a", linear.LogisticRegression()), ("b", naive_bayes.GaussianNB())]),
+    make_pipeline(scaled(), linear.LogisticRegression()),
+    make_pipeline(preprocessing.MinMaxScaler(), decomposition.PCA(3), linear.LogisticRegression()),
+    make_pipeline(preprocessing.QuantileTransformer(n_quantiles=50), svm.SVC()),
+    make_pipeline(scaled(), feature_selection.SelectKBest(k=4), linear.LogisticRegression()),
+    make_pipeline(preprocessing.PolynomialFeatures(2), scaled(), linear.RidgeClassifier()),
+]
+REGRESSORS = [
+    linear.LinearRegression(),
+    linear.Ridge(),
+    linear.RidgeCV(),
+    linear.Lasso(0.1),
+    linear.LassoCV(),
+    linear.ElasticNetCV(),
+    linear.BayesianRidge(),
+    linear.ARDRegression(),
+    linear.HuberRegressor(max_iter=1000),
+    linear.PoissonRegressor(),
+    linear.GammaRegressor(),
+    linear.LassoLars(0.1),
+    linear.QuantileRegressor(),
+    svm.SVR(),
+    svm.LinearSVR(random_state=0),
+    neighbors.KNeighborsRegressor(),
+    kernel_ridge.KernelRidge(),
+    gaussian_process.GaussianProcessRegressor(),
+    tree.DecisionTreeRegressor(),
+    ensemble.RandomForestRegressor(10),
+    ensemble.GradientBoostingRegressor(n_estimators=10),
+    ensemble.HistGradientBoostingRegressor(max_iter=10),
+    ensemble.BaggingRegressor(n_estimators=5),
+    cross_decomposition.PLSRegression(),
+    make_pipeline(scaled(), linear.Ridge()),
+]
+
+
+def tables():
+    wide, labels = load_breast_cancer(return_X_y=True)
+    yield wide, labels, CLASSIFIERS
+    yield preprocessing.scale(wide)[:, :6], np.array(["no", "yes"])[labels], CLASSIFIERS
+    yield (*load_wine(return_X_y=True), CLASSIFIERS)
+    yield preprocessing.scale(wide)[:, 10:22], labels, CLASSIFIERS
+    yield preprocessing.scale(wide)[:, 22:], labels, CLASSIFIERS
+    yield (*load_diabetes(return_X_y=True), REGRESSORS)
+    for seed in range(4):
+        features, amounts = make_regression(240, 7, noise=20, random_state=seed)
+        yield features, np.abs(amounts) + 1, REGRESSORS
+
+
+def belonging() -> None:
+    counts, started = {"own": Counter(), "other": Counter()}, time.perf_counter()
+    for features, labels, models in tables():
+        order = np.random.default_rng(0).permutation(len(features) // 2 * 2)
+        mine, others = np.array_split(order, 2)
+        for model in models:
+            try:
+                fitted = clone(model).fit(features[mine], labels[mine])
+            except ValueError:
+                continue  # liblinear takes two classes only
+            for whose, rows in (("own", mine), ("other", others)):
+                try:
+                    found = check_belongs(fitted, features[rows], labels[rows])
+                    answer = "fitted on this table" if found.confirmed else "cannot be told"
+                except MisfitError:
+                    answer = "not fitted on this table"
+                counts[whose][answer] += 1
+                if (whose == "own") != (answer == "fitted on this table"):
+                    print("wrong:", whose, answer, repr(model)[:80])
+    for whose, found in counts.items():
+        print(f"{whose:6} table, {sum(found.values())} models: {dict(found)}")
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+def binary_people(count: int = 100, columns: int = 10, seed: int = 0):
+    draw = np.random.default_rng(seed)
+    causes = draw.normal(size=(count, 3))
+    table = (causes @ draw.normal(size=(3, columns)) + draw.normal(size=(count, columns)) > 0).astype(int)
+    return table, (table[:, :3].sum(1) + draw.normal(size=count) > 1.5).astype(int)
+
+
+def forest() -> None:
+    from remanence.games.forests import records_of_forest
+
+    table, labels = binary_people()
+    for trees in (10, 20, 40):
+        for bootstrap in (False, True):
+            model = ensemble.RandomForestClassifier(trees, bootstrap=bootstrap, random_state=0).fit(
+                table, labels
+            )
+            started = time.perf_counter()
+            found = records_of_forest(model, len(table), seconds=120)
+            took = time.perf_counter() - started
+            off = found.matched(table, labels)
+            strangers, other = binary_people(seed=1)
+            control = found.matched(strangers, other)
+            wrong, lucky = off.mean() / table.shape[1], control.mean() / table.shape[1]
+            print(
+                f"{trees} trees, bootstrap={bootstrap}: {'solved' if found.solved else 'not solved'} in {took:.0f} s; "
+                f"{(off == 0).sum()} of {len(table)} records exactly, {wrong:.3f} of the columns wrong; "
+                f"control {(control == 0).sum()} records, {lucky:.3f} of the columns",
+                flush=True,
+            )
+
+
+def sacro() -> None:
+    from sacroml.attacks.structural_attack import StructuralAttack
+    from sacroml.attacks.target import Target
+
+    features, labels = load_breast_cancer(return_X_y=True)
+    half = len(features) // 2
+    seen, unseen = (features[:half], labels[:half]), (features[half:], labels[half:])
+    models = [
+        linear.LogisticRegression(solver="newton-cholesky"),
+        make_pipeline(scaled(), linear.LogisticRegression()),
+        naive_bayes.GaussianNB(),
+        svm.SVC(probability=False),
+        neighbors.KNeighborsClassifier(),
+        tree.DecisionTreeClassifier(random_state=0),
+        ensemble.RandomForestClassifier(20, random_state=0),
+    ]
+    for model in models:
+        fitted = clone(model).fit(*seen)
+        started = time.perf_counter()
+        try:
+            target = Target(
+                model=fitted,
+                dataset_name="breast-cancer",
+                X_train=seen[0],
+                y_train=seen[1],
+                X_test=unseen[0],
+                y_test=unseen[1],
+            )
+            found = StructuralAttack(output_dir="remanence-runs/sacro").attack(target)
+            logged = found["attack_experiment_logger"]["attack_instance_logger"] if found else {}
+            flags = logged.get("instance_0", {})
+            shown = ", ".join(f"{name}={value}" for name, value in flags.items() if "risk" in name)
+        except Exception as error:  # noqa: BLE001
+            shown = f"{type(error).__name__}: {error}"[:120]
+        theirs = time.perf_counter() - started
+        started = time.perf_counter()
+        try:
+            from remanence.attacks.tables.from_object import WholeObject
+            from remanence.game import play
+
+            ours = str(play(table_game(fitted, *seen), WholeObject()).main)
+        except RemanenceError as error:
+            ours = error.summary
+        print(
+            f"{type(model[-1] if hasattr(model, 'steps') else model).__name__:24} SACRO-ML {theirs:.2f} s: {shown}"
+        )
+        print(f"{'':24} here     {time.perf_counter() - started:.2f} s: {ours}")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    {"holders": holders, "belonging": belonging, "forest": forest, "sacro": sacro}[sys.argv[1]]()

@@ -1,0 +1,45 @@
+"""Whole training sets out of forests, by an exact solver."""
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.tree import DecisionTreeClassifier
+
+from remanence.exceptions import InputError
+from remanence.games.forests import records_of_forest
+
+
+def people(count, columns, seed=0):
+    draw = np.random.default_rng(seed)
+    table = draw.integers(0, 2, (count, columns))
+    return table, (table[:, 0] ^ (draw.random(count) < 0.2)).astype(int)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_the_records_explain_every_leaf(bootstrap):
+    table, labels = people(30, 6)
+    forest = RandomForestClassifier(6, bootstrap=bootstrap, random_state=0).fit(table, labels)
+    found = records_of_forest(forest, 30, seconds=100)
+    assert found.solved
+    again = RandomForestClassifier(6, bootstrap=bootstrap, random_state=0).fit(found.features, found.labels)
+    for mine, tree in zip(forest.estimators_, again.estimators_, strict=True):
+        counted = np.bincount(mine.apply(found.features.astype(np.float32)), minlength=mine.tree_.node_count)
+        leaves = mine.tree_.children_left == -1
+        if not bootstrap:
+            assert (counted[leaves] == mine.tree_.n_node_samples[leaves]).all()
+        assert mine.random_state == tree.random_state
+
+
+def test_many_trees_leave_one_set_only():
+    table, labels = people(40, 6)
+    forest = RandomForestClassifier(40, bootstrap=False, random_state=0).fit(table, labels)
+    found = records_of_forest(forest, 40, seconds=100)
+    assert (found.matched(table, labels) == 0).all()
+    strangers = people(40, 6, seed=1)
+    assert (found.matched(*strangers) == 0).mean() < 0.9
+
+
+def test_other_trees_are_refused():
+    table, labels = people(30, 3)
+    with pytest.raises(InputError, match="columns of 0 and 1"):
+        records_of_forest(DecisionTreeClassifier().fit(table * 7, labels), 30)

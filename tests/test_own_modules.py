@@ -1,0 +1,119 @@
+"""Anybody's module in the informed game: trained as PyTorch would train it, or what is in the way is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from remanence import SGD, AnyModule, InputError, Records
+
+
+def records(count=8, features=6):
+    generator = torch.Generator().manual_seed(0)
+    return Records(torch.randn(count, features, generator=generator), torch.arange(count) % 3)
+
+
+def plain_loop(module, data, epochs, rate, momentum=0.9):
+    optimizer = torch.optim.SGD(
+        [p for p in module.parameters() if p.requires_grad], lr=rate, momentum=momentum
+    )
+    for _ in range(epochs):
+        answer = module(data.features)
+        answer = answer["logits"] if isinstance(answer, dict) else answer
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(answer, data.labels).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad])
+
+
+class InADict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+
+    def forward(self, values):
+        return {"logits": self.body(values), "hidden": values}
+
+
+def frozen_first():
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    module[0].requires_grad_(False)
+    return module
+
+
+def normalised_in_evaluation():
+    module = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
+    module[1].running_mean.uniform_(-1, 1)
+    module[1].eval()
+    module[2].eval()
+    return module
+
+
+@pytest.mark.parametrize(
+    "make", [InADict, frozen_first, normalised_in_evaluation], ids=lambda make: make.__name__
+)
+def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
+    torch.manual_seed(0)
+    module, data = make(), records()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    known, target = data[:7], data[None, 7:]
+    release = SGD(AnyModule(module), 5, 0.3, 0.9).release(known, target, torch.Generator())
+    for name, tensor in module.state_dict().items():  # shadows never touch what was handed in
+        assert torch.equal(tensor, before[name])
+    by_hand = plain_loop(module, data, 5, 0.3)
+    torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
+    for name, tensor in module.state_dict().items():
+        frozen = dict(module.named_parameters()).get(name)
+        if frozen is not None and not frozen.requires_grad:
+            assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), "'1'.*mixes the records"),
+        (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)), "'1'.*at random"),
+        (nn.Sequential(nn.LSTM(6, 5)), "'0'.*recurrent"),
+        (
+            nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),
+            "'1'.*statistics",
+        ),
+        (nn.Flatten(), "nothing to train"),
+        (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
+    ],
+    ids=["batch norm", "dropout", "LSTM", "instance norm", "no parameters", "all frozen"],
+)
+def test_what_cannot_be_trained_alike_every_time_is_refused_by_its_name(module, said):
+    with pytest.raises(InputError, match=said):
+        AnyModule(module)
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, values):
+        self.seen += len(values)
+        return self.body(values)
+
+
+class Nameless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+
+    def forward(self, values):
+        return {"scores": self.body(values)}
+
+
+def test_answers_and_buffers_that_cannot_be_used_are_refused_in_a_sentence():
+    sets = records()[None]
+    with pytest.raises(InputError, match="buffer 'seen' changes"):
+        AnyModule(Counts()).check(sets)
+    with pytest.raises(InputError, match="answer cannot be used") as caught:
+        AnyModule(Nameless()).check(sets)
+    assert "scores" in caught.value.got
+    with pytest.raises(InputError, match="module cannot read the records") as caught:
+        AnyModule(nn.Linear(9, 3)).check(sets)
+    assert "Perceptron" not in caught.value.hint
