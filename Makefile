@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: demo test test-all test-browser test-flower test-tables test-text test-cluster test-triton test-faults locks sbom wheel docs check format clean
+.PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-text test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -53,6 +53,9 @@ docs: $(VENV)/.ok  ## The documentation as a site, in site/; a warning is an err
 	@$(INSTALL) -r locks/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+mutants: $(VENV)/.ok  ## Do the tests notice? 200 small changes, another sample every day; hours on two cores
+	$(BIN)/python tools/mutants.py
+
 test-faults: $(VENV)/.ok  ## 500 sequences of kills, full disks and damage; 100,000 hostile files: an hour
 	REMANENCE_SEQUENCES=500 REMANENCE_INPUTS=8000 $(BIN)/python -m pytest -q -n 2 tests/faults
 
@@ -76,6 +79,9 @@ check: $(VENV)/.ok  ## Lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+stale: $(VENV)/.ok  ## The pages of docs/reproductions that today's code did not print
+	$(BIN)/python -m remanence_papers.freshness docs/reproductions
+
 format: $(VENV)/.ok
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -84,8 +90,8 @@ $(VENV)/.ok: pyproject.toml papers/pyproject.toml locks/ci.txt locks/torch.txt
 	@echo "Setting up $(VENV) (once, about a minute)..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "remanence needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -r locks/torch.txt -r locks/ci.txt
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
+	@$(INSTALL) -r locks/ci.txt
+	@$(INSTALL) -r locks/torch.txt 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
 	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@

@@ -283,7 +283,7 @@ def candidates(mechanism: Mechanism[Any], seed: int, ceilings: tuple[Bound, ...]
 
 def population(mechanism: Mechanism[Any], seed: int, *, overlaps: bool = False) -> Game:
     """Targets of a population; the criterion is so loose that a guess often succeeds."""
-    people, belief = _normal(60, seed), EmpiricalPrior(_normal(80, seed + 1))
+    people, belief = _normal(40, seed), EmpiricalPrior(_normal(30, seed + 1))
     known_data = people[:5] if overlaps else _normal(5, seed + 2)
     criterion = Criterion(mean_squared_error, 0.7)
     return Game(mechanism, belief, known_data, criterion, targets=EmpiricalPrior(people))

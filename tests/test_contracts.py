@@ -102,6 +102,7 @@ GAMES = {
         DecisionTreeClassifier(random_state=0), RandomForestClassifier(4, bootstrap=False, random_state=2)
     ),
     "whole-object": table_games(make_pipeline(MinMaxScaler(), RidgeClassifier())),
+    "linear-reader": [heads_game()],
     "oblivious": [shortlist_game(candidates=4)],
 }
 

@@ -40,14 +40,12 @@ from remanence import (
 from remanence.adversary.guess_coverage import good_guess
 from remanence.adversary.priors import Baseline
 from remanence.attacks.catalogue import CATALOGUE, OBLIVIOUS, AttackInfo
-from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.auditing import compatible_attacks
 from remanence.bounds import Segment
 from remanence.games.recorded_runs.canaries import MOST_CANDIDATES, crafted
-from remanence.games.recorded_runs.consistency import RecordedRun
+from remanence.games.recorded_runs.consistency import RecordedRun, _is_poisson
 from remanence.references import REMANENCE
-from remanence.results.caveats import SAMPLING_NOT_POISSON
 from remanence.results.evidence import Evidence
 from remanence.scoring.errors import euclidean_error, relative_error
 
@@ -171,7 +169,7 @@ class TestAttacks:
         inputs = torch.randn(batch, 7).double()
         nn.functional.cross_entropy(model(inputs), torch.arange(batch)).backward()
         gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        layers = leak_map(model, dense_head(model, inputs[:1]), gradient, precision=2.2e-16)
+        layers = leak_map(model, gradient, precision=2.2e-16)
         assert [layer.rank for layer in layers] == [batch, batch]
 
 
@@ -216,55 +214,39 @@ class TestHeads:
         assert answers.tolist() == [[[0.0, 0.0], [0.0, 1.0]]]
 
 
-CLAIM = (Segment(3.0, 0.2, 50),)
-
-
-def recorded(*, noise_squares=(9.0,), sizes, per_record, records=1000, claimed=CLAIM):
-    """A run as its manifest tells it, with no files behind it."""
-    manifest = {
-        "steps": sum(segment.steps for segment in claimed),
-        "records": records,
-        "parameters": 100_000,
-        "noise_numbers": 100_000,
-        "noise_correlation": 0.0,
-        "clipping_error": 0.0,
-        "batch_sizes": sizes,
-        "batches_per_record": per_record,
-        "repeated_in_a_step": 0,
+def recorded(noise, rate, *claimed):
+    """A run of 1,000 records and 10 numbers, by the noise of each step and the share that was in a batch."""
+    steps = len(noise)
+    sums = torch.zeros(steps, 3, 2, dtype=torch.float64)
+    sums[:, 1] = torch.tensor(noise).double()[:, None].square() * torch.tensor([3.0, 7.0])
+    tensors = {
+        "noise": {"sums": sums, "sizes": torch.tensor([3, 7])},
+        "batches": {"settings": torch.ones(steps, 3), "indices": torch.zeros(round(1000 * rate * steps))},
     }
-    squares = torch.tensor(noise_squares).double().repeat(manifest["steps"])[: manifest["steps"]]
-    recording = SimpleNamespace(manifest=manifest, tensors=lambda name: {"noise_squares": squares})
-    rate = sizes["mean"] / records
-    return RecordedRun(recording, claimed, float(squares.mean().sqrt()), rate)  # pyright: ignore
+    manifest = {"steps": steps, "records": 1000}
+    return RecordedRun(SimpleNamespace(manifest=manifest, tensors=tensors.__getitem__), claimed)  # pyright: ignore
 
 
 class TestRecordedRuns:
-    FAIR: ClassVar = {
-        "sizes": {"mean": 200.0, "variance": 160.0},
-        "per_record": {"mean": 10.0, "variance": 8.0},
-    }
-
     def test_what_ran_is_the_least_noise_and_the_largest_rate(self):
-        claimed = (Segment(3.0, 0.2, 30), Segment(2.0, 0.25, 20))
-        run = recorded(noise_squares=(4.0, 1.0, 9.0), claimed=claimed, **self.FAIR)
-        assert run.realised == (Segment(1.0, 0.25, 50),)
-        more = replace(run, sample_rate=0.3)
-        assert more.realised == (Segment(1.0, 0.3, 50),)
+        claimed = Segment(3.0, 0.2, 1), Segment(2.0, 0.25, 2)
+        assert recorded([2.0, 1.0, 3.0], 0.1, *claimed).realised == (Segment(1.0, 0.25, 3),)
+        assert recorded([2.0, 1.5, 3.0], 0.3, *claimed).realised == (Segment(1.5, 0.3, 3),)
 
     @pytest.mark.parametrize(
-        ("change", "fair"),
+        ("sizes", "counts", "fair"),
         [
-            ({}, True),
-            ({"sizes": {"mean": 200.0, "variance": 0.0}}, False),  # shuffled batches of one size
-            ({"sizes": {"mean": 200.0, "variance": 800.0}}, False),
-            ({"per_record": {"mean": 10.0, "variance": 0.0}}, False),  # every record as often as any other
-            ({"per_record": {"mean": 10.0, "variance": 16.0}}, False),
+            (160.0, 8.0, True),
+            (0.0, 8.0, False),  # shuffled batches of one size
+            (800.0, 8.0, False),
+            (160.0, 0.0, False),  # every record as often as any other
+            (160.0, 16.0, False),
         ],
     )
-    def test_batch_sizes_and_batches_per_record_must_both_vary_as_fair_draws_do(self, change, fair):
+    def test_batch_sizes_and_batches_per_record_must_both_vary_as_fair_draws_do(self, sizes, counts, fair):
         # 1,000 records at a rate of 0.2 in 50 steps: variances of 1000 · 0.16 and 50 · 0.16.
-        deviations = recorded(**{**self.FAIR, **change}).deviations()  # pyright: ignore[reportArgumentType]
-        assert (SAMPLING_NOT_POISSON in deviations) is not fair
+        signs = torch.tensor([1.0, -1.0]).double()
+        assert _is_poisson(200 + sizes**0.5 * signs.repeat(25), 10 + counts**0.5 * signs.repeat(500)) is fair
 
     def test_the_largest_number_of_canaries_is_allowed_and_one_more_is_not(self):
         assert len(crafted(MOST_CANDIDATES, (2,), 2, seed=0)) == MOST_CANDIDATES

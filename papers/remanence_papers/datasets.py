@@ -9,6 +9,7 @@ from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scale.reading import GIB, UnusableFileError, read_arrays
 from remanence_papers.reproduction import Settings
+from remanence_papers.signatures import READ
 
 DIGITS = "scikit-learn's digits (8x8 pixels), a stand-in for MNIST"
 MNIST = "MNIST (28x28 pixels)"
@@ -35,6 +36,7 @@ def load_arrays(
     path = settings.data / file if settings.data.is_dir() else settings.data
     try:
         found = read_arrays(path, (*names, *optional), 8 * GIB)
+        READ.add(path)
         if missing := [name for name in names if name not in found]:
             raise UnusableFileError(f"it lacks {', '.join(missing)}")
         return found

@@ -9,6 +9,7 @@ from typing import Any
 from remanence.exceptions import InputError
 from remanence.references import BALLE_2022, HAYES_2023, MACIAZEK_2025, PAN_2022
 from remanence_papers.reproduction import Reproduction, Settings
+from remanence_papers.signatures import READ, code_signature, data_signature
 
 _HOME = "remanence_papers"
 
@@ -336,6 +337,7 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
     """Run one again and return the document that is stored: what was found, how, on what and how long it took."""
     module, _, function = entry.home.partition(":")
     compute = getattr(import_module(module), function)
+    READ.clear()
     started = time.perf_counter()
     outcome = compute(settings)
     seconds = time.perf_counter() - started
@@ -354,5 +356,9 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if on_gpu else "cpu",
             "seconds": round(seconds, 1),
+        },
+        "signature": {
+            "code": code_signature(module),
+            "data": {path.name: data_signature(path) for path in sorted(READ)},
         },
     }

@@ -113,6 +113,14 @@ _SCHEMA = {
         "rows": {**_TABLE, "maxItems": 10_000},
         "panels": {**_TABLE, "maxItems": 30},
         "environment": {"type": "object"},
+        "signature": {
+            "type": "object",
+            "required": ["code", "data"],
+            "properties": {
+                "code": {"type": "string"},
+                "data": {"type": "object", "additionalProperties": {"type": "string"}},
+            },
+        },
         "settings": {"type": "object"},
         "notes": {"type": "array", "items": {"type": "string"}},
     },
@@ -144,6 +152,10 @@ def markdown(document: Document, *, picture: str | None) -> str:
     lines = [titles, ["--:"] * len(titles), *cells(document)]
     environment = document["environment"]
     where = f"{environment['device']}, torch {environment['torch']}, {environment['seconds']:g} s"
+    if "signature" in document:
+        signed = document["signature"]
+        hashes = {"code": signed["code"], **signed["data"]}
+        where += "".join(f", {name} {value[:12]}" for name, value in hashes.items())
     settings = "; ".join(f"{key.replace('_', ' ')} {as_text(v)}" for key, v in document["settings"].items())
     command = f"remanence reproduce {document['name']} --scale {document['scale']} --seed {document['seed']}"
     command += " --data FOLDER" if document["scale"] == "paper" else ""

@@ -30,6 +30,7 @@ QUESTIONS = [
     {**SETTINGS, "epsilon": "3"},
     {**SETTINGS, "noise_multiplier": "4", "sample_rate": "1", "candidates": "1000000"},
 ]
+FIVE = {**SETTINGS, "noise_multiplier": "2.5", "records_per_person": "5"}
 
 
 def printed(command: str, monkeypatch, capsys) -> str:
@@ -39,7 +40,7 @@ def printed(command: str, monkeypatch, capsys) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("given", QUESTIONS)
+@pytest.mark.parametrize("given", [*QUESTIONS, FIVE, {**SETTINGS, "epsilon": "3", "records_per_person": "2"}])
 def test_the_page_says_what_the_command_line_says(given, monkeypatch, capsys):
     found = answer(Question.read(given))
     assert printed(found["command"], monkeypatch, capsys).startswith(found["sentence"])
@@ -152,3 +153,16 @@ def test_the_static_twin_carries_the_same_sentences_and_runs_nothing_else():
     assert "script-src 'sha256-" in page
     assert "/page.js" not in page
     assert "http" not in page.replace('http-equiv="Content', "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_person_with_more_records_is_at_more_risk_on_the_page():
+    one, five = (Question.read({**FIVE, "records_per_person": count}) for count in ("1", "5"))
+    assert thousandths(answer(one)) < thousandths(answer(five))
+    assert "a person with at most 5 records" in answer(five)["sentence"]
+    assert [row["name"] for row in answer(five)["methods"]] == ["certified"]
+    assert float(budget(one)["budget"]) < float(budget(five)["budget"])
+    assert budget(one)["epsilon"] == budget(five)["epsilon"]
+    assert solve(one, 0.1)["noise_multiplier"] < solve(five, 0.1)["noise_multiplier"]
+    assert thousandths(estimate(five)) == pytest.approx(thousandths(answer(five)), rel=5e-3)
+    with pytest.raises(InputError, match="records per person"):
+        Question.read({**FIVE, "records_per_person": "0"})

@@ -49,7 +49,11 @@ def test_ci_installs_with_hashes_alone():
     assert "--require-hashes --no-deps" in makefile
     recipe = makefile.split("$(VENV)/.ok: ")[1].split("\n\n")[0]
     for line in recipe.splitlines():
-        assert "pip install" not in line or "--no-deps --no-build-isolation -e . -e papers" in line, line
+        assert (
+            "pip install" not in line
+            or line.startswith("#")
+            or "--no-deps --no-build-isolation -e . -e papers" in line
+        ), line
 
 
 def test_lower_bounds_leave_out_versions_with_known_advisories():

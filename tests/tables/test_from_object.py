@@ -12,7 +12,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
-from remanence import audit, play
+from remanence import RetrainAndCompare, audit, play
 from remanence.attacks.tables.from_object import (
     PipelineEquations,
     PublishedStatistics,
@@ -22,7 +22,7 @@ from remanence.attacks.tables.from_object import (
 )
 from remanence.attacks.tables.leaves import boxes_of
 from remanence.exceptions import InputError
-from remanence.integrations.sklearn import table_game
+from remanence.integrations.sklearn import shortlist_game, table_game
 from remanence.mechanisms.tables.parts import Part
 from remanence.results.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
 from remanence.testing import check_attack
@@ -234,3 +234,13 @@ def test_what_a_model_cannot_read_or_does_not_tell_is_refused_in_a_sentence():
         network.fit(X, Y)
     with pytest.raises(InputError, match="Nothing that MLPClassifier holds"):
         table_game(network, X, Y)
+
+
+def test_a_default_tolerance_is_no_defence_against_training_again():
+    features, labels = preprocessing.StandardScaler().fit_transform(X[:, :6]), Y
+    model = linear.LogisticRegression().fit(features, labels)
+    solved = play(table_game(model, features, labels), PipelineEquations())
+    assert solved.main.rate < 0.5  # the equations hold too loosely
+    evidence = play(shortlist_game(model, features, labels, candidates=5), RetrainAndCompare(), trials=10)
+    assert evidence.main.rate == 1
+    assert evidence.baseline.value == 0.2

@@ -212,7 +212,7 @@ def begin_run(
     from remanence.scale.journal import Journal
     from remanence.scale.run import Run
 
-    settings = _manifest_settings(game, options)
+    settings = manifest_settings(game, options)
     if resume is not None:
         _check_same_run(resume, settings)
     return Run(
@@ -237,7 +237,7 @@ def tell_reuse(run: Run) -> None:
         typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
 
 
-def _manifest_settings(game: AnyGame, options: Json) -> Json:
+def manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
     from remanence.scale.sources import sources, versions
 

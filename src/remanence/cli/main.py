@@ -15,10 +15,12 @@ import typer
 from remanence.cli import audit as cli_runs
 from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
+from remanence.cli import head as cli_head
 from remanence.cli import init as cli_init
 from remanence.cli import report as cli_report
 from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
+from remanence.cli import verify as cli_verify
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -279,7 +281,9 @@ cli_report.register(app)
 cli_init.register(app)
 cli_gradient.register(app)
 cli_text.register(app)
+cli_head.register(app)
 cli_runs.register(app)
+cli_verify.register(app)
 for command in entry_points(group="remanence.commands"):  # from packages beside this one
     command.load()(app)
 

@@ -74,7 +74,7 @@ class Transcript(Release):
     """Every step of a training run: `parameters` and privatised `gradients`, `(trials, steps, numbers)` each.
 
     `gradients` are sums before they are divided by the expected batch. `known` is the part of them
-    that the adversary can compute himself from the records that he knows and the batches that they
+    that the adversary can compute from the records that they know and the batches that they
     were in; which batches the target was in is not there.
     """
 

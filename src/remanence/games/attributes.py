@@ -64,7 +64,7 @@ def infer_attributes(
     """Train on the known data and each target in turn, and find the hidden columns from the release and the others.
 
     The adversary knows the training, `known_data`, records like the targets (`public`), and all columns of the target
-    but the hidden ones; a target among the records that he holds is refused. All records are those of one table
+    but the hidden ones; a target among the records that they hold is refused. All records are those of one table
     (`Table.read`, `Table.encode`). A number counts as found within `tolerance` standard deviations, a category if it is
     right.
     """

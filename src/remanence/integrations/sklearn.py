@@ -10,10 +10,13 @@ import torch
 from sklearn import preprocessing
 from sklearn.pipeline import Pipeline
 
+from remanence.adversary.priors import FinitePrior
 from remanence.attacks.tables.from_object import plans_of
+from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import FittedObject, Weights
 from remanence.exceptions import InputError, MisfitError
+from remanence.game import Game
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.glm.families import Gaussian
 from remanence.mechanisms.glm.model import standard_units
@@ -229,3 +232,17 @@ def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:
             got=f"{int(active.sum())} of {len(active)} features active in every class",
             hint="a weaker penalty",
         )
+
+
+def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
+    """Is a default tolerance a defence? The same training once more, with one of a few candidates in the table.
+
+    The adversary knows all rows but `candidates` of them, one of which was trained on, and fits the estimator on each:
+    retrain-and-compare needs no equation to hold. Training must draw nothing at random, or the same with its seed.
+    """
+    game = table_game(estimator, table, labels)
+    count = len(game.data)
+    whole("candidates", candidates, least=2)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    shortlist, known = game.data[order[:candidates]], game.data[order[candidates:].sort().values]
+    return Game(game.mechanism, FinitePrior(shortlist), known, game.criterion)

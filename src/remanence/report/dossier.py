@@ -26,7 +26,10 @@ def dossier(result: AuditResult) -> str:
     """Every criterion with what was shown, or that it was not tested, as Markdown."""
     rows = [(each.source, each.asks, each.shown) for each in criteria(result)]
     hashes = result.subject.get("sha256", {}).items()
-    held = [f"- SHA-256 of {plain(words.SUBJECTS.get(name, name))}: {plain(value)}" for name, value in hashes]
+    held = [
+        f"- SHA-256 of {plain(words.SUBJECTS.get(str(name), str(name)))}: {plain(value)}"
+        for name, value in hashes
+    ]
     parts = [
         f"# Dossier: {plain(result.target)}",
         f"**{result.verdict}**: {result.verdict.meaning} {plain(words.found(result))}",

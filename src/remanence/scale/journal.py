@@ -170,9 +170,11 @@ class Journal:
         """Let the run go, without a trace where it has nothing to be continued."""
         empty = not self.finished() and not self._learning()
         if empty:
-            self.folder.remove([BEAT])
+            aside = [f"{UNITS}/{name}" for name in self.folder.names(UNITS) if _KEY.match(name)]
+            self.folder.remove([BEAT, *aside])
             self.folder.prune(UNITS, LEARNING)
-            self.folder.remove([MANIFEST])  # last: without it, the rest would be nobody's
+            if not self.folder.names() & {UNITS, LEARNING}:  # without the mark, they would be nobody's
+                self.folder.remove([MANIFEST])
         self.folder.unlock()
         if empty:
             self.folder.prune()

@@ -1,4 +1,4 @@
-"""Shadow models: the adversary trains what the victim trained, on records of his own, and knows the answers."""
+"""Shadow models: the adversary trains what the victim trained, on records of their own, and knows the answers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remanence import bounds
@@ -13,6 +13,7 @@ from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.frontier import evenly, frontier
+from remanence.bounds.person import Person
 from remanence.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 from remanence.report.tables import upwards
@@ -25,11 +26,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "sample_rate": (1e-4, 1.0),
     "steps": (1, 10**6),
     "candidates": (2, 10**9),
+    "records_per_person": (1, 100),
     "epsilon": (0.01, 100.0),
     "delta": (1e-12, 0.1),
     "max_success": (1e-9, 0.999),
 }
-_WHOLE = ("steps", "candidates")
+_WHOLE = ("steps", "candidates", "records_per_person")
 _NOISES = evenly(0.2, 20.0, 33)
 _RATES = evenly(0.01, 1.0, 9)
 
@@ -44,6 +46,7 @@ class Question:
     sample_rate: float
     steps: int
     candidates: int
+    records_per_person: int = 1
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Question:
@@ -64,7 +67,13 @@ class Question:
             sample_rate=values["sample_rate"],
             steps=int(values["steps"]),
             candidates=int(values["candidates"]),
+            records_per_person=int(number({"records_per_person": "1", **given}, "records_per_person")),
         )
+
+    @property
+    def person(self) -> Person:
+        """Whose ceiling is asked for."""
+        return Person(self.records_per_person)
 
     @property
     def log_baseline(self) -> float:
@@ -74,7 +83,11 @@ class Question:
     @property
     def run(self) -> Segment:
         """The training that is asked about; with a budget, the riskiest that keeps it."""
-        return Segment(self._noise(enough=False), self.sample_rate, self.steps)
+        return self.at(self._noise(enough=False))
+
+    def at(self, noise: float) -> Segment:
+        """The training with this noise, for one person."""
+        return Segment(noise, self.sample_rate, self.steps, self.records_per_person)
 
     @property
     def noise(self) -> float:
@@ -95,6 +108,8 @@ class Question:
         else:
             first = f"--epsilon {self.epsilon!r} --delta {self.delta!r}"
         rest = f"--sample-rate {self.sample_rate!r} --steps {self.steps} --candidates {self.candidates}"
+        if self.records_per_person > 1:
+            rest += f" --records-per-person {self.records_per_person}"
         return f"remanence bound {first} {rest}"
 
     @property
@@ -105,6 +120,8 @@ class Question:
         if self.epsilon is not None:
             noise = f"noise_for_epsilon({self.epsilon!r}, delta={self.delta!r}, {training}, enough=False)"
             names = "bounds, noise_for_epsilon"
+        if self.records_per_person > 1:
+            training += f", person=bounds.Person({self.records_per_person})"
         call = f"bounds.dpsgd(1 / {self.candidates}, noise_multiplier={noise}, {training})"
         return f"from remanence import {names}; print({call}.success)"
 
@@ -141,22 +158,18 @@ def estimate(question: Question) -> Json:
             steps=question.steps,
             certify=False,
         )
-    run = Segment(noise, question.sample_rate, question.steps)
-    log_success = _estimated(run, question.log_baseline)
+    log_success = _estimated(question.at(noise), question.log_baseline)
     return {"most": frequency(log_success, up=True), **_dots(question, log_success)}
 
 
 def answer(question: Question) -> Json:
     """The certified ceiling with its sentence, the other methods beside it, and the same as a command."""
     run, noise, log_baseline = question.run, question.noise, question.log_baseline
-    found = {
-        "certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run]),
-        "Rényi": bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run]),
-        "Fano": bounds.fano(
-            question.candidates,
-            mutual_information=bounds.mutual_information(run, candidates=question.candidates),
-        ),
-    }
+    found = {"certified": bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=question.person)}
+    if question.records_per_person == 1:
+        found["Rényi"] = bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run])
+        information = bounds.mutual_information(run, candidates=question.candidates)
+        found["Fano"] = bounds.fano(question.candidates, mutual_information=information)
     best = found["certified"]
     return {
         "sentence": sentence(best, question.candidates, whole_run=True),
@@ -173,26 +186,27 @@ def answer(question: Question) -> Json:
 
 
 def budget(question: Question) -> Json:
-    """The ε of these settings at δ, and what ε and δ alone would prove."""
+    """The ε of these settings at δ, one record's and the person's, and what the latter and δ alone would prove."""
     run = question.run
-    epsilon = bounds.epsilon_upper(run, question.delta) if question.epsilon is None else question.epsilon
-    alone = bounds.approximate_dp(log_baseline=question.log_baseline, epsilon=epsilon, delta=question.delta)
-    return {"epsilon": epsilon, "budget": upwards(epsilon), "method": _method("ε and δ alone", alone)}
+    record = replace(run, records=1)
+    epsilon = bounds.epsilon_upper(record, question.delta) if question.epsilon is None else question.epsilon
+    theirs = epsilon if question.records_per_person == 1 else bounds.epsilon_upper(run, question.delta)
+    alone = bounds.approximate_dp(log_baseline=question.log_baseline, epsilon=theirs, delta=question.delta)
+    return {"epsilon": epsilon, "budget": upwards(theirs), "method": _method("ε and δ alone", alone)}
 
 
 def noise_curve(question: Question) -> Json:
     """γ against the noise, other settings as they are; estimates, for a picture."""
-    points = []
-    for noise in _NOISES:
-        run = Segment(noise, question.sample_rate, question.steps)
-        points.append([noise, math.exp(_estimated(run, question.log_baseline))])
+    points = [[noise, math.exp(_estimated(question.at(noise), question.log_baseline))] for noise in _NOISES]
     return {"points": points, "baseline": 1 / question.candidates}
 
 
 def rate_curve(question: Question, epsilon: float) -> Json:
     """γ against the sampling rate at the same ε (Hayes et al. 2023, Figure 5): one ε, different risks."""
     settings = {"epsilon": epsilon, "delta": question.delta, "steps": question.steps}
-    found = frontier("sample_rate", _RATES, candidates=question.candidates, **settings)
+    found = frontier(
+        "sample_rate", _RATES, candidates=question.candidates, person=question.person, **settings
+    )
     points = [[point.sample_rate, point.success_upper] for point in found]
     return {"points": points, "baseline": 1 / question.candidates, "budget": upwards(epsilon)}
 
@@ -204,6 +218,7 @@ def solve(question: Question, max_success: float) -> Json:
         sample_rate=question.sample_rate,
         steps=question.steps,
         log_baseline=question.log_baseline,
+        person=question.person,
     )
     return {"noise_multiplier": float(upwards(found.noise_multiplier, 6))}
 

@@ -9,6 +9,7 @@ const FIELDS = {
   sample_rate: { low: 0.0001, high: 1, start: 0.01 },
   steps: { low: 1, high: 1000000, start: 1000, whole: true },
   candidates: { low: 2, high: 1000000, start: 100, whole: true },
+  records_per_person: { low: 1, high: 100, start: 1, whole: true },
 };
 const state = { mode: "noise_multiplier" };
 for (const [name, field] of Object.entries(FIELDS)) state[name] = field.start;
@@ -76,7 +77,7 @@ function showMode() {
 // The address holds the settings, so that a page can be shared.
 
 function settings() {
-  const names = grid ? Object.keys(grid.axes) : [state.mode, "delta", "sample_rate", "steps", "candidates"];
+  const names = grid ? Object.keys(grid.axes) : [state.mode, "delta", "sample_rate", "steps", "candidates", "records_per_person"];
   return new URLSearchParams(names.map((name) => [name, String(state[name])]));
 }
 

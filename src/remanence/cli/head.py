@@ -1,0 +1,192 @@
+"""The command for owners of fine-tuned classifiers: which of my training pictures come back out of this head?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.cli.output import (
+    AcceptUnproven,
+    Device,
+    Json,
+    Out,
+    compute_device,
+    default_folder,
+    exit_code,
+    show_result,
+)
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    pass
+
+_RECIPE = "How the head was trained"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(head)
+
+
+def head(
+    released: Annotated[
+        Path,
+        typer.Argument(
+            metavar="HEAD", help="The head that you are about to publish: .safetensors, or a state dict."
+        ),
+    ],
+    backbone: Annotated[
+        str, typer.Option(help="Your frozen backbone: path/to/file.py:factory, which returns the module.")
+    ],
+    images: Annotated[
+        Path, typer.Option(help="The pictures that it was trained on: one folder for each class.")
+    ],
+    public: Annotated[
+        Path,
+        typer.Option(help="Pictures of the same kind and classes that anybody could have, not trained on."),
+    ],
+    size: Annotated[int, typer.Option(help="The side that pictures are resized to.")] = 32,
+    mean: Annotated[
+        str, typer.Option(help="Taken off the pixels, which are in [0, 1]; one number for grey.")
+    ] = ("0.5,0.5,0.5"),
+    deviation: Annotated[str, typer.Option(help="What they are divided by then.")] = "0.5,0.5,0.5",
+    epochs: Annotated[int, typer.Option(rich_help_panel=_RECIPE)] = 30,
+    learning_rate: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.01,
+    optimizer: Annotated[
+        str, typer.Option(rich_help_panel=_RECIPE, help="sgd, adam, adamw, rmsprop, ...")
+    ] = "sgd",
+    momentum: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.0,
+    weight_decay: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.0,
+    batch_size: Annotated[
+        int | None, typer.Option(rich_help_panel=_RECIPE, show_default="all pictures in every step")
+    ] = None,
+    hidden: Annotated[
+        int | None, typer.Option(rich_help_panel=_RECIPE, help="Hidden units.", show_default="none")
+    ] = None,
+    initialisation: Annotated[
+        str, typer.Option(rich_help_panel=_RECIPE, help="pytorch, or the deviation of normal weights.")
+    ] = "pytorch",
+    label_smoothing: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.0,
+    bias: Annotated[
+        bool, typer.Option(rich_help_panel=_RECIPE, help="Whether its layers have biases.")
+    ] = True,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="The linear reader alone: seconds. The network comes after it otherwise."
+        ),
+    ] = False,
+    steps: Annotated[int, typer.Option(help="Steps that the network learns.")] = 600,
+    trials: Annotated[int, typer.Option(help="Heads that are made anew and attacked.")] = 100,
+    max_success: Annotated[
+        float | None, typer.Option(help="Your limit.", show_default="a guess, and a tenth of the rest")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    accept_unproven: AcceptUnproven = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Tell which training pictures come back out of a head on a frozen backbone.
+
+    The head must have been made as you say: heads are made anew from your pictures, and where it is not like them there
+    is no verdict. A linear reader answers first, within seconds; then a network that starts from it. Nothing is
+    unpickled, and audit.json and report.html hold places in your folder, never a picture. Exit codes are those of
+    `audit`.
+    """
+    from remanence.attacks.linear_reader import LinearReader
+    from remanence.attacks.reconstructor.attack import Reconstructor
+    from remanence.games.heads.audit_head import audit_head, exposed_pictures
+    from remanence.games.heads.head_game import HeadAudit
+    from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
+    from remanence.mechanisms.heads.loop import Loop
+    from remanence.mechanisms.heads.transfer_head import TransferHead
+    from remanence.report.writing import write_report
+    from remanence.scale.files import check_writable
+
+    classes, prepare = (
+        classes_of(images),
+        Preparation(size, _numbers("mean", mean), _numbers("deviation", deviation)),
+    )
+    loop = Loop(label_smoothing=label_smoothing, bias=bias)
+    recipe = TransferHead(
+        classes=len(classes),
+        epochs=epochs,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        hidden=hidden,
+        initialisation=_start(initialisation),
+        two_outputs=len(classes) == 2,
+        loop=None if loop == Loop() else loop,
+    )
+    folder = out or default_folder(released.stem)
+    check_writable(folder)
+    place, module = compute_device(device), _backbone(backbone)
+    own, files = read_pictures(images, classes, prepare)
+    prior, _ = read_pictures(public, classes, prepare)
+    module, own, prior = module.to(place), own.to(place), prior.to(place)
+    first = LinearReader()
+    result = None
+    for attacks in ([first],) if quick else ([first], [first, Reconstructor(steps=steps)]):
+        settings = HeadAudit(
+            limit=max_success, attacks=attacks, trials=trials, seed=seed, device=place, target=released.name
+        )
+        result = audit_head(
+            module, own.features, own.labels, recipe, prior=prior, released=released, settings=settings
+        )
+        if not as_json and len(attacks) == 1 and not quick:
+            typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
+    assert result is not None
+    path = result.save(folder)
+    report = write_report(result, folder)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        show_result(result, path)
+        typer.echo(f"{result}")
+        for picture in exposed_pictures(result):
+            typer.echo(f"{files[picture.picture].relative_to(images)}: {picture}")
+        typer.echo(f"Report: {report}")
+    raise typer.Exit(exit_code(result, accept_unproven))
+
+
+def _backbone(name: str):
+    """What a factory in the user's own file returns."""
+    from torch import nn
+
+    from remanence.scale.user_code import call_factory
+
+    path, colon, factory = name.rpartition(":")
+    found = call_factory(Path(path), factory, "a module") if colon else None
+    if not isinstance(found, nn.Module):
+        raise InputError(
+            "There is no such backbone.",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
+            got=name if found is None else type(found).__name__,
+            hint="--backbone backbone.py:load",
+        )
+    return found
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--{name} cannot be used.",
+            needs="one number, or three with commas",
+            got=text,
+            hint=f"--{name} 0.5",
+        ) from None
+
+
+def _start(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text

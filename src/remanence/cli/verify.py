@@ -1,0 +1,126 @@
+"""verify: what a stored result says, computed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.cli.audit import manifest_settings
+from remanence.exceptions import InputError
+from remanence.plain_text import plain
+
+if TYPE_CHECKING:
+    from remanence.auditing import AuditResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(verify)
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="The target again: its data are compared with those of the result, and one unit of the run folder is "
+            "played again, bit for bit.",
+            show_default=False,
+        ),
+    ] = None,
+    signed_by: Annotated[
+        Path | None,
+        typer.Option(
+            help="A public key of OpenSSH: its owner must have signed the result.", show_default=False
+        ),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(help="A private key of OpenSSH: sign what was verified.", show_default=False),
+    ] = None,
+) -> None:
+    """Compute a stored result's counts, intervals, ceilings and verdict again; refuse it where they differ.
+
+    Exit code 0 where all that was asked for holds, whatever the verdict is, and 2 where it does not.
+    """
+    from remanence.auditing import AuditResult
+    from remanence.results import signing
+    from remanence.results.storage import DOCUMENT
+
+    result = AuditResult.load(run)
+    document = run / DOCUMENT if run.is_dir() else run
+    rates = sum(1 + 1 + (entry.label_rate is not None) for entry in result.evidence)
+    counted = sum("succeeded" in entry.arrays for entry in result.evidence)
+    lines = [
+        f"Arrays: those that the result was written with; {counted} of {len(result.evidence)} attacks counted again.",
+        f"Intervals: {rates} computed again. Ceilings: {len(result.bounds)} agree with their logarithms.",
+        f"Verdict: {result.verdict} follows from the evidence, the ceilings and the limit.",
+    ]
+    if signed_by is not None:
+        signing.check(document, signed_by)
+        lines.append(f"Signature: of the owner of {plain(signed_by)}.")
+    if target is not None:
+        lines += _played_again(document.parent, target, result)
+    if sign is not None:
+        lines.append(f"Signed: {plain(signing.sign(document, sign))}")
+    for line in lines:
+        typer.echo(line)
+
+
+def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
+    """The data of a target held against the result's, and the units of the run against what they are now."""
+    import shutil
+    import tempfile
+
+    from remanence.attacks.catalogue import load_attack
+    from remanence.cli.loading import load_game
+    from remanence.game import play
+    from remanence.protocol import planned
+    from remanence.scale.journal import UNITS, Journal, existing
+    from remanence.scale.run import Run
+    from remanence.scale.seeds import Draws
+
+    game, best = load_game(target), result.strongest
+    data, stored = game.fingerprints(), result.subject["sha256"]
+    if data != stored:
+        names = sorted(name for name in data.keys() | stored.keys() if data.get(name) != stored.get(name))
+        raise _differs("The result is about other data.", ", ".join(names))
+    options = existing(folder)[1]["settings"].get("options", {})
+    device, attack = options.get("device", "cpu"), load_attack(best.attack)
+    with tempfile.TemporaryDirectory() as place:  # a copy: looking at a result does not change it
+        run = Run(
+            journal=Journal(Path(place) / "run"),
+            unit_trials=options.get("unit_trials"),
+            galleries=bool(options.get("show_reconstructions")) or ":" not in target,
+            settings=manifest_settings(game, {**options, "target": target}),
+            resume=True,
+        )
+        plan = planned(game.to(device), attack, options.get("trials"), Draws(result.seed, device), run)
+        there = Journal(folder).finished()
+        recorded = sum(plan.key(number) in there for number in range(len(plan)))
+        if recorded < len(plan):
+            got = f"{recorded} of {len(plan)} units of {best.attack} are recorded for this code and these settings"
+            raise _differs("The run cannot be played again.", got)
+        with run:
+            run.announce([plan])
+            shutil.copytree(folder / UNITS, Path(place) / "run" / UNITS, dirs_exist_ok=True)
+            again = play(
+                game, attack, trials=options.get("trials"), seed=result.seed,
+                confidence=best.main.confidence, device=device, run=run,
+            )  # fmt: skip
+    if (again.main, again.control) != (best.main, best.control):
+        raise _differs("The units of the run say something else.", f"{again.main}, stored: {best.main}")
+    return [
+        f"Data: the same. Units of {plain(best.attack)}: {recorded} counted again, one of them played again, the same."
+    ]
+
+
+def _differs(summary: str, got: str) -> InputError:
+    return InputError(
+        summary,
+        needs="the target, the code and the run folder that the result was made with",
+        got=got,
+        hint="leave --target out to check what the result says of itself",
+    )

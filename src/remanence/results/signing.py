@@ -1,0 +1,63 @@
+"""A signature beside audit.json, made and checked by OpenSSH: no network, and keys that people have."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from remanence.exceptions import InputError
+from remanence.scale.reading import KIB, UnusableFileError, read_bytes
+
+_NAMESPACE = "remanence-audit"  # a signature for another purpose is none for this one
+
+
+def signature_of(document: Path) -> Path:
+    """Where the signature of a document lies."""
+    return document.with_name(f"{document.name}.sig")
+
+
+def sign(document: Path, key: Path) -> Path:
+    """Sign a document, and with it the hash of its arrays; a passphrase is asked for on the terminal."""
+    signature_of(document).unlink(missing_ok=True)
+    made = _openssh("-Y", "sign", "-q", "-f", str(key), "-n", _NAMESPACE, str(document))
+    if made.returncode:
+        raise _failed("The result could not be signed.", "a private key that OpenSSH can use", made, key)
+    return signature_of(document)
+
+
+def check(document: Path, public_key: Path) -> None:
+    """Refuse a document that the owner of this key did not sign as it is."""
+    try:
+        key = read_bytes(public_key, 64 * KIB).decode().strip()
+        signed = read_bytes(document)
+    except (UnusableFileError, UnicodeDecodeError) as error:
+        raise InputError(
+            "The signature cannot be checked.",
+            needs="a public key, such as id_ed25519.pub",
+            got=f"{public_key}: {error}",
+            hint="the file that ends in .pub",
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        signers = Path(folder) / "signers"
+        signers.write_text(f"signer {key}\n")
+        options = ["-Y", "verify", "-f", str(signers), "-I", "signer", "-n", _NAMESPACE]
+        found = _openssh(*options, "-s", str(signature_of(document)), given=signed)
+    if found.returncode:
+        needs = f"{document.name} as the owner of {public_key} signed it"
+        raise _failed("The signature does not hold.", needs, found, signature_of(document))
+
+
+def _openssh(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise InputError(
+            "Signatures need OpenSSH.", needs="ssh-keygen", got="none on the path", hint="install OpenSSH"
+        )
+    return subprocess.run([program, *arguments], input=given, capture_output=True, check=False)  # noqa: S603
+
+
+def _failed(summary: str, needs: str, found: subprocess.CompletedProcess[bytes], path: Path) -> InputError:
+    told = (found.stderr or found.stdout).decode(errors="replace").strip()[-300:]
+    return InputError(summary, needs=needs, got=f"{path}: {told}", hint="ssh-keygen -t ed25519 makes a key")

@@ -1,0 +1,160 @@
+"""Random small mechanisms, every bound that we offer, and the exact best attack: no bound is below it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from remanence import NoisySum, bounds
+
+ROUNDING = 1e-9  # of the optimum, which is computed in floating point too
+
+
+def random_law(generator, size, *, sparse):
+    law = generator.gamma(generator.choice([0.2, 1.0, 5.0]), size=size) + 1e-12
+    if sparse:
+        law[generator.random(size) < 0.3] = 0.0
+        law[0] += 1e-3
+    return law / law.sum()
+
+
+def hockey_stick(one, other, epsilon):
+    return float(np.maximum(one - math.exp(min(epsilon, 700.0)) * other, 0).sum())
+
+
+def renyi_divergence(one, other, order):
+    used = one > 0
+    if (other[used] == 0).any():
+        return math.inf
+    ratios = one[used] / other[used]
+    if math.isinf(order):
+        return float(np.log(ratios.max()))
+    return float(np.log((other[used] * ratios**order).sum()) / (order - 1))
+
+
+def check_discrete(seed):
+    """n candidates with a prior, m outcomes, a law for each candidate and one without the target."""
+    generator = np.random.default_rng(seed)
+    candidates, outcomes = int(generator.integers(2, 6)), int(generator.integers(2, 8))
+    sparse = generator.random() < 0.3
+    laws = np.array([random_law(generator, outcomes, sparse=sparse) for _ in range(candidates)])
+    blend = generator.choice(
+        [0.0, 0.5, 0.9]
+    )  # from laws that have nothing in common to ones that are nearly equal
+    absent = random_law(generator, outcomes, sparse=False)
+    laws = (1 - blend) * laws + blend * absent
+    uniform = generator.random() < 0.5
+    prior = (
+        np.full(candidates, 1 / candidates) if uniform else random_law(generator, candidates, sparse=False)
+    )
+    optimum = float((prior[:, None] * laws).max(axis=0).sum())
+    kappa = float(prior.max())
+
+    def delta(epsilon):
+        return max(
+            max(hockey_stick(law, absent, epsilon), hockey_stick(absent, law, epsilon)) for law in laws
+        )
+
+    found = {}
+    for epsilon in (0.0, 0.3, 2.0):
+        if delta(epsilon) < 1:
+            found[f"({epsilon}, δ)"] = bounds.approximate_dp(
+                kappa, epsilon=epsilon, delta=delta(epsilon)
+            ).success
+    both = [renyi_divergence(law, absent, math.inf) for law in laws]
+    both += [renyi_divergence(absent, law, math.inf) for law in laws]
+    if max(both) < math.inf:
+        found["pure"] = bounds.pure_dp(kappa, epsilon=max(both)).success
+    orders = [1.1, 2.0, 8.0, math.inf]
+    curve = [max(renyi_divergence(law, absent, order) for law in laws) for order in orders]
+    if max(curve) < math.inf:
+        found["Rényi"] = bounds.renyi(kappa, order=orders, epsilon=curve).success
+        found["profile"] = bounds.profile(kappa, delta_at=lambda epsilon: min(delta(epsilon), 1.0)).success
+    if uniform:
+        mixed = laws.mean(axis=0)
+        told = (
+            sum(float((law[law > 0] * np.log(law[law > 0] / mixed[law > 0])).sum()) for law in laws)
+            / candidates
+        )
+        found["Fano"] = bounds.fano(candidates, mutual_information=max(told, 0.0)).success
+    weights = np.array([1.0, math.exp(0.7)]) / (1 + math.exp(0.7))  # two of the candidates, as 1 : e^ε
+    pair = float((weights[:, None] * laws[:2]).max(axis=0).sum())
+    assert pair == pytest.approx(bounds.pair_success(0.7, hockey_stick(laws[0], laws[1], 0.7)), rel=1e-12)
+    assert bounds.epsilon_from_pair(min(float(laws[:2].max(axis=0).sum()) / 2, 1 - 1e-12)) <= max(
+        renyi_divergence(laws[0], laws[1], math.inf), renyi_divergence(laws[1], laws[0], math.inf)
+    )
+    for name, ceiling in found.items():
+        assert ceiling >= optimum * (1 - ROUNDING), (seed, name, ceiling, optimum)
+    return len(found)
+
+
+def test_no_bound_is_below_the_best_attack_on_a_hundred_mechanisms():
+    assert sum(check_discrete(seed) for seed in range(100)) > 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_no_bound_is_below_the_best_attack_on_two_thousand_more(block):
+    assert sum(check_discrete(1000 + 100 * block + seed) for seed in range(100)) > 400
+
+
+def normal(x, mean, noise):
+    return np.exp(-0.5 * ((x - mean) / noise) ** 2) / (noise * math.sqrt(2 * math.pi))
+
+
+def check_gaussian(seed):
+    """Numbers between −1 and 1 as records, one noisy sum of those that were sampled: exact integrals."""
+    generator = np.random.default_rng(seed)
+    noise, rate = (
+        float(np.exp(generator.uniform(-1.2, 1.5))),
+        float(generator.choice([1.0, generator.uniform(0.05, 1)])),
+    )
+    values = generator.uniform(-1, 1, int(generator.integers(2, 7)))
+    values[: int(generator.integers(0, 3))] = generator.choice([-1.0, 1.0])
+    prior = random_law(generator, len(values), sparse=False)
+    x = np.linspace(-3 - 9 * noise, 3 + 9 * noise, 6001)
+    width, kappa = x[1] - x[0], float(prior.max())
+    absent = normal(x, 0.0, noise)
+    laws = np.array([(1 - rate) * absent + rate * normal(x, value, noise) for value in values])
+    optimum = float((prior[:, None] * laws).max(axis=0).sum() * width)
+    run = {"noise_multiplier": noise, "sample_rate": rate}
+    assert bounds.dpsgd(kappa, **run).success >= optimum - 1e-8
+    assert bounds.dpsgd_renyi(kappa, **run).success >= optimum - 1e-8
+    assert bounds.dpsgd(kappa, **run, person=bounds.Person(batches="fixed")).success >= optimum - 1e-8
+    norms = [float(np.abs(values).max())]
+    assert bounds.individual(kappa, norms=norms, **run).success >= optimum - 1e-8
+    # Which of two records: the Neyman–Pearson curve itself.
+    order = np.argsort(-laws[0] / laws[1])
+    size, power = np.cumsum(laws[1][order]) * width, np.cumsum(laws[0][order]) * width
+    for level in (0.01, 0.2):
+        assert bounds.true_positives(level, **run).success >= float(np.interp(level, size, power)) - 1e-5
+        replaced = bounds.dpsgd(level, **run, person=bounds.Person(replaced=True)).success
+        assert replaced >= float(np.interp(level, size, power)) - 1e-5
+    # Two records of a class, independent or not; a guess counts if it meets either.
+    joint = np.outer(prior, prior)
+    if dependent := bool(generator.random() < 0.5):
+        joint = np.diag(prior) if generator.random() < 0.5 else 0.5 * joint + 0.5 * np.diag(prior)
+    met = np.zeros((len(values), len(x)))
+    for i, first in enumerate(values):
+        for j, second in enumerate(values):
+            for guess in {i, j}:
+                met[guess] += joint[i, j] * normal(x, first + second, noise)
+    best = float(met.max(axis=0).sum() * width)
+    mechanism = NoisySum(noise_multiplier=noise)
+    assert bounds.of_classes(mechanism, [kappa], [2], independent=False).success >= best - 1e-8
+    if not dependent:
+        assert bounds.of_classes(mechanism, [kappa], [2], independent=True).success >= best - 1e-8
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_ceiling_of_a_noisy_sum_is_below_its_best_attack(seed):
+    check_gaussian(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_no_ceiling_of_five_hundred_more_noisy_sums_is_below_its_best_attack(block):
+    for seed in range(50):
+        check_gaussian(1000 + 50 * block + seed)

@@ -1,0 +1,95 @@
+"""`remanence verify`: a result, its run and its signature, computed again."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from audit_results import result
+from remanence import Verdict
+from remanence.cli.main import main
+from remanence.results.storage import DOCUMENT
+
+TARGET = """
+from pathlib import Path
+import torch
+from remanence import Criterion, FinitePrior, Game, Records, looped, mismatch
+people = Records(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(12))
+def train(records, seed):
+    noise = torch.randn(3, generator=torch.Generator().manual_seed(seed))
+    return {"mean": records.features.mean(0) + float(Path("scale.txt").read_text()) * noise}
+def game():
+    return Game(looped(train), FinitePrior(people[:4]), people[4:], Criterion(mismatch, 0.5))
+"""
+
+
+@pytest.fixture
+def remanence(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["remanence", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return ended.value.code, told.out, told.err
+
+    return call
+
+
+def test_a_result_is_computed_again_and_a_changed_one_refused(tmp_path, remanence):
+    result(Verdict.PROTECTED).save(tmp_path)
+    code, told, _ = remanence("verify", tmp_path)
+    assert code == 0
+    assert "Verdict: PROTECTED follows" in told
+    document = json.loads((tmp_path / DOCUMENT).read_text())
+    document["evidence"][0]["main"]["upper"] -= 0.01
+    (tmp_path / DOCUMENT).write_text(json.dumps(document))
+    code, _, told = remanence("verify", tmp_path)
+    assert code == 2
+    assert "the counts give" in told
+
+
+def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, monkeypatch, remanence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(TARGET)
+    (tmp_path / "scale.txt").write_text("0.05")
+    audit = [
+        "audit",
+        "mine.py:game",
+        "--attack",
+        "retrain-and-compare",
+        "--trials",
+        "20",
+        "--unit-trials",
+        "5",
+    ]
+    assert remanence(*audit, "--max-success", "0.9", "--out", "run")[0] in (1, 3)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    code, told, _ = remanence("verify", "run", "--target", "mine.py:game")
+    assert code == 0
+    assert "4 counted again, one of them played again, the same" in told
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    (tmp_path / "scale.txt").write_text("5")  # a file that training reads, and no fingerprint knows
+    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    assert code == 2
+    assert "comes out differently now" in told
+    (tmp_path / "mine.py").write_text(TARGET.replace("manual_seed(0)), torch", "manual_seed(1)), torch"))
+    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    assert code == 2
+    assert "about other data" in told
+
+
+def test_a_signature_holds_for_the_result_and_the_key_alone(tmp_path, remanence):
+    result(Verdict.EXPOSED).save(tmp_path / "run")
+    for name in ("mine", "other"):
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(make, check=True)  # noqa: S603
+    code, told, _ = remanence("verify", tmp_path / "run", "--sign", tmp_path / "mine")
+    assert (code, "Signed" in told) == (0, True)
+    assert remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")[0] == 0
+    assert "does not hold" in remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "other.pub")[2]
+    document = tmp_path / "run" / DOCUMENT
+    document.write_text(document.read_text().replace('"seed": 0', '"seed": 1'))
+    code, _, told = remanence("verify", tmp_path / "run", "--signed-by", tmp_path / "mine.pub")
+    assert code == 2
+    assert "does not hold" in told

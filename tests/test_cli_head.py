@@ -1,0 +1,125 @@
+"""`remanence head`: an audit that starts from files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from remanence import InputError
+from remanence.cli.main import app
+from remanence.exceptions import MisfitError
+from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
+from remanence.scale.user_code import call_factory
+
+BACKBONE = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU())
+"""
+RECIPE = ["--epochs", "30", "--learning-rate", "0.05"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Five digits as folders of pictures, a backbone in a file, and a head that was trained on the first of each."""
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("pictures")
+    pixels, labels = load_digits(return_X_y=True)
+    for label in range(5):
+        own = pixels[labels == label].reshape(-1, 8, 8)
+        for place, picture in enumerate(own[:100]):
+            where = folder / ("own" if place == 0 else "public") / f"digit-{label}"
+            where.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((picture * 15.9375).astype(np.uint8)).save(where / f"{place:03}.png")
+    (folder / "backbone.py").write_text(BACKBONE)
+    backbone = call_factory(folder / "backbone.py", "load", "a module")
+    records, _ = read_pictures(folder / "own", classes_of(folder / "own"), Preparation(8, (0.5,), (0.5,)))
+    features = backbone(records.features).detach()
+    torch.manual_seed(7)
+    head = nn.Linear(48, 5)
+    save_file(dict(head.state_dict()), folder / "untrained.safetensors")
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.05)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(features), records.labels).backward()
+        optimizer.step()
+    save_file(dict(head.state_dict()), folder / "head.safetensors")
+    return folder
+
+
+def call(files, head, *more):
+    line = [
+        "head",
+        str(files / head),
+        "--backbone",
+        f"{files / 'backbone.py'}:load",
+        "--images",
+        str(files / "own"),
+    ]
+    line += [
+        "--public",
+        str(files / "public"),
+        "--size",
+        "8",
+        "--mean",
+        "0.5",
+        "--deviation",
+        "0.5",
+        *RECIPE,
+        *more,
+    ]
+    return CliRunner().invoke(app, line)
+
+
+def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
+    found = call(files, "head.safetensors", "--quick", "--trials", "20", "--out", str(tmp_path / "run"))
+    assert found.exit_code in (1, 3), found.output
+    assert "digit-0/000.png: class 0: picture 0" in found.output
+    assert "This head: of" in found.output
+    document = json.loads((tmp_path / "run" / "audit.json").read_text())
+    (evidence,) = document["evidence"]
+    assert evidence["attack"] == "linear-reader"
+    assert evidence["this_head"]["fit"] > 0.01
+    assert evidence["main"]["rate"] > 2 * evidence["control"]["rate"]
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_head_that_was_not_made_like_this_has_no_verdict(files, tmp_path):
+    found = call(files, "untrained.safetensors", "--quick", "--trials", "5", "--out", str(tmp_path / "run"))
+    assert isinstance(found.exception, MisfitError)
+    assert not (tmp_path / "run" / "audit.json").exists()
+
+
+def test_pictures_are_resized_and_normalised_as_told(files):
+    path = next((files / "own" / "digit-3").iterdir())
+    grey = Preparation(8, (0.25,), (0.5,))(path)
+    raw = torch.from_numpy(np.array(Image.open(path), dtype=np.float32)) / 255
+    torch.testing.assert_close(grey[0], (raw - 0.25) / 0.5)
+    assert Preparation(16)(path).shape == (3, 16, 16)
+
+
+def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_path):
+    (tmp_path / "own" / "a").mkdir(parents=True)
+    with pytest.raises(InputError, match="class has no pictures"):
+        read_pictures(tmp_path / "own", classes_of(tmp_path / "own"), Preparation())
+    (tmp_path / "own" / "a" / "x.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="picture cannot be read"):
+        read_pictures(tmp_path / "own", ["a"], Preparation())
+    with pytest.raises(InputError, match="no such folder"):
+        classes_of(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="means and deviations"):
+        Preparation(8, (0.5, 0.5), (0.5, 0.5))
+    line = ["head", str(files / "head.safetensors"), "--backbone", "nowhere", "--images", str(files / "own")]
+    found = CliRunner().invoke(
+        app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
+    )
+    assert "no such backbone" in str(found.exception)
