@@ -12,6 +12,8 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from sklearn import (
@@ -108,7 +110,7 @@ OTHERS = [
     neural_network.MLPClassifier((5,), max_iter=3),
     decomposition.PCA(5),
     decomposition.FactorAnalysis(3),
-    decomposition.NMF(3, max_iter=50),
+    decomposition.NMF(max_iter=50),
     cluster.KMeans(3),
     mixture.GaussianMixture(2),
     covariance.EmpiricalCovariance(),
@@ -122,14 +124,19 @@ OTHERS = [
 ]
 
 
+def fitted_on(model, features, labels) -> Any:
+    fresh: Any = clone(model)
+    return fresh.fit(features, labels)
+
+
 def held_by(model, features, labels) -> list:
     """The arrays of a fitted model that hold rows of its table."""
-    fitted = clone(model).fit(features, labels)
+    fitted = fitted_on(model, features, labels)
     return [found for part in parts_of(fitted, features, labels) for found in stored_rows(part)]
 
 
 def holders() -> None:
-    features, labels = load_breast_cancer(return_X_y=True)
+    features, labels = bunch(load_breast_cancer)
     labels = labels + 1  # some regressions want amounts above 0
     named = falsely = 0
     for model in HOLDERS:
@@ -213,16 +220,21 @@ REGRESSORS = [
 ]
 
 
-def tables():
-    wide, labels = load_breast_cancer(return_X_y=True)
+def bunch(load) -> Any:
+    return load(return_X_y=True)
+
+
+def tables() -> Iterator[Any]:
+    wide, labels = bunch(load_breast_cancer)
     yield wide, labels, CLASSIFIERS
     yield preprocessing.scale(wide)[:, :6], np.array(["no", "yes"])[labels], CLASSIFIERS
-    yield (*load_wine(return_X_y=True), CLASSIFIERS)
+    yield (*bunch(load_wine), CLASSIFIERS)
     yield preprocessing.scale(wide)[:, 10:22], labels, CLASSIFIERS
     yield preprocessing.scale(wide)[:, 22:], labels, CLASSIFIERS
-    yield (*load_diabetes(return_X_y=True), REGRESSORS)
+    yield (*bunch(load_diabetes), REGRESSORS)
     for seed in range(4):
-        features, amounts = make_regression(240, 7, noise=20, random_state=seed)
+        made: Any = make_regression(240, 7, noise=20, random_state=seed)
+        features, amounts = made
         yield features, np.abs(amounts) + 1, REGRESSORS
 
 
@@ -233,7 +245,7 @@ def belonging() -> None:
         mine, others = np.array_split(order, 2)
         for model in models:
             try:
-                fitted = clone(model).fit(features[mine], labels[mine])
+                fitted = fitted_on(model, features[mine], labels[mine])
             except ValueError:
                 continue  # liblinear takes two classes only
             for whose, rows in (("own", mine), ("other", others)):
@@ -282,23 +294,23 @@ def forest() -> None:
 
 
 def sacro() -> None:
-    from sacroml.attacks.structural_attack import StructuralAttack
-    from sacroml.attacks.target import Target
+    from sacroml.attacks.structural_attack import StructuralAttack  # pyright: ignore[reportMissingImports]
+    from sacroml.attacks.target import Target  # pyright: ignore[reportMissingImports]
 
-    features, labels = load_breast_cancer(return_X_y=True)
+    features, labels = bunch(load_breast_cancer)
     half = len(features) // 2
     seen, unseen = (features[:half], labels[:half]), (features[half:], labels[half:])
     models = [
         linear.LogisticRegression(solver="newton-cholesky"),
         make_pipeline(scaled(), linear.LogisticRegression()),
         naive_bayes.GaussianNB(),
-        svm.SVC(probability=False),
+        svm.SVC(),
         neighbors.KNeighborsClassifier(),
         tree.DecisionTreeClassifier(random_state=0),
         ensemble.RandomForestClassifier(20, random_state=0),
     ]
     for model in models:
-        fitted = clone(model).fit(*seen)
+        fitted = fitted_on(model, *seen)
         started = time.perf_counter()
         try:
             target = Target(

@@ -193,7 +193,9 @@ def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leak
 
 
 def _duplicates(rows: np.ndarray) -> tuple[Caveat, ...]:
-    _, counts = np.unique(rows, axis=0, return_counts=True)
+    # Equal rows have equal sums with weights drawn once; sorting numbers is quicker than sorting rows.
+    keys = (rows * np.random.default_rng(0).normal(size=rows.shape[1])).sum(1)
+    _, counts = np.unique(keys, return_counts=True)
     repeated = int(counts[counts > 1].sum())
     if not repeated:
         return ()
