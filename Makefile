@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-cluster test-triton test-faults locks sbom wheel docs check format clean
+.PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -30,6 +30,11 @@ test-tables:  ## Models and tables from .skops and .parquet files, and forests b
 	@test -x .venv-tables/bin/python || $(PYTHON) -m venv .venv-tables
 	@.venv-tables/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[tables,forests]'
 	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
+
+test-peft:  ## A transformer with LoRA adapters, trained by Opacus and recorded: an environment of its own
+	@test -x .venv-peft/bin/python || $(PYTHON) -m venv .venv-peft
+	@.venv-peft/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest peft transformers -e '.[opacus]'
+	.venv-peft/bin/python -m pytest -q -c /dev/null --rootdir integration/peft integration/peft
 
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
 	@test -d .triton || $(INSTALL) --target .triton -r locks/triton.txt

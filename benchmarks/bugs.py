@@ -26,6 +26,8 @@ from remanence import Policy
 from remanence.auditing import AuditResult
 from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.recorded_runs.canaries import crafted
+from remanence.games.recorded_runs.claim_test import LEVEL, ClaimTest, together
+from remanence.games.recorded_runs.consistency import read_run
 from remanence.integrations.opacus import record
 
 CLASSES, KNOWN = 5, 400
@@ -378,19 +380,24 @@ CORRECT: dict[str, dict[str, Any]] = {
 }
 
 
+KINDS = (
+    (mlp, False, "projections"),
+    (mlp, True, "whole"),
+    (cnn, False, "whole"),
+    (cnn, True, "projections"),
+)
+
+
 def bugs(seeds: int, only: str | None) -> None:
     for name, settings in BUGS.items():
         if only is not None and only not in name:
             continue
         verdicts, named = Counter(), Counter()
         for seed in range(seeds):
-            for network in (mlp, cnn):
-                for dropout in (False, True):
-                    for keep in ("projections", "whole"):
-                        result = audited(seed=seed, network=network, dropout=dropout, keep=keep, **settings)
-                        verdicts[str(result.verdict)] += 1
-                        best = result.strongest
-                        named.update(c.id for c in best.caveats if c.contradicts or c.voids)
+            for network, dropout, keep in KINDS:
+                result = audited(seed=seed, network=network, dropout=dropout, keep=keep, **settings)
+                verdicts[str(result.verdict)] += 1
+                named.update(c.id for c in result.strongest.caveats if c.contradicts or c.voids)
         found = ", ".join(f"{which} {count}" for which, count in named.most_common(3))
         print(f"{name} | {', '.join(f'{v} {n}' for v, n in verdicts.items())} | {found}", flush=True)
 
@@ -400,21 +407,26 @@ def correct(seeds: int, only: str | None) -> None:
     for place, (name, settings) in enumerate(CORRECT.items()):
         if only is not None and only not in name:
             continue
-        verdicts, named, small = Counter(), Counter(), 0
+        named, values = Counter(), []
         for seed in range(seeds):
-            result = audited(seed=1000 * (1 + place) + seed, **settings)
-            verdicts[str(result.verdict)] += 1
-            named.update(c.id for c in result.strongest.caveats if c.contradicts or c.voids)
-            small += result.strongest.findings["p_value_of_the_claim"] <= 0.05
-        accused += verdicts["CONTRADICTED"]
-        suspicious, flagged, total = suspicious + small, flagged + sum(named.values()), total + seeds
-        told = ", ".join(f"{v} {n}" for v, n in verdicts.items())
-        print(f"{name} | {told} | p <= 0.05: {small} | {dict(named) or 'nothing named'}", flush=True)
-    limit = int(binom.ppf(0.999, total, 1e-3))
+            with tempfile.TemporaryDirectory() as folder:
+                run(Path(folder) / "run", seed=1000 * (1 + place) + seed, **settings)
+                recorded = read_run(Path(folder) / "run")
+                test = ClaimTest.of(recorded, guessed=None, seed=0)
+                values.append(together(test.exact(), test.of_any_mechanism()))
+                named.update(c.id for c in recorded.deviations() if c.contradicts or c.voids)
+        found = sum(named.values()), sum(p <= LEVEL for p in values), sum(p <= 0.05 for p in values)
+        flagged, accused, suspicious = flagged + found[0], accused + found[1], suspicious + found[2]
+        total += seeds
+        print(
+            f"{name} | {dict(named) or 'nothing named'} | accused {found[1]} | p <= 0.05: {found[2]}",
+            flush=True,
+        )
+    strict, usual = (int(binom.ppf(0.999, total, level)) for level in (LEVEL, 0.05))
     print(
-        f"{accused} of {total} correct runs accused at 0.001 (chance gives at most {limit}), {flagged} findings; "
+        f"{total} correct runs: {flagged} findings, {accused} accused at {LEVEL} (chance: at most {strict}), "
     )
-    print(f"{suspicious} with p <= 0.05 (chance gives at most {int(binom.ppf(0.999, total, 0.05))})")
+    print(f"{suspicious} with p <= 0.05 (chance: at most {usual})")
 
 
 if __name__ == "__main__":

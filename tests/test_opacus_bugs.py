@@ -4,9 +4,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.recorded_runs.consistency import read_run
+from remanence.integrations.opacus_batches import RecordMarks
+from remanence.integrations.opacus_replica import Reading, Replica
 from remanence.results.verdict import Verdict
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -119,3 +123,37 @@ def test_an_attribute_that_nobody_accounts_for_is_not_held_against_the_run(tmp_p
     run = read_run(tmp_path / "run")
     assert run.claimed[0].noise_multiplier == 1.0
     assert run.noise.lower < 1.0 < run.noise.upper
+
+
+class Words(nn.Module):
+    """Every word of a text on its own, and nothing that depends on another text."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.Linear(8, 6), nn.Linear(48, bugs.CLASSES)
+        self.together = nn.Flatten(0, 1)
+
+    def forward(self, x):
+        words = self.together(x[:, 0])  # (records · words, numbers)
+        return self.out(nn.functional.dropout(self.inner(words), 0.1, self.training).view(len(x), -1))
+
+
+def test_records_that_are_folded_into_rows_are_not_mixed():
+    replica = Replica(Words(), [], Reading())
+    replica._trained = list(replica._inner.parameters())
+    assert replica.layer_that_mixes(torch.randn(6, 1, 8, 8)) is None
+    mixing = nn.Sequential(Words(), bugs.BatchNormalised())
+    replica = Replica(mixing, [], Reading())
+    replica._trained = list(replica._inner.parameters())
+    assert replica.layer_that_mixes(torch.randn(6, 1, 8, 8)) == "1"
+
+
+def test_records_that_are_nearly_the_same_are_counted():
+    marks = RecordMarks()
+    features = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
+    features[10] = features[20] + 1e-4
+    features[30] = features[40]
+    for start in range(0, 300, 100):
+        marks.add([[features[start : start + 100]]], list(range(start, start + 100)))
+    assert marks.duplicates() == 1
+    assert marks.near_duplicates() == 2

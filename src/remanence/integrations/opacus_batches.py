@@ -133,7 +133,7 @@ class RecordMarks:
         return len(self._marks) - len(set(self._marks.values()))
 
     def near_duplicates(self) -> int:
-        """How many pairs are nearly equal, and not equal."""
+        """How many records are nearly equal to another one, and not equal."""
         first = {mark: index for index, mark in self._marks.items()}
         if len(first) < 2:
             return 0
@@ -141,7 +141,8 @@ class RecordMarks:
         spread = places.std(0)
         if not np.isfinite(spread).all() or not (spread > 0).all():
             return 0
-        return len(KDTree(places / spread).query_pairs(_NEAR, output_type="ndarray"))
+        away, _ = KDTree(places / spread).query(places / spread, k=2, distance_upper_bound=_NEAR)
+        return int(np.isfinite(np.asarray(away)[:, 1]).sum())
 
 
 @cache

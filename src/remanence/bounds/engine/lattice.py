@@ -29,8 +29,8 @@ from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
 
 _PAIR = ("spread", "null", "alternative")
-_MOST_POINTS = 2**21
-_MOST_WORK = 3 * 2**21
+_MOST_POINTS = 2**21  # of one lattice: about half a second
+_MOST_WORK = 3 * 2**21  # points of all lattices of one bracket
 _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
 _SNAP = 0.7  # standard deviations within which a tilt is moved onto one of the two laws themselves
 _COMPLEMENT_LENIENCE = 100.0  # 1 − γ is asked for to two digits fewer
@@ -39,6 +39,23 @@ _MARGIN = 1.1  # by which a window is longer than Chernoff's bound of the true l
 _EXTRA = 4  # and so many points
 _SPARE = 6.0  # what is cut off is e^-6 of the tolerance
 _COARSE = 2.0  # too wide at first, on the whole, is cheaper than too fine
+_SPACING = (
+    5.0  # deviations of a step per root of the tolerance: a lattice's error is its spacing squared over 25
+)
+_FEW_POINTS = 2**16  # of one step, beyond which the first lattice is not refined
+_SHORT = 3.0  # deviations that a first tilt stays short of the saddle point
+_OUTSIDE = 10.0  # mass outside a window is e^-10 of the tolerance times what is asked for,
+_TILTED = -6.0  # which under a tilt is about e^-6
+_LEAST_GAIN = 1e-3  # of log γ over log κ, in choosing the first spacing
+_MUCH_SLACK = 0.3  # of the tolerance: numerical slack that a finer lattice would not cure
+_REMEDIES = 2  # against it: another tilt, then a longer window
+_LONGER = (
+    2.0,
+    30.0,
+    4.0,
+)  # by how many powers of e of its mass: at least, at most, and beyond what is missing
+_AIM = 0.75  # of the tolerance, in choosing the next spacing,
+_FINEST_STEP, _COARSEST_STEP = 1 / 16, 0.85  # which is between these times the last
 
 
 @dataclass(frozen=True)
@@ -306,9 +323,9 @@ def starting_order(schedule: Schedule, log_baseline: float) -> tuple[float, Mome
     order, at = order_for_baseline(schedule, log_baseline)
     spread = order * at.deviation
     if order > 1:
-        # Three deviations short of the saddle point costs two digits and spares the long upper
-        # tail that a skewed S grows under larger tilts.
-        order = max(order * (1 - 3 / spread), 1.0) if spread > 3 else 1.0
+        # Short of the saddle point costs two digits and spares the long upper tail that a skewed S grows
+        # under larger tilts.
+        order = max(order * (1 - _SHORT / spread), 1.0) if spread > _SHORT else 1.0
         at = moments(schedule, order)
     return _snapped(schedule, order, at, log_baseline)
 
@@ -319,9 +336,11 @@ def starting_spacing(schedule: Schedule, at: Moments, *, spread: float, rtol: fl
     `spread` is how many deviations the threshold is away from the untilted mean.
     Wider where that would take very many points: S may nearly be an atom, which needs far fewer.
     """
-    relative = 5.0 * math.sqrt(rtol) / (1 + spread)
-    reach = max(loss_reach(segment, order=1.0, log_mass=math.log(rtol) - 20) for segment in schedule)
-    return max(relative * at.deviation / math.sqrt(total_steps(schedule)), reach / 2**16)
+    relative = _SPACING * math.sqrt(rtol) / (1 + spread)
+    reach = max(
+        loss_reach(segment, order=1.0, log_mass=math.log(rtol) - 2 * _OUTSIDE) for segment in schedule
+    )
+    return max(relative * at.deviation / math.sqrt(total_steps(schedule)), reach / _FEW_POINTS)
 
 
 def lattice_bracket(
@@ -339,10 +358,12 @@ def lattice_bracket(
     schedule = capped(schedule, log_baseline + log_width - _SPARE)
     order, at = starting_order(schedule, log_baseline)
     plain = order in (0.0, 1.0)
-    log_mass = log_width - 10 + (max(log_baseline, _PLAIN) if plain else -6)
-    spread = abs(float(ndtri_exp(log_baseline))) if plain else abs(order) * at.deviation + 3 * (order > 1)
+    log_mass = log_width - _OUTSIDE + (max(log_baseline, _PLAIN) if plain else _TILTED)
+    spread = (
+        abs(float(ndtri_exp(log_baseline))) if plain else abs(order) * at.deviation + _SHORT * (order > 1)
+    )
     # Of a run that tells little, even a coarse lattice leaves little to tell.
-    gain = min(max(best.log_upper - log_baseline, 1e-3), 1.0)
+    gain = min(max(best.log_upper - log_baseline, _LEAST_GAIN), 1.0)
     spacing = _COARSE * starting_spacing(schedule, at, spread=spread, rtol=rtol) / math.sqrt(gain)
     log_floor = float(log_complement(log_baseline))
     work, remedies = 0, 0
@@ -357,21 +378,22 @@ def lattice_bracket(
         work += laws.points
         if best.excess(rtol) <= 1 or work > _MOST_WORK:
             break
-        if slack > 0.3 * rtol:
+        if slack > _MUCH_SLACK * rtol:
             remedies += 1
-            if remedies > 2:
+            if remedies > _REMEDIES:
                 break
             if remedies == 1 and order > 0:
                 order, at = order_for_baseline(schedule, log_baseline)
                 order, at = _snapped(schedule, order, at, log_baseline)
             elif any(law.folding_matters for law in (upper, null, alternative)):
-                log_mass -= min(max(math.log(slack / rtol), 2.0), 30.0) + 4
+                least, most, beyond = _LONGER
+                log_mass -= min(max(math.log(slack / rtol), least), most) + beyond
             else:
                 break
         elif laws.limited:
             break
         else:
-            spacing *= min(max(math.sqrt(0.75 / ends.excess(rtol)), 1 / 16), 0.85)
+            spacing *= min(max(math.sqrt(_AIM / ends.excess(rtol)), _FINEST_STEP), _COARSEST_STEP)
     return best, pair
 
 

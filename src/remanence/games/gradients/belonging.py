@@ -85,15 +85,15 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
             f"This is no gradient of this network at these weights: {source}.",
             needs="an update that was made from these weights: the gradient of every ReLU neuron then balances",
             got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
-            hint="--weights for the weights before the round; --local-steps if the client took many; what an "
-            "update with noise gives away at most, `remanence bound` tells",
+            hint="--weights for the weights before the round; --local-steps if the client took many; `remanence bound` "
+            "for what an update with noise gives away at most; signs or a few entries cannot be read exactly",
         )
     return MisfitError(
         f"This is not one step from these weights: {source}.",
         needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
         got=f"neurons that are off balance by {fit.misfit:.2g}",
         hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
-        "rounds; --weights if the weights are not those before the round",
+        "rounds; --weights if these are not the weights before the round; a compressed update cannot be read exactly",
     )
 
 

@@ -35,6 +35,7 @@ from remanence.games.gradients.files import (
 )
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
+from remanence.games.gradients.received import traps
 from remanence.games.gradients.verification import Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.verdict import Policy
@@ -96,7 +97,8 @@ def open_batch(target: str, batch: Path, declared: Declared) -> Subject:
     entering = Records(head_inputs(model, head, records.features), records.labels)
     exposure = head_exposure(head, entering.features, entering.labels)
     rounding = Rounding(torch.finfo(dtype).eps)
-    return Subject(model, head, [_own_gradient(model, records)], entering, exposure, rounding, declared)
+    own = [_own_gradient(model, records)]
+    return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model))
 
 
 def open_updates(
@@ -114,7 +116,8 @@ def open_updates(
     opened += [_open_update(model, head, path, declared, is_after=True) for path in after]
     rounding = Rounding(*(max(getattr(one[1], name) for one in opened) for name in ("relative", "absolute")))
     notes = tuple(dict.fromkeys(note for _, _, said in opened for note in said))
-    return Subject(model, head, [one[0] for one in opened], None, None, rounding, declared, notes)
+    gradients = [one[0] for one in opened]
+    return Subject(model, head, gradients, None, None, rounding, declared, (*_warnings(model), *notes))
 
 
 def audit_text_updates(
@@ -311,6 +314,11 @@ def _check_labels(labels: Tensor, classes: int) -> None:
             got=f"labels from {int(labels.min())} to {int(labels.max())}",
             hint="encode the classes as 0, 1, ...",
         )
+
+
+def _warnings(model: nn.Module) -> tuple[str, ...]:
+    """What a client should mind about a model that a server sent."""
+    return tuple(f"Beware, this model may have been made to read clients: {trap}." for trap in traps(model))
 
 
 def _open_network(target: str, declared: Declared) -> nn.Module:

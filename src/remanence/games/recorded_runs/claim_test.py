@@ -82,7 +82,6 @@ class ClaimTest:
     def findings(self, delta: float) -> dict[str, float]:
         """All that follows for the report, by name."""
         exact, counted = self.exact(), self.of_any_mechanism()
-        combined = counted if exact is None else min(1.0, 2 * min(exact, counted))  # Bonferroni
         scale, claim = self.least_noise_rejected(), self.claimed[0]
         mu = self.counted.mu_lower(_SEARCHED)
         limits = (
@@ -94,7 +93,7 @@ class ClaimTest:
             }
         )
         return {
-            "p_value_of_the_claim": combined,
+            "p_value_of_the_claim": together(exact, counted),
             **({} if exact is None else {"p_value_of_the_exact_test": exact}),
             "p_value_of_any_such_mechanism": counted,
             "surest_guesses": self.counted.guesses,
@@ -106,6 +105,15 @@ class ClaimTest:
             **_epsilon(self.claimed, delta, "claimed_epsilon"),
             "delta": delta,
         }
+
+
+def together(exact: float | None, counted: float) -> float:
+    """Two p-values of one claim as one (Bonferroni).
+
+    >>> together(0.01, 0.4), together(None, 0.4)
+    (0.02, 0.4)
+    """
+    return counted if exact is None else min(1.0, 2 * min(exact, counted))
 
 
 def hides(claimed: Sequence[Segment]) -> bool:

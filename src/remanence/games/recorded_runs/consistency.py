@@ -267,7 +267,7 @@ class RecordedRun:
                         caveats.RECORDS_DUPLICATED, seen=f"{count} of them are equal to an earlier one."
                     )
                 case "records-nearly-duplicated":
-                    yield replace(caveats.RECORDS_NEARLY_DUPLICATED, seen=f"{count} pairs are.")
+                    yield replace(caveats.RECORDS_NEARLY_DUPLICATED, seen=f"{count} of them are.")
                 case "updates-unchecked":
                     yield replace(caveats.UPDATES_UNCHECKED, seen=where)
                 case "recording-stopped":
