@@ -34,6 +34,7 @@ from remanence import (
     Gaussian,
     InvertingGradients,
     LeaveOneOut,
+    LinearReader,
     Logistic,
     Mechanism,
     Multinomial,
@@ -94,6 +95,7 @@ GAMES = {
     "dlg": [gradient_game()],
     "idlg": [gradient_game(local_steps=2)],
     "inverting-gradients": [gradient_game()],
+    "linear-reader": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1))],
     "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
     "stored-in-object": table_games(KNeighborsClassifier()),
     "published-statistics": table_games(GaussianNB(), make_pipeline(StandardScaler(), SVC())),
@@ -102,7 +104,6 @@ GAMES = {
         DecisionTreeClassifier(random_state=0), RandomForestClassifier(4, bootstrap=False, random_state=2)
     ),
     "whole-object": table_games(make_pipeline(MinMaxScaler(), RidgeClassifier())),
-    "linear-reader": [heads_game()],
     "oblivious": [shortlist_game(candidates=4)],
 }
 
@@ -112,6 +113,7 @@ QUICK = {
     "dlg": DLG(4, restarts=2, steps=5),
     "idlg": IDLG(4, restarts=2, steps=5),
     "inverting-gradients": InvertingGradients(4, restarts=2, steps=5),
+    "linear-reader": LinearReader(40),
     "reconstructor": Reconstructor(steps=5, batch=16, shadows=40, width=16),
 }
 

@@ -139,6 +139,16 @@ def test_the_p_value_is_a_rank_and_the_furthest_of_all_has_the_smallest(digits):
     assert found.p_value == 1 / (SIBLINGS + 1)
 
 
+def test_a_recipe_that_was_mistaken_in_one_setting_is_named(digits):
+    own, public, _, _ = digits
+    declared = RECIPES["pytorch"]
+    made = heads(replace(declared, epochs=150), own, 1, seed=2)
+    state = {name: values[0] for name, values in made.tensors.items()}
+    with pytest.raises(MisfitError) as caught:
+        head_game(own.embedding, own.features, own.labels, declared, prior=public, released=state).fits()
+    assert "epochs=150" in caught.value.hint
+
+
 def test_distances_of_few_numbers_know_how_they_vary_together():
     generator = torch.Generator().manual_seed(0)
     common, noise = torch.randn(200, 1, generator=generator), torch.randn(200, 2, generator=generator)

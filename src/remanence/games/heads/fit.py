@@ -9,8 +9,9 @@ off as any of the others, whatever the recipe, and the p-value is exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ SIBLINGS = 199  # heads that are made anew: a p-value of 1 in 200 is the smalles
 LEVEL = 0.01  # below it a head is refused, and so is one in a hundred of those that belong
 _BLUR = 1e-4  # of a layer's size: two programs that train alike differ by less
 _SHRINK = 0.1  # towards independent coordinates, which a few hundred heads cannot tell apart
+_LIKELY = 0.05  # what another recipe must reach to be named
 _DIRECTIONS = 8  # of public pictures beyond the training pictures
 
 
@@ -36,15 +38,19 @@ class Fit:
     p_value: float  # how often one of those is as far off
     furthest: str  # in what it differs most
 
-    def require(self, recipe: TransferHead) -> None:
-        """Refuse a head that was not made like this: no verdict could be about it."""
-        if self.p_value > LEVEL:
-            return
-        raise MisfitError(
+    @property
+    def belongs(self) -> bool:
+        """Whether it may have been made like this."""
+        return self.p_value > LEVEL
+
+    def refusal(self, recipe: TransferHead, instead: str) -> MisfitError:
+        """Why a head that was not made like this has no verdict; `instead` is how it may have been made."""
+        return MisfitError(
             "This head was not made like this.",
             needs=f"a head of this recipe on these pictures: {_told(recipe)}",
             got=f"one that is further off than heads made anew, p = {self.p_value:.3g}; most of all in {self.furthest}",
-            hint="the epochs, optimizer, batches, initialisation and preprocessing that made it; the same pictures, "
+            hint=instead
+            or "the epochs, optimizer, batches, initialisation and preprocessing that made it; the same pictures, "
             "with their labels in the same order",
         )
 
@@ -58,6 +64,44 @@ def fit(
     siblings = recipe.release(None, light[None][zeros], generator)
     both = Weights.concatenate([_as_precise(head, head), _as_precise(siblings, head)])
     return compare(both, recipe, own, public, generator)
+
+
+def likelier(
+    recipe: TransferHead, own: Records, public: Records, head: Weights, generator: torch.Generator
+) -> str:
+    """Of a few recipes that are easily taken for this one, those that would fit, in words; nothing if none does."""
+    found = {}
+    for changes in _neighbours(recipe, len(own)):
+        p_value = fit(replace(recipe, **changes), own, public, head, generator).p_value
+        if p_value > _LIKELY:
+            found[", ".join(f"{name}={value!r}" for name, value in changes.items())] = p_value
+    told = " or ".join(
+        f"{name} (p = {p:.2g})" for name, p in sorted(found.items(), key=lambda item: -item[1])[:2]
+    )
+    return f"TransferHead(..., {told}), which would fit" if told else ""
+
+
+def _neighbours(recipe: TransferHead, pictures: int) -> Iterator[dict[str, Any]]:
+    """What people forget to say."""
+    for factor in (1 / 10, 1 / 5, 1 / 3, 1 / 2, 2, 3, 5, 10):
+        yield {"epochs": max(1, round(recipe.epochs * factor))}
+    for start in ("pytorch", 0.002, 0.01, 0.0):
+        if start != recipe.initialisation:
+            yield {"initialisation": start}
+    if recipe.noise_multiplier is not None:
+        return
+    for size in (None, 4, 8, 16, 32):
+        if size != recipe.batch_size and (size is None or size < pictures):
+            yield {"batch_size": size}
+    for momentum in (0.0, 0.9):
+        if momentum != recipe.momentum and recipe.optimizer == "sgd":
+            yield {"momentum": momentum}
+    for decay in (0.0, 1e-4, 1e-2, 0.1):
+        if decay != recipe.weight_decay:
+            yield {"weight_decay": decay}
+    for name, rate in (("adam", 0.001), ("adam", 0.01), ("sgd", 0.01), ("sgd", 0.1)):
+        if name != recipe.optimizer:
+            yield {"optimizer": name, "learning_rate": rate}
 
 
 def compare(

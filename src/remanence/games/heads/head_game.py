@@ -22,7 +22,7 @@ from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.games.heads.ceiling import head_ceiling
 from remanence.games.heads.check_pictures import check_enough, check_kinds, check_pictures
-from remanence.games.heads.fit import Fit, fit
+from remanence.games.heads.fit import Fit, fit, likelier
 from remanence.games.heads.released_head import HeadWeights, read_head
 from remanence.mechanisms.heads.transfer_head import TransferHead, embed
 from remanence.mechanisms.mechanism import Mechanism
@@ -114,9 +114,15 @@ class HeadGame(AnyGame):
 
     def fits(self) -> None:
         """Refuse a head that was not made by the recipe from these pictures."""
-        if self.fit is not None:
-            assert isinstance(self.mechanism, TransferHead)
-            self.fit.require(self.mechanism)
+        if self.released is None or self.fit is None or self.fit.belongs:
+            return
+        own, prior = self.heads.targets, self.heads.prior
+        assert isinstance(self.mechanism, TransferHead)
+        assert isinstance(own, StratifiedPrior)
+        assert isinstance(prior, StratifiedPrior)
+        generator = stream(0, "made otherwise", own.records.features.device)
+        instead = likelier(self.mechanism, own.records, prior.records, self.released, generator)
+        raise self.fit.refusal(self.mechanism, instead)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -187,8 +193,7 @@ class HeadGame(AnyGame):
             torch.tensor(column) for column in zip(*rows, strict=True)
         )
         threshold, p_value = (
-            torch.tensor(self.criterion.threshold).double(),
-            torch.tensor(self.fit.p_value).double(),
+            torch.tensor(value, dtype=torch.float64) for value in (self.criterion.threshold, self.fit.p_value)
         )
         return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value)
 
