@@ -2,6 +2,7 @@
 
 import json
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -261,11 +262,14 @@ def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monk
         options = ["model.py:make", "--gradient", "gradient.safetensors"]
     code, out, _ = run(capsys, monkeypatch, *options, "--longest", "12", "--out", "result")
     assert code == 1
-    assert "4 records are proven by recomputing the update of 4 (proven)" in out
+    assert "4 of 4 records are proven by recomputing the update, and so is their number." in out
     stored = (tmp_path / "result" / "audit.json").read_text()
     assert AuditResult.load(tmp_path / "result").verdict is Verdict.EXPOSED
     assert str(ids[0].tolist())[1:-1] not in stored, "no text is stored"
-    assert (tmp_path / "result" / "leak-map.svg").exists()
+    drawn = ET.parse(tmp_path / "result" / "leak-map.svg")  # noqa: S314  # our own
+    words = " ".join(drawn.getroot().itertext())
+    assert "blocks.0.queries" in words
+    assert "exact" in words
 
 
 def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_fact(
@@ -276,7 +280,7 @@ def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_
     options = ["--before", "dense.weights.pt", "--after", "after.safetensors", "--model", "net.py:dense"]
     code, out, _ = run(capsys, monkeypatch, *options, "--out", "result", "--max-success", "0.99")
     assert code == 1
-    assert "6 records are proven by recomputing the update of 6 (proven)" in out
+    assert "6 of 6 records are proven" in out
     entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
     assert [entry["name"] for entry in entries] == ["1", "3"]
     assert max(entry["unexplained"] for entry in entries) < 1e-3
@@ -299,7 +303,7 @@ def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, cap
         capsys, monkeypatch, "net.py:dense", "--gradient", "update.safetensors", "--out", "result"
     )
     assert code == 1
-    assert "6 records are proven" in out
+    assert "6 of 6 records are proven" in out
     assert "its sign was turned" in out
 
 

@@ -208,15 +208,13 @@ def _proven_sentence(result: AuditResult, declared: int | None) -> str:
     proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
     if not proven:
         return "No record is proven."
-    records = "record is" if proven == 1 else "records are"
-    of = (
-        f" of {size} (proven)"
-        if size
-        else f" of {declared} (declared)"
-        if declared
-        else "; the batch size is unknown"
-    )
-    return f"{proven} {records} proven by recomputing the update{of}."
+    if size:
+        return f"{proven} of {size} records are proven by recomputing the update, and so is their number."
+    if declared:
+        return (
+            f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
+        )
+    return f"Proven by recomputing their part of the update: {proven}. The batch size is unknown."
 
 
 def _leak_table(leaks: Sequence[Mapping[str, Any]]) -> Table:
