@@ -27,6 +27,7 @@ from remanence import (
     play,
 )
 from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.data.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
 from remanence.scale.journal import Journal, Plan
@@ -50,7 +51,7 @@ class MeanOfTheOthers(Attack):
 
         def reconstruct(release):
             records = replace(knowledge.known_data[:1], features=mean[None])
-            return Reconstruction(records[None])
+            return Reconstruction(concatenate([records[None]] * len(release)))
 
         return reconstruct
 
