@@ -38,6 +38,7 @@ test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, 
 	  -e '.[text]'
 	unshare -n sh -c 'OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 \
 	  .venv-text/bin/python -m pytest -q -s -c /dev/null --rootdir integration/text integration/text'
+
 test-peft:  ## A transformer with LoRA adapters, trained by Opacus and recorded: an environment of its own
 	@test -x .venv-peft/bin/python || $(PYTHON) -m venv .venv-peft
 	@.venv-peft/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest peft transformers -e '.[opacus]'

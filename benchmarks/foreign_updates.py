@@ -61,7 +61,7 @@ def draw(seed: int, widest: int, batch: int | None = None) -> Setting:
     network = nn.Sequential(*layers[:-1])
     if pick([0, 1]):  # as if trained: larger logits
         with torch.no_grad():
-            network[-1].weight *= pick([3, 10])
+            list(network.parameters())[-2].mul_(pick([3, 10]))
     batch = batch or pick([1, 2, 4, 8, 8, 16, 32, 64])
     inputs = torch.randn(batch, numbers, generator=generator)
     if pick([0, 1]):
