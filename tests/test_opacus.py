@@ -417,7 +417,7 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
     for name in set(whole) - {"remanence", "secure", "kept"}:
         for worse in (None, [], {"mean": None}, -1):
             manifest.write_text(json.dumps({**whole, name: worse}))
-            with pytest.raises(InputError, match=f"manifest.json at {name}"):
+            with pytest.raises(InputError, match=rf"manifest.json: at \$\.{name}"):
                 audit_run(tmp_path / "run", policy=POLICY)
 
 

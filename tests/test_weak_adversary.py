@@ -301,7 +301,7 @@ def test_features_that_ask_for_a_gradient_are_as_good_as_others():
     own = pictures(3, seed=5)
     asking = (own.embedding * torch.ones((), requires_grad=True)).clone()
     game = head_game(asking, own.features, own.labels, TransferHead(3, 1), prior=pictures(60))
-    assert not game.targets.records.embedding.requires_grad
+    assert not game.heads.targets.records.embedding.requires_grad
 
 
 def test_training_that_comes_to_nothing_is_no_finding():

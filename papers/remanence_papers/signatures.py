@@ -34,7 +34,7 @@ def closure(module: str) -> set[str]:
     """A module and the modules of this project that it needs.
 
     >>> sorted(closure("remanence.checks"))
-    ['remanence.checks', 'remanence.exceptions']
+    ['remanence.checks', 'remanence.exceptions', 'remanence.plain_text']
     """
     found, left = set(), [module]
     while left:

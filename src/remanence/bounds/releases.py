@@ -113,7 +113,7 @@ def final_weights(
     >>> round(final_weights(0.1, steps=1000, **settings).success, 4)
     0.2556
     >>> round(gaussian(0.1, noise_multiplier=10.0, steps=1000).success, 4)  # seen at every step
-    0.9699
+    0.97
     """
     eta = number("learning_rate", learning_rate, above=0)
     least = number(
