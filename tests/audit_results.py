@@ -51,6 +51,7 @@ def poisoned(found: AuditResult) -> AuditResult:
         return evil if isinstance(value, str) else value
 
     document = spoil(found.to_json()) | {"verdict": str(found.verdict)}
+    document["policy"]["set_by"] = found.policy.set_by  # one of two words: the schema refuses any other
     document["threat_model"]["mechanism"][evil] = evil
     document["environment"]["packages"][evil] = evil
     document["subject"]["sha256"][evil] = evil
