@@ -40,11 +40,6 @@ def pages(watched):
     return len(re.findall(rb"/Type\s*/Page\b", watched.page.pdf(prefer_css_page_size=True)))
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_a_report_fits_four_printed_pages(watch, tmp_path, verdict):
-    assert pages(watch(write_report(result(verdict), tmp_path).as_uri())) <= 4
-
-
 def test_every_attack_with_every_caveat_fits_eight_printed_pages(watch, tmp_path):
     found = result(Verdict.EXPOSED)
     best = found.strongest
