@@ -41,7 +41,7 @@ def report(result: AuditResult) -> str:
     """The whole report as one HTML document."""
     line, python = words.commands(result)
     raised = [
-        (caveat, ", ".join(names), _hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "")
+        (caveat, words.concerned(result, names), _hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "")
         for caveat, names in words.caveats(result).items()
     ]
     return template("report.html.jinja").render(

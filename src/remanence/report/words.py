@@ -149,6 +149,11 @@ def counts(result: AuditResult) -> str:
     return words + ("." if criterion["label_scale"] is None else ", and the label right.")
 
 
+def concerned(result: AuditResult, names: list[str]) -> str:
+    """The attacks that a caveat concerns, by name; all of several are called that."""
+    return "all attacks" if len(names) == len(result.evidence) > 2 else ", ".join(names)
+
+
 def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
     """Each caveat once, with the attacks that it concerns."""
     concerned: dict[Caveat, list[str]] = {}
