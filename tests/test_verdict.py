@@ -77,6 +77,15 @@ def test_nothing_is_protected_where_even_the_control_is_above_the_limit(control)
     assert decide([found(50, control=control)], [proof(0.1)], Policy(0.1)) is Verdict.UNPROVEN
 
 
+@pytest.mark.parametrize(
+    "evidence",
+    [found(900, control=900), found(500, guess=Baseline(0.5, 0.5, "exact"))],
+    ids=["its control", "a guess"],
+)
+def test_an_attack_that_only_equals_something_blind_exposes_nothing(evidence):
+    assert decide([evidence], [], Policy(0.1)) is Verdict.UNPROVEN
+
+
 def test_an_attack_that_its_control_matches_can_still_contradict_a_proof():
     assert decide([found(900, control=900)], [proof(0.5)], Policy(0.6)) is Verdict.CONTRADICTED
 
