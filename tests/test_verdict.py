@@ -74,7 +74,8 @@ def test_a_ceiling_on_average_proves_nothing_about_these_records():
 
 @pytest.mark.parametrize("control", [200, 500, 1000])
 def test_nothing_is_protected_where_even_the_control_is_above_the_limit(control):
-    assert decide([found(50, control=control)], [proof(0.1)], Policy(0.1)) is Verdict.UNPROVEN
+    assert decide([found(50)], [proof(0.09)], Policy(0.1)) is Verdict.PROTECTED
+    assert decide([found(50, control=control)], [proof(0.09)], Policy(0.1)) is Verdict.UNPROVEN
 
 
 @pytest.mark.parametrize(
