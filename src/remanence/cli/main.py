@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli import audit as cli_runs
-from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import head as cli_head
 from remanence.cli import init as cli_init
@@ -31,6 +30,9 @@ from remanence.cli.audit import (
     UnitTrials,
     Workers,
 )
+from remanence.cli.bound import bound
+from remanence.cli.calibrate import calibrate
+from remanence.cli.frontier import frontier
 from remanence.cli.interruption import interruptible, told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -276,7 +278,9 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Pa
     )
 
 
-cli_bounds.register(app)
+app.command()(bound)
+app.command()(calibrate)
+app.command()(frontier)
 cli_report.register(app)
 cli_init.register(app)
 cli_gradient.register(app)
