@@ -148,7 +148,7 @@ DLG = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     ZHU_2019,
-    "remanence.attacks.gradients.gradient_matching:DLG",
+    "remanence.attacks.gradients.matching:DLG",
     on_request=True,
 )
 IDLG = AttackInfo(
@@ -157,7 +157,7 @@ IDLG = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     ZHAO_2020,
-    "remanence.attacks.gradients.gradient_matching:IDLG",
+    "remanence.attacks.gradients.matching:IDLG",
     on_request=True,
 )
 INVERTING = AttackInfo(
@@ -166,7 +166,7 @@ INVERTING = AttackInfo(
     "a shared gradient or update of any network; the batch size",
     "one gradient",
     GEIPING_2020,
-    "remanence.attacks.gradients.gradient_matching:InvertingGradients",
+    "remanence.attacks.gradients.matching:InvertingGradients",
     on_request=True,
 )
 STORED = AttackInfo(
