@@ -10,15 +10,13 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import DLG as DLG_INFO
-from remanence.attacks.catalogue import IDLG as IDLG_INFO
-from remanence.attacks.catalogue import INVERTING, AttackInfo
+from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
 from remanence.attacks.gradients.matching import Matching, match_gradients
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.references import GEIPING_2020, ZHAO_2020, ZHU_2019
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,14 @@ class GradientMatching(Attack[Gradient]):
 class DLG(GradientMatching):
     """Squared distance of the gradients, inputs and soft labels together, by L-BFGS (Zhu et al. 2019)."""
 
-    info: ClassVar[AttackInfo] = DLG_INFO
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "dlg",
+        "Searches inputs and soft labels whose gradient is the one that was seen, by L-BFGS.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHU_2019,
+        on_request=True,
+    )
 
     @property
     def search(self) -> Matching:
@@ -90,7 +95,14 @@ class DLG(GradientMatching):
 class IDLG(GradientMatching):
     """The same with labels read off the last bias (Zhao et al. 2020, for one sample; by counts for more)."""
 
-    info: ClassVar[AttackInfo] = IDLG_INFO
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "idlg",
+        "The same, with labels read off the last bias first.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHAO_2020,
+        on_request=True,
+    )
 
     @property
     def search(self) -> Matching:
@@ -113,7 +125,14 @@ class InvertingGradients(GradientMatching):
 
     steps: int = 4800
     total_variation: float = 0.01
-    info: ClassVar[AttackInfo] = INVERTING
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "inverting-gradients",
+        "Searches smooth pictures whose gradient has the direction of the one that was seen, by signed Adam.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        GEIPING_2020,
+        on_request=True,
+    )
 
     @property
     def search(self) -> Matching:

@@ -9,8 +9,7 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import LOW_RANK, AttackInfo
+from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import (
     dense_mechanism,
@@ -20,6 +19,7 @@ from remanence.attacks.gradients.exclusive_neurons import (
 from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank, unmixed
 from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.references import DIMITROV_2024
 
 
 @final
@@ -33,7 +33,13 @@ class LowRank(Attack[Gradient]):
 
     slots: int = 64
     starts: int = 4096
-    info: ClassVar[AttackInfo] = LOW_RANK
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "low-rank",
+        "Finds the sparse directions of the first layer's gradient, one per sample of the batch.",
+        "the gradient of one step on a fully connected ReLU network",
+        "one gradient",
+        DIMITROV_2024.at("by ℓ₁ minimisation"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected ReLU network."""
