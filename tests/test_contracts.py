@@ -1,6 +1,8 @@
 """One contract for every attack and every mechanism that we ship, and proof that it bites."""
 
 from dataclasses import dataclass, replace
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import ClassVar
 
 import pytest
@@ -43,11 +45,11 @@ from remanence import (
     Records,
     Uninformed,
     Weights,
+    attacks,
     looped,
     mean_squared_error,
 )
-from remanence.attacks.attack import AttackInfo
-from remanence.attacks.catalogue import catalogue, load_attack
+from remanence.attacks.catalogue import AttackInfo, catalogue, load_attack
 from remanence.attacks.glm.closed_form import ClosedForm
 from remanence.attacks.oblivious import Oblivious
 from remanence.attacks.texts.attacks import TextAttack
@@ -136,9 +138,16 @@ def test_every_attack_keeps_the_contract(name, game):
     check_attack(QUICK.get(name) or load_attack(name), game)
 
 
+def test_the_catalogue_holds_every_attack_of_the_package_as_it_describes_itself():
+    modules = (import_module(found.name) for found in walk_packages(attacks.__path__, "remanence.attacks."))
+    classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    described = {each.info for each in classes if issubclass(each, Attack) and hasattr(each, "info")}
+    assert described == {replace(info, home="") for info in catalogue().values()}
+
+
 @pytest.mark.parametrize("name", catalogue())
 def test_the_catalogue_makes_every_attack_by_its_name(name):
-    assert load_attack(name).info.name == name
+    assert load_attack(name).info == replace(catalogue()[name], home="")
 
 
 def test_a_looped_function_keeps_the_contract_of_a_mechanism():

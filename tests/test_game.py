@@ -151,7 +151,7 @@ def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, co
     from typing import ClassVar
 
     from remanence import Attack, EmpiricalPrior, Knowledge, Reconstruction
-    from remanence.attacks.attack import AttackInfo
+    from remanence.attacks.catalogue import AttackInfo
     from remanence.attacks.oblivious import Oblivious
 
     def shuffled(records: Records, seed: int) -> dict[str, torch.Tensor]:

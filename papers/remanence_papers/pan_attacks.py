@@ -40,9 +40,9 @@ def table_1(_: Settings) -> Outcome:
     rows = [
         {
             "attack": name,
-            "needs": catalogue()[name].info.needs,
-            "batch size": "required" if "batch size" in catalogue()[name].info.needs else "not required",
-            "from": catalogue()[name].info.reference.short,
+            "needs": catalogue()[name].needs,
+            "batch size": "required" if "batch size" in catalogue()[name].needs else "not required",
+            "from": catalogue()[name].reference.short,
         }
         for name in names
     ]

@@ -26,7 +26,7 @@ from remanence import (
     audit,
     play,
 )
-from remanence.attacks.attack import AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes

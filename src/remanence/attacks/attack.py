@@ -11,26 +11,14 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.references import Reference
 from remanence.scale.run import Run
 
 ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
-
-
-@dataclass(frozen=True)
-class AttackInfo:
-    """The facts that `remanence attacks` prints and a report cites."""
-
-    name: str
-    summary: str
-    needs: str
-    sees: str
-    reference: Reference
-    on_request: bool = False  # so slow that an audit runs it only when it is named
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import StratifiedPrior
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.checks import whole
 from remanence.data.records import Records

@@ -10,7 +10,8 @@ import torch
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.releases import Release
 from remanence.exceptions import IncompatibleGameError
 from remanence.references import BALLE_2022

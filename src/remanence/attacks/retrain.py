@@ -11,7 +11,8 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release, Transcript
 from remanence.exceptions import IncompatibleGameError, InputError

@@ -12,6 +12,6 @@ def attacks() -> None:
     from remanence.attacks.catalogue import catalogue
 
     table = Table("attack", "what it does", "needs", "sees", "from", show_lines=True)
-    for info in (attack.info for attack in catalogue().values()):
+    for info in catalogue().values():
         table.add_row(info.name, info.summary, info.needs, info.sees, info.reference.short)
     console().print(table)

@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.glm.optimality import KnownRecords, gradient_of_others, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights

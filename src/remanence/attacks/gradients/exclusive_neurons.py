@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.data.records import Records

@@ -10,7 +10,8 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.matching import Matching, match_gradients
 from remanence.data.records import Records
 from remanence.data.releases import Gradient

@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import (
     dense_mechanism,

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import as_reconstruction, dense_mechanism
 from remanence.data.releases import Gradient

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError

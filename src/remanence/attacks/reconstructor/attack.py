@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
 from remanence.attacks.reconstructor.decoders import (
     convolutional,

@@ -12,7 +12,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
 from remanence.attacks.tables.equations import Equations, equations
 from remanence.attacks.tables.inverses import backwards

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
 from remanence.attacks.texts.odds import log_probabilities, queries_for
@@ -22,8 +23,6 @@ from remanence.mechanisms.language_model import Completions, FineTuning, Languag
 from remanence.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
 from remanence.scale.progress import track
 
-_TEXTS = "a language model; the text before each secret"
-_PROMPTED = "continuations"
 _STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
 
 
@@ -81,8 +80,8 @@ class GreedyDecoding(TextAttack):
     info: ClassVar[AttackInfo] = AttackInfo(
         "greedy-decoding",
         "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
-        _TEXTS,
-        _PROMPTED,
+        "a language model; the text before each secret",
+        "continuations",
         CARLINI_2021,
     )
 
@@ -100,8 +99,8 @@ class Sampling(TextAttack):
     info: ClassVar[AttackInfo] = AttackInfo(
         "sampling",
         "Prompts the model and samples, again and again; how often that takes is computed exactly.",
-        _TEXTS,
-        _PROMPTED,
+        "a language model; the text before each secret",
+        "continuations",
         HAYES_2025.at("(n, p)-discoverable extraction"),
     )
     decoding: Decoding = Decoding()  # noqa: RUF009
@@ -123,8 +122,8 @@ class TopKSampling(TextAttack):
     info: ClassVar[AttackInfo] = AttackInfo(
         "top-k-sampling",
         "The same among the 40 likeliest tokens.",
-        _TEXTS,
-        _PROMPTED,
+        "a language model; the text before each secret",
+        "continuations",
         HAYES_2025.at("(n, p)-discoverable extraction"),
     )
     top_k: int = 40
@@ -147,8 +146,8 @@ class NearVerbatim(TextAttack):
     info: ClassVar[AttackInfo] = AttackInfo(
         "near-verbatim",
         "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
-        _TEXTS,
-        _PROMPTED,
+        "a language model; the text before each secret",
+        "continuations",
         REMANENCE,
         on_request=True,
     )
@@ -175,7 +174,7 @@ class TemplateSearch(TextAttack):
     info: ClassVar[AttackInfo] = AttackInfo(
         "template-search",
         "Tries all completions of the secret's form, likeliest first; the rank of the true one is computed exactly.",
-        f"{_TEXTS}; its form",
+        "a language model; the text before each secret; its form",
         "answers",
         CARLINI_2019.at("exposure"),
         on_request=True,

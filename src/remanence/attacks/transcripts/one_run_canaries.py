@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, AttackInfo, Reconstruction
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
