@@ -35,15 +35,15 @@ Found = tuple[Tensor, Tensor]  # guesses and their labels
 
 def table_1(_: Settings) -> Outcome:
     """The threat models, as the attacks themselves state them."""
-    from remanence.attacks.catalogue import CATALOGUE
+    from remanence.attacks.catalogue import catalogue
 
     names = ("dlg", "idlg", "inverting-gradients", "exclusive-neurons", "low-rank")
     rows = [
         {
             "attack": name,
-            "needs": CATALOGUE[name].needs,
-            "batch size": "required" if "batch size" in CATALOGUE[name].needs else "not required",
-            "from": CATALOGUE[name].reference.short,
+            "needs": catalogue()[name].needs,
+            "batch size": "required" if "batch size" in catalogue()[name].needs else "not required",
+            "from": catalogue()[name].reference.short,
         }
         for name in names
     ]

@@ -8,6 +8,7 @@ from .adversary.priors import StratifiedPrior as StratifiedPrior
 from .adversary.priors import Uninformed as Uninformed
 from .attacks.attack import Attack as Attack
 from .attacks.attack import Reconstruction as Reconstruction
+from .attacks.catalogue import AttackInfo as AttackInfo
 from .attacks.glm.closed_form import ClosedForm as ClosedForm
 from .attacks.glm.scaler_mean import ScalerMean as ScalerMean
 from .attacks.gradients.exclusive_neurons import ExclusiveNeurons as ExclusiveNeurons

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import LOW_RANK, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.candidates import Layers, fit_scales
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
@@ -32,6 +32,7 @@ from remanence.attacks.gradients.exclusive_neurons import (
 )
 from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.references import DIMITROV_2024
 from remanence.scale.progress import track
 
 _STEPS = 100
@@ -60,7 +61,13 @@ class LowRank(Attack[Gradient]):
 
     slots: int = 64
     starts: int = 4096
-    info: ClassVar[AttackInfo] = LOW_RANK
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "low-rank",
+        "Finds the sparse directions of the first layer's gradient, one per sample of the batch.",
+        "the gradient of one step on a fully connected ReLU network",
+        "one gradient",
+        DIMITROV_2024.at("by ℓ₁ minimisation"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected ReLU network."""

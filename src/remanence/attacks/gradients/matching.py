@@ -16,14 +16,13 @@ from torch.func import vmap
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import DLG as DLG_INFO
-from remanence.attacks.catalogue import IDLG as IDLG_INFO
-from remanence.attacks.catalogue import INVERTING, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.descent import Matching, lbfgs, signed_adam
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.shared_gradient import Parameters, SharedGradient
+from remanence.references import GEIPING_2020, ZHAO_2020, ZHU_2019
 
 _NUMBERS_AT_ONCE = 2**27  # of gradients held at once
 
@@ -78,7 +77,14 @@ class GradientMatching(Attack[Gradient]):
 class DLG(GradientMatching):
     """Squared distance of the gradients, inputs and soft labels together, by L-BFGS (Zhu et al. 2019)."""
 
-    info: ClassVar[AttackInfo] = DLG_INFO
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "dlg",
+        "Searches inputs and soft labels whose gradient is the one that was seen, by L-BFGS.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHU_2019,
+        on_request=True,
+    )
     manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "optimise", learning_rate=1.0)
 
 
@@ -87,7 +93,14 @@ class DLG(GradientMatching):
 class IDLG(GradientMatching):
     """The same with labels read off the last bias (Zhao et al. 2020, for one sample; by counts for more)."""
 
-    info: ClassVar[AttackInfo] = IDLG_INFO
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "idlg",
+        "The same, with labels read off the last bias first.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHAO_2020,
+        on_request=True,
+    )
     manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "infer", learning_rate=1.0)
 
 
@@ -98,7 +111,14 @@ class InvertingGradients(GradientMatching):
 
     steps: int = 4800
     total_variation: float = 0.01
-    info: ClassVar[AttackInfo] = INVERTING
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "inverting-gradients",
+        "Searches smooth pictures whose gradient has the direction of the one that was seen, by signed Adam.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        GEIPING_2020,
+        on_request=True,
+    )
     manner: ClassVar[Matching] = Matching("cosine", "signed-adam", "infer")
 
     @property

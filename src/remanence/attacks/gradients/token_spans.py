@@ -19,12 +19,13 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import TOKEN_SPANS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.text_models import TextModel, text_model
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.references import PETROV_2024
 
 _GAP = 30.0  # by how much the distances of tokens inside and outside of the span must differ at least
 _TELLING = 4  # dimensions that the span must leave over
@@ -43,7 +44,13 @@ class TokenSpans(Attack[Gradient]):
 
     slots: int = 64
     longest: int = 64
-    info: ClassVar[AttackInfo] = TOKEN_SPANS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "token-spans",
+        "Tests every token against the span of the first attention layer's gradient, and grows texts in the second's.",
+        "the gradient of one step on a transformer that reads token ids, with fewer tokens than dimensions",
+        "one gradient",
+        PETROV_2024,
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A transformer that reads token ids, and the gradient of one step."""
