@@ -45,7 +45,7 @@ def catalogue() -> dict[str, AttackInfo]:
 
 
 def _written() -> Iterator[AttackInfo]:
-    """What the classes say of themselves, from their source: to import them takes seconds, to read them a tenth of one."""
+    """What the classes say of themselves, from their source: reading is quick, importing takes seconds."""
     room = Path(__file__).parent
     terms = {**vars(references), AttackInfo.__name__: AttackInfo}
     for path in sorted(room.rglob("*.py")):
