@@ -151,14 +151,15 @@ def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, co
     from typing import ClassVar
 
     from remanence import Attack, EmpiricalPrior, Knowledge, Reconstruction
-    from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+    from remanence.attacks.catalogue import AttackInfo
+    from remanence.attacks.oblivious import Oblivious
 
     def shuffled(records: Records, seed: int) -> dict[str, torch.Tensor]:
         return {"records": records.features.flip(0)}
 
     @dataclass(frozen=True)
     class ReadIt(Attack):
-        info: ClassVar[AttackInfo] = OBLIVIOUS
+        info: ClassVar[AttackInfo] = Oblivious.info
         note: str = field(default="")
 
         def check(self, knowledge: Knowledge) -> None:
