@@ -14,11 +14,11 @@ from .attacks.glm.scaler_mean import ScalerMean as ScalerMean
 from .attacks.gradients.exclusive_neurons import ExclusiveNeurons as ExclusiveNeurons
 from .attacks.gradients.exposure import Exposure as Exposure
 from .attacks.gradients.exposure import gradient_exposure as gradient_exposure
-from .attacks.gradients.gradient_matching import DLG as DLG
-from .attacks.gradients.gradient_matching import IDLG as IDLG
-from .attacks.gradients.gradient_matching import GradientMatching as GradientMatching
-from .attacks.gradients.gradient_matching import InvertingGradients as InvertingGradients
 from .attacks.gradients.low_rank import LowRank as LowRank
+from .attacks.gradients.matching import DLG as DLG
+from .attacks.gradients.matching import IDLG as IDLG
+from .attacks.gradients.matching import GradientMatching as GradientMatching
+from .attacks.gradients.matching import InvertingGradients as InvertingGradients
 from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor

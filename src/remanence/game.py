@@ -72,7 +72,7 @@ def play(
 class Game(AnyGame):
     """A target is drawn, a model is trained on it and the known data, and the attack must find it.
 
-    `prior` is what the adversary believes; `targets` says where targets really come from, if not from there. `known_data`
+    `prior` is the adversary's belief; `targets` says where targets really come from, if not from there. `known_data`
     is None for a weak adversary. Where targets are too few to draw others from, models trained on `strangers` instead
     are the control: what comes out of these is held against the same targets.
     """

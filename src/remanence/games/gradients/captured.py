@@ -21,7 +21,9 @@ from remanence.exceptions import InputError, MisfitError
 from remanence.games.gradients.belonging import belonging, misfit
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import prove
-from remanence.games.gradients.verification import Layer, Proof, Proposal, Rounding
+from remanence.games.gradients.recomputed import Proposal
+from remanence.games.gradients.rounding import Layer, Rounding
+from remanence.games.gradients.verification import Proof
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat

@@ -14,7 +14,8 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.leak_map import leak_map
-from remanence.attacks.gradients.token_spans import TokenSpans, text_model
+from remanence.attacks.gradients.text_models import text_model
+from remanence.attacks.gradients.token_spans import TokenSpans
 from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
