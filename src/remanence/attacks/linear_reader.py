@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split

@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.releases import Release

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection
 from importlib import import_module
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
