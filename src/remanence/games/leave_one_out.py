@@ -8,10 +8,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, ExposesAll, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
@@ -146,7 +147,7 @@ class LeaveOneOut(AnyGame):
         targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
         attack, without = prepared.attack, None
         if isinstance(attack, ExposesAll):
-            guess = self._expose(attack, prepared.release, chosen)
+            guess = attack.expose(self.mechanism, self.data, prepared.release).take(chosen)
         else:
             guess, without = self._one_by_one(prepared, chosen, others, draws)
         main = self.criterion.compare(targets, guess.records)
@@ -167,14 +168,6 @@ class LeaveOneOut(AnyGame):
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if unit.shows else None,
         )
 
-    def _expose(self, attack: ExposesAll, release: Release, chosen: Tensor) -> Reconstruction:
-        everyone = attack.expose(self.mechanism, self.data, release)
-        return Reconstruction(
-            everyone.records[chosen],
-            None if everyone.sensitivity is None else everyone.sensitivity[chosen],
-            {name: values[chosen] for name, values in everyone.diagnostics.items()},
-        )
-
     def _one_by_one(
         self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws
     ) -> tuple[Reconstruction, Records]:
@@ -189,16 +182,11 @@ class LeaveOneOut(AnyGame):
         for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
             known = self.data.without(index)
             decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
-            both = [model.release, decoy]
-            order = torch.randperm(2, generator=coins, device=coins.device).tolist()
-            shown = type(model.release)(
-                {name: torch.cat([both[i][name] for i in order]) for name in model.release.tensors}
-            )
             knowledge = Knowledge(self.mechanism, Uninformed(), known)
-            guess = model.attack.prepare(knowledge, draws.stream("attack"))(shown).records
-            place = order.index(0)
-            found.append(guess[place : place + 1])
-            without.append(guess[1 - place : 2 - place])
+            reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
+            guess, nothing = blindly(reconstruct, model.release, decoy, coins)
+            found.append(guess.records)
+            without.append(nothing.records)
         return Reconstruction(concatenate(found)), concatenate(without)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
