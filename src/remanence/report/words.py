@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Collection
 from importlib import import_module
 
-from remanence.adversary.priors import Baseline
-from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.adversary.baseline import Baseline
+from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.references import bibliography
@@ -85,7 +85,9 @@ def found(result: AuditResult) -> str:
         guess = f"between {guess.replace(' to ', ' and ')}"
     facts = ""
     if best.proven:
-        facts = f" {best.proven} of them are proven: the release was computed again from them."
+        proof = result.threat_model.get("said", {}).get("proof", "the release was computed again from them")
+        facts = f" {best.proven} of them are proven: {proof}."
+    facts += single_columns(best, decides=not best.proven and best.main.lower <= result.policy.max_success)
     words = (
         f"The strongest attack, {best.attack}, {result.done(best)}: {thousandths(best.main.rate)} in 1000 "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}).{facts} "
@@ -93,6 +95,20 @@ def found(result: AuditResult) -> str:
     )
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
     return " ".join([*claim(best), words, *ceilings])
+
+
+def single_columns(evidence: Evidence, *, decides: bool, most: int = 4) -> str:
+    """The columns that came back more often than whole rows did, in a sentence; nothing where there are none."""
+    alone = [part for part in evidence.telling_parts if part.main.successes > evidence.main.successes]
+    if not alone:
+        return ""
+    shown = ", ".join(
+        f"{part.name} of {part.main.successes} (a guess: {thousandths(part.guess)} in 1000)"
+        for part in alone[:most]
+    )
+    more = f" and of {len(alone) - most} more columns" * (len(alone) > most)
+    begins = "It is single columns that came back" if decides else "Single columns came back more often"
+    return f" {begins}: {shown}{more}."
 
 
 def limit(result: AuditResult) -> str:
@@ -236,16 +252,16 @@ def _built_in() -> Collection[str]:
 
 def _constructor(evidence: Evidence) -> str | None:
     """The attack as it was made, with the settings that are not its defaults."""
-    if evidence.attack not in CATALOGUE:
+    if evidence.attack not in catalogue():
         return None
-    usual = load_attack(evidence.attack).settings()
+    attack = load_attack(evidence.attack)
+    usual = attack.settings()
     own = {name: value for name, value in evidence.settings.items() if usual.get(name) != value}
-    name = CATALOGUE[evidence.attack].home.partition(":")[2]
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
+    return f"{type(attack).__name__}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
 
 
 def _is_default(evidence: Evidence) -> bool:
-    return evidence.attack in CATALOGUE and (_constructor(evidence) or "").endswith("()")
+    return evidence.attack in catalogue() and (_constructor(evidence) or "").endswith("()")
 
 
 def literature(result: AuditResult) -> list[str]:
