@@ -21,10 +21,11 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.outcome import Gallery, Outcome
+from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Comparison, Criterion
+from remanence.scoring.errors import Comparison, Criterion, Error
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
@@ -54,6 +55,7 @@ class LeaveOneOut(AnyGame):
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
+    proof: ClassVar[str] = "the model holds them as they are"
 
     mechanism: Mechanism[Release]
     data: Records
@@ -96,6 +98,12 @@ class LeaveOneOut(AnyGame):
     def baseline(self, chances: int = 1) -> Baseline:
         """What somebody guesses who knows the other records, measured."""
         return guess_from_others(self.data, self.criterion, self.totals)
+
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return guess_from_others(
+            self.data, replace(self.criterion, error=part, label_scale=None), self.totals
+        )
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
@@ -149,11 +157,14 @@ class LeaveOneOut(AnyGame):
         else:
             control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
+        numbers |= part_numbers(self.criterion.error.parts, targets, strangers, guess.records)
+        held = self.mechanism.held_rows(self.data)
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,
             control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(unit.size)},
+            proven=None if held is None else held[chosen] & main.succeeded[:, 0],
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if unit.shows else None,
         )
 
@@ -184,7 +195,7 @@ class LeaveOneOut(AnyGame):
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
         for place in hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]].tolist():
             index = int(chosen[place])
-            knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index))
+            knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index), index)
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
             again = self.criterion.compare(self.data[index : index + 1][None], alone)
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
