@@ -188,15 +188,6 @@ def digits_transfer() -> tuple[Records, Records]:
     return embedded[:600], embedded[600:]
 
 
-def digits_elsewhere() -> Records:
-    """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
-    from remanence.data.records import Records
-    from remanence.mechanisms.heads.transfer_head import embed
-
-    backbone, pictures, labels, _ = digits_backbone()
-    return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)
-
-
 def digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """The network, all digits with their labels, and the order in which those from 5 up are handed out."""
     import torch
