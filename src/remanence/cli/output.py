@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -30,12 +33,12 @@ Out = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
 AcceptUnproven = Annotated[
-    bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
+    bool, typer.Option("--accept-unproven", help="Exit with 0 if nothing is found and nothing is proven.")
 ]
 MaxSuccess = Annotated[
     float | None,
     typer.Option(
-        help="Your limit: the largest acceptable success.", show_default="0.1, and said to be nobody's"
+        help="Your limit: the largest success that you accept.", show_default="0.1, marked as nobody's choice"
     ),
 ]
 
@@ -101,3 +104,29 @@ def show_result(result: AuditResult, path: Path) -> None:
     out = console()
     out.print(audit_view(result))
     out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
+
+
+def as_called(result: AuditResult) -> AuditResult:
+    """The same result, which also holds the command that made it, so that people can run it again."""
+    command = shlex.join(["remanence", *sys.argv[1:]])
+    return replace(result, environment={**result.environment, "command": command})
+
+
+def show_report(page: Path) -> None:
+    """Say where the report is, and how to open it."""
+    typer.echo(f"Report: {plain(page)}")
+    typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
+
+
+def finish(result: AuditResult, folder: Path, *, as_json: bool, accept_unproven: bool) -> NoReturn:
+    """Store a result and its report, print them, and exit with the verdict's code."""
+    from remanence.report.writing import write_report
+
+    result = as_called(result)
+    path, page = result.save(folder), write_report(result, folder)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        show_result(result, path)
+        show_report(page)
+    raise typer.Exit(exit_code(result, accept_unproven))

@@ -11,13 +11,14 @@ from remanence.cli.output import (
     AcceptUnproven,
     Device,
     Json,
+    MaxSuccess,
     Out,
     compute_device,
     console,
     default_folder,
-    exit_code,
-    show_result,
+    finish,
 )
+from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ def text(
             help="sampling, greedy-decoding, top-k-sampling, near-verbatim, template-search; repeatable."
         ),
     ] = None,
-    max_success: Annotated[
-        float, typer.Option(help="Your limit: the largest acceptable share of secrets that come out.")
-    ] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     show_secrets: Annotated[
@@ -106,8 +105,6 @@ def text(
     from remanence.games.texts.audit_text import text_game
     from remanence.integrations.transformers import load_language_model
     from remanence.report.texts import curve_table, risk_table, sentence
-    from remanence.report.writing import write_report
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable
 
     if adapter is not None and base is not None:
@@ -117,7 +114,7 @@ def text(
             got="--adapter and --base",
             hint="leave --base out",
         )
-    policy, find = Policy(max_success), _rule(numbers, names, windows)
+    policy, find = limit(max_success), _rule(numbers, names, windows)
     own = any(setting is not None for setting in (temperature, top_k, top_p))
     decoding = Decoding(1.0 if temperature is None else temperature, top_k, 1.0 if top_p is None else top_p)
     sampling = Sampling(decoding, chance)
@@ -136,18 +133,12 @@ def text(
         tuned, texts, base=plain, unseen=unseen, find=find, prefix_tokens=prefix_tokens, tries=tries
     )
     result = audit(game, chosen, policy=policy, seed=seed, device=place, target=str(adapter or model))
-    path = result.save(folder)
-    report = write_report(result, folder)
-    if as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-    else:
+    if not as_json:
         terminal = console()
         terminal.print(curve_table(result))
         terminal.print(risk_table(result, _spelled(game) if show_secrets else None))
         terminal.print(sentence(result), highlight=False)
-        show_result(result, path)
-        typer.echo(f"Report: {report}")
-    raise typer.Exit(exit_code(result, accept_unproven))
+    finish(result, folder, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _rule(numbers: int | None, names: Path | None, windows: int | None) -> Finder | None:

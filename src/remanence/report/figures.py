@@ -52,6 +52,27 @@ def line(result: AuditResult) -> str:
     return picture("line", words.found(result), draw, height=0.8 + 0.3 * len(rows))
 
 
+def thumbnail(result: AuditResult, name: str) -> str:
+    """The same without words, for a list: guess, attack, limit and ceiling from 0 to 1000."""
+    best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
+
+    def draw(axes: Axes) -> None:
+        axes.hlines(0, 0, 1, color=FAINT, linewidth=0.8)
+        axes.hlines(0, best.main.lower, best.main.upper, color=ATTACK, linewidth=6, alpha=0.35)
+        axes.plot([limit, limit], [-1, 1], color=INK, linestyle="--", linewidth=1.2)
+        if ceiling is not None:
+            axes.plot(
+                [ceiling.success], [0], "|", color=CEILING, markersize=13, markeredgewidth=2.5, clip_on=False
+            )
+        axes.plot([best.baseline.seen], [0], "s", color=GUESS, markersize=5, clip_on=False)
+        axes.plot([best.main.rate], [0], "D", color=ATTACK, markersize=6, clip_on=False)
+        axes.set(xlim=(0, 1), ylim=(-1.2, 1.2))
+        axes.set_axis_off()
+
+    slug = "".join(character if character.isalnum() else "-" for character in name)
+    return picture(f"line-{slug}", words.found(result), draw, height=0.28, width=2.2)
+
+
 def dots(result: AuditResult) -> str:
     """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
     best, ceiling = result.strongest, words.tightest(result)
@@ -62,7 +83,14 @@ def dots(result: AuditResult) -> str:
     groups = [
         (0, known, "s", GUESS, GUESS, f"{known} found by guessing"),
         (known, first, "s", "none", GUESS, f"{first - known} more, perhaps, by guessing"),
-        (first, second, "D", ATTACK, ATTACK, f"{second - first} more by the attack"),
+        (
+            first,
+            second,
+            "D",
+            ATTACK,
+            ATTACK,
+            f"{second - first} {'more' if first else 'found'} by the attack",
+        ),
         (second, third, "o", "none", FAINT, f"{third - second} not ruled out"),
         (third, 1000, ".", CEILING, CEILING, f"{1000 - third} ruled out by proof"),
     ]

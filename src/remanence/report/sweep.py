@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = ("-", "--", "-.", ":")
+_TICKS = 8  # as many values have room for a number each
 _SCOPE = (
     "Numbers are out of 1000. Each interval holds at 95 % for its own line; "
     "of twenty lines, one may be expected to miss."
@@ -119,6 +120,8 @@ def svg(points: Sequence[Point], title: str) -> str:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         elif at[0] > 0 and at[-1] >= 10 * at[0]:
             logarithmic(axes, "x")
+            if len(values) <= _TICKS:
+                axes.set_xticks(sorted(map(float, values)), [f"{value:g}" for value in sorted(values)])
         handles, told = axes.get_legend_handles_labels()
         once = dict(zip(told, handles, strict=True))
         # Below the axes, where it hides no line.
