@@ -121,7 +121,8 @@ def svg(points: Sequence[Point], title: str) -> str:
         elif at[0] > 0 and at[-1] >= 10 * at[0]:
             logarithmic(axes, "x")
             if len(values) <= _TICKS:
-                axes.set_xticks(sorted(map(float, values)), [f"{value:g}" for value in sorted(values)])
+                ticks = sorted(set(at))
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         handles, told = axes.get_legend_handles_labels()
         once = dict(zip(told, handles, strict=True))
         # Below the axes, where it hides no line.
@@ -134,8 +135,8 @@ def svg(points: Sequence[Point], title: str) -> str:
 def _line(axes: Axes, placed: Sequence[tuple[float, Point]], dash: str, label: str) -> None:
     """Attack with its interval, ceiling, accuracy and guess of one combination of settings."""
     rates = [(at, p.result.strongest.main) for at, p in placed]
-    band = [(at, rate.lower, rate.upper) for at, rate in rates]
-    axes.fill_between(*zip(*band, strict=True), color=ATTACK, alpha=0.15, linewidth=0)
+    low, high = ([getattr(rate, end) for _, rate in rates] for end in ("lower", "upper"))
+    axes.fill_between([at for at, _ in rates], low, high, color=ATTACK, alpha=0.15, linewidth=0)
     ceilings = [(at, words.tightest(p.result)) for at, p in placed]
     drawn = {
         f"attack{label}": ([(at, rate.rate) for at, rate in rates], ATTACK, "D"),
