@@ -8,10 +8,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, ExposesAll, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
@@ -20,10 +21,11 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.outcome import Gallery, Outcome
+from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Comparison, Criterion
+from remanence.scoring.errors import Comparison, Criterion, Error
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
@@ -53,6 +55,7 @@ class LeaveOneOut(AnyGame):
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
+    proof: ClassVar[str] = "the model holds them as they are"
 
     mechanism: Mechanism[Release]
     data: Records
@@ -97,6 +100,12 @@ class LeaveOneOut(AnyGame):
         """What somebody guesses who knows the other records, measured."""
         return guess_from_others(self.data, self.criterion, self.totals)
 
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return guess_from_others(
+            self.data, replace(self.criterion, error=part, label_scale=None), self.totals
+        )
+
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
         return (ONE_RELEASE, *self.known_caveats)
@@ -139,7 +148,7 @@ class LeaveOneOut(AnyGame):
         targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
         attack, without = prepared.attack, None
         if isinstance(attack, ExposesAll):
-            guess = self._expose(attack, prepared.release, chosen)
+            guess = attack.expose(self.mechanism, self.data, prepared.release).take(chosen)
         else:
             guess, without = self._one_by_one(prepared, chosen, others, draws)
         main = self.criterion.compare(targets, guess.records)
@@ -149,20 +158,15 @@ class LeaveOneOut(AnyGame):
         else:
             control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
+        numbers |= part_numbers(self.criterion.error.parts, targets, strangers, guess.records)
+        held = self.mechanism.held_rows(self.data)
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,
             control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(unit.size)},
+            proven=None if held is None else held[chosen] & main.succeeded[:, 0],
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if unit.shows else None,
-        )
-
-    def _expose(self, attack: ExposesAll, release: Release, chosen: Tensor) -> Reconstruction:
-        everyone = attack.expose(self.mechanism, self.data, release)
-        return Reconstruction(
-            everyone.records[chosen],
-            None if everyone.sensitivity is None else everyone.sensitivity[chosen],
-            {name: values[chosen] for name, values in everyone.diagnostics.items()},
         )
 
     def _one_by_one(
@@ -179,16 +183,11 @@ class LeaveOneOut(AnyGame):
         for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
             known = self.data.without(index)
             decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
-            both = [model.release, decoy]
-            order = torch.randperm(2, generator=coins, device=coins.device).tolist()
-            shown = type(model.release)(
-                {name: torch.cat([both[i][name] for i in order]) for name in model.release.tensors}
-            )
             knowledge = Knowledge(self.mechanism, Uninformed(), known)
-            guess = model.attack.prepare(knowledge, draws.stream("attack"))(shown).records
-            place = order.index(0)
-            found.append(guess[place : place + 1])
-            without.append(guess[1 - place : 2 - place])
+            reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
+            guess, nothing = blindly(reconstruct, model.release, decoy, coins)
+            found.append(guess.records)
+            without.append(nothing.records)
         return Reconstruction(concatenate(found)), concatenate(without)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
@@ -197,7 +196,7 @@ class LeaveOneOut(AnyGame):
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
         for place in hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]].tolist():
             index = int(chosen[place])
-            knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index))
+            knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index), index)
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
             again = self.criterion.compare(self.data[index : index + 1][None], alone)
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):

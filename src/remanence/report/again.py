@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from importlib import import_module
 
-from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.auditing import AuditResult
 from remanence.results.evidence import Evidence
 
@@ -48,12 +48,12 @@ def _trials(result: AuditResult) -> int:
 
 def _made(evidence: Evidence) -> str | None:
     """The attack as it was made, with the settings that are not its defaults."""
-    if evidence.attack not in CATALOGUE:
+    if evidence.attack not in catalogue():
         return None
-    usual = load_attack(evidence.attack).settings()
+    attack = load_attack(evidence.attack)
+    usual = attack.settings()
     own = {name: value for name, value in evidence.settings.items() if usual.get(name) != value}
-    name = CATALOGUE[evidence.attack].home.partition(":")[2]
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
+    return f"{type(attack).__name__}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
 
 
 def _is_default(evidence: Evidence) -> bool:

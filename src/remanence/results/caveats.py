@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.results.verdict import Policy
 from remanence.scoring.rates import SuccessRate
 
@@ -320,11 +320,13 @@ NO_UNSEEN_TEXTS = Caveat(
 CAVEATS = {each.id: each for each in list(globals().values()) if isinstance(each, Caveat)}
 
 
-def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> Iterator[Caveat]:
-    """The caveats that follow from the three rates of an evidence."""
-    if main.lower <= control.rate:
+def check_rates(
+    main: SuccessRate, control: SuccessRate, baseline: Baseline, *, tells: bool = False
+) -> Iterator[Caveat]:
+    """The caveats that follow from the three rates of an evidence; it may tell single columns all the same."""
+    if main.lower <= control.rate and not tells:
         yield NO_BETTER_THAN_CONTROL
-    if main.lower <= baseline.seen:
+    if main.lower <= baseline.seen and not tells:
         yield NO_BETTER_THAN_GUESSING
     if control.lower > 0.5:
         yield SATURATED_CONTROL

@@ -89,6 +89,16 @@ class RecordedRun:
         return min(1.0, len(self._batches["indices"]) / self.steps / self.recording.manifest["records"])
 
     @property
+    def most_frequent(self) -> int:
+        """In how many batches the most frequent record was."""
+        return max(1, int(torch.bincount(self._batches["indices"].long()).max()))
+
+    @property
+    def duplicates(self) -> int:
+        """How many records are equal to an earlier one in what the model is given."""
+        return self.recording.manifest["observed"].get("records-duplicated", {}).get("count", 0)
+
+    @property
     def max_grad_norm(self) -> float:
         """To which norm gradients were clipped, in the first step."""
         return float(self._batches["settings"][0, 0])
@@ -317,11 +327,12 @@ def read_run(folder: str | Path) -> RecordedRun:
     return RecordedRun(recording, claimed)
 
 
-def accounted_schedule(path: Path) -> tuple[Segment, ...]:
+def accounted_schedule(path: Path, batches: str = "poisson") -> tuple[Segment, ...]:
     """The settings to bound: of a recorded run as it ran, or of an Opacus checkpoint as its accountant tells.
 
     A run that deviates from its claim only in noise, rate or steps is bounded as it ran; no bound holds for
-    one that clips, samples, updates or draws noise in another way.
+    one that clips, samples, updates or draws noise in another way. With `batches` of "shuffled" no amplification is
+    claimed, so that any sampling will do: what counts is in how many batches the most frequent record was.
     """
     if not path.is_dir():
         return _checkpoint_schedule(path)
@@ -329,6 +340,7 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
     measurable = {
         c.id for c in (caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED)
     }
+    measurable |= {caveats.SAMPLING_NOT_POISSON.id} if batches == "shuffled" else set()
     wrong = [caveat for caveat in run.deviations() if caveat.contradicts]
     fatal = [caveat for caveat in wrong if caveat.id not in measurable]
     if fatal:
@@ -336,9 +348,15 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
             f"No bound holds for this run. {fatal[0].seen}",
             needs="clipping of every record's gradient, fresh noise, updates from it, and Poisson sampling",
             got="; ".join(f"{caveat.id}: {caveat.means}" for caveat in fatal),
-            hint=fatal[0].do,
+            hint="--batches shuffled, for a ceiling without amplification"
+            if {caveat.id for caveat in fatal} == {caveats.SAMPLING_NOT_POISSON.id}
+            else fatal[0].do,
         )
-    return run.realised if wrong else run.claimed
+    schedule = run.realised if wrong else run.claimed
+    if batches == "shuffled":
+        least = min(segment.noise_multiplier for segment in schedule)
+        schedule = (Segment(least, run.most_frequent / run.steps, run.steps),)
+    return schedule
 
 
 def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
