@@ -17,7 +17,6 @@ from remanence.cli.output import (
     MaxSuccess,
     Out,
     compute_device,
-    console,
     default_folder,
     finish,
 )
@@ -149,13 +148,16 @@ def gradient(  # options of a command
                 subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
             )
             said = [*subject.notes, subject.scope, str(subject.exposure or "")]
-    write_files(folder, {"leak-map.svg": as_file(leak_map_picture(result.subject["leak_map"])).encode()})
-    if not as_json:
-        terminal = console()
-        terminal.print(_leak_table(result.subject["leak_map"]))
-        for sentence in [*filter(None, said), _proven_sentence(result, batch_size)]:
-            terminal.print(sentence, highlight=False)
-    finish(result, folder, as_json=as_json, accept_unproven=accept_unproven)
+    leaks = result.subject["leak_map"]
+    write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
+    sentences = [*filter(None, said), _proven_sentence(result, batch_size)]
+    finish(
+        result,
+        folder,
+        first=[_leak_table(leaks), *sentences],
+        as_json=as_json,
+        accept_unproven=accept_unproven,
+    )
 
 
 def _one_model(argument: str | None, option: str | None) -> str:

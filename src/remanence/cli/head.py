@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from remanence.cli.output import (
     finish,
 )
 from remanence.exceptions import InputError
-
-if TYPE_CHECKING:
-    pass
 
 _RECIPE = "How the head was trained"
 
@@ -141,10 +138,8 @@ def head(
         if not as_json and len(attacks) == 1 and not quick:
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
-    if not as_json:
-        for picture in exposed_pictures(result):
-            typer.echo(f"{files[picture.picture].relative_to(images)}: {picture}")
-    finish(result, folder, as_json=as_json, accept_unproven=accept_unproven)
+    places = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
+    finish(result, folder, last=places, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _backbone(name: str):

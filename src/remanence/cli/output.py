@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 from remanence.plain_text import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from remanence.auditing import AuditResult
     from remanence.results.verdict import Policy
@@ -118,8 +119,16 @@ def show_report(page: Path) -> None:
     typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
 
 
-def finish(result: AuditResult, folder: Path, *, as_json: bool, accept_unproven: bool) -> NoReturn:
-    """Store a result and its report, print them, and exit with the verdict's code."""
+def finish(
+    result: AuditResult,
+    folder: Path,
+    *,
+    first: Iterable[RenderableType] = (),
+    last: Iterable[RenderableType] = (),
+    as_json: bool,
+    accept_unproven: bool,
+) -> NoReturn:
+    """Write an audit and its report, print both with what comes first and last, and exit with the verdict's code."""
     from remanence.report.writing import write_report
 
     result = as_called(result)
@@ -127,6 +136,11 @@ def finish(result: AuditResult, folder: Path, *, as_json: bool, accept_unproven:
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
+        terminal = console()
+        for part in first:
+            terminal.print(part, highlight=False)
         show_result(result, path)
+        for part in last:
+            terminal.print(part, highlight=False, soft_wrap=True)
         show_report(page)
     raise typer.Exit(exit_code(result, accept_unproven))
