@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from remanence import Records, SharedGradient
-from remanence.attacks.gradients.matching import Matching, match_gradients
+from remanence.attacks.gradients.descent import Matching
+from remanence.attacks.gradients.matching import match_gradients
 from remanence.attacks.gradients.metrics import quality
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from remanence.attacks.catalogue import CATALOGUE
+from remanence.attacks.catalogue import catalogue
 from remanence.cli.main import app, main
 from remanence.results.storage import DOCUMENT
 from remanence.targets import TARGETS
@@ -151,7 +151,7 @@ def test_help_lists_every_command_and_the_exit_codes():
 
 def test_the_attacks_are_listed_with_what_they_need(run):
     text = run("attacks")[1]
-    assert all(name in text for name in CATALOGUE)
+    assert all(name in text for name in catalogue())
 
 
 FACTORIES = {

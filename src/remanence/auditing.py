@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from remanence.attacks.attack import Attack
-from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.bounds.bound import Bound
 from remanence.checks import whole
 from remanence.exceptions import IncompatibleGameError, InputError
@@ -234,7 +234,7 @@ def audit(
     if not chosen:
         raise IncompatibleGameError(
             "No attack can play this game.",
-            needs="; or ".join(sorted({info.needs for info in CATALOGUE.values()})),
+            needs="; or ".join(sorted({info.needs for info in catalogue().values()})),
             got=", ".join(game.knowledge.describe()),
             hint="`remanence attacks` lists what each attack needs",
         )
@@ -326,7 +326,7 @@ def compatible_attacks(game: AnyGame) -> list[Attack]:
     The oblivious one is the baseline already.
     """
     found = []
-    for name, info in CATALOGUE.items():
+    for name, info in catalogue().items():
         if info.on_request:
             continue
         attack = load_attack(name)

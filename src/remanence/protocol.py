@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Self, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Prior
+from remanence.adversary.priors import Prior
 from remanence.attacks.attack import Attack, Reconstruction, attempt
 from remanence.bounds.bound import Bound
 from remanence.checks import whole
@@ -52,7 +53,7 @@ class Unit:
     shows: bool = False  # whether reconstructions, which are data, may be kept
 
     @classmethod
-    def of(cls, plan: Plan, number: int, records: Tensor | None, shows: bool) -> Unit:
+    def of(cls, plan: Plan, records: Tensor | None, shows: bool, number: int) -> Unit:
         """A unit of a plan; reconstructions are shown from the first one alone."""
         size, first = plan.size(number), number * plan.at_once
         chosen = None if records is None else records[first : first + size]

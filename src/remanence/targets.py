@@ -162,7 +162,7 @@ def digits_gradient() -> Game:
 
 def digits_heads() -> Game:
     """Heads for the digits 5 to 9 on a backbone that learned 0 to 4; one picture per class, a weak adversary."""
-    from remanence.adversary.priors import StratifiedPrior
+    from remanence.adversary.stratified import StratifiedPrior
     from remanence.game import Game
     from remanence.mechanisms.heads.transfer_head import TransferHead
     from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors

@@ -8,7 +8,7 @@ import torch
 from small_models import MINE, UNSEEN, trained
 
 from remanence import bounds
-from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.attacks.texts.attacks import (
     Asked,
     NearVerbatim,
@@ -168,7 +168,7 @@ def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
         audit_text(tuned, MINE, tries=0)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if isinstance(load_attack(name), TextAttack)])
+@pytest.mark.parametrize("name", [name for name in catalogue() if isinstance(load_attack(name), TextAttack)])
 def test_every_attack_that_prompts_keeps_its_contract(name):
     """Frozen, repeatable, and what it needs for one secret does not depend on the others."""
     attack, model = load_attack(name), trained()[1]

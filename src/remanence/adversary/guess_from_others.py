@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scoring.errors import Criterion, Reduction

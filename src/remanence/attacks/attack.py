@@ -18,6 +18,7 @@ from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.scale.run import Run
 
+ReleaseT = TypeVar("ReleaseT", bound=Release)
 ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
 
 
@@ -33,6 +34,14 @@ class Reconstruction:
     records: Records  # (trials, guesses)
     sensitivity: Tensor | None = None  # (trials,)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
+
+    def take(self, index: Tensor) -> Reconstruction:
+        """The reconstructions of some of the trials."""
+        return Reconstruction(
+            self.records[index],
+            None if self.sensitivity is None else self.sensitivity[index],
+            {name: values[index.to(values.device)] for name, values in self.diagnostics.items()},
+        )
 
     @property
     def diverged(self) -> dict[str, Tensor]:
@@ -91,6 +100,19 @@ def attempt(reconstruct: Callable[[Release], Reconstruction], release: Release) 
     features[lost.to(features.device)] = torch.nan
     records = replace(guess.records, features=features)
     return replace(guess, records=records, diagnostics={**guess.diagnostics, "diverged": lost})
+
+
+def blindly(
+    reconstruct: Callable[[ReleaseT], Reconstruction],
+    real: ReleaseT,
+    decoys: ReleaseT,
+    coins: torch.Generator,
+) -> tuple[Reconstruction, Reconstruction]:
+    """What an attack makes of real releases and of decoys. It gets all at once, in an order that it cannot know."""
+    both = type(real).concatenate([real, decoys])
+    order = torch.randperm(len(both), generator=coins, device=coins.device)
+    guess, places = reconstruct(both.take(order)), order.argsort()
+    return guess.take(places[: len(real)]), guess.take(places[len(real) :])
 
 
 def training_failed(lost: Tensor) -> InputError:

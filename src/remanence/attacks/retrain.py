@@ -12,10 +12,11 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import RETRAIN, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release, Transcript
 from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.references import BALLE_2022
 from remanence.scale.progress import track
 
 
@@ -30,7 +31,13 @@ class RetrainAndCompare(Attack[Release]):
     """
 
     repeats: int = 32  # at least 2, to see a spread
-    info: ClassVar[AttackInfo] = RETRAIN
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "retrain-and-compare",
+        "Trains on every candidate and picks the one whose release is closest.",
+        "a shortlist of candidates; all other training records",
+        "weights, answers or one gradient",
+        BALLE_2022.at("§II-D and §IV-A"),
+    )
 
     def __post_init__(self) -> None:
         if self.repeats < 2:
@@ -47,7 +54,7 @@ class RetrainAndCompare(Attack[Release]):
         if steps or not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
             raise IncompatibleGameError(
                 "RetrainAndCompare cannot attack this game.",
-                needs=RETRAIN.needs,
+                needs=self.info.needs,
                 got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary} and sees "
                 f"{knowledge.mechanism.releases.sees}",
                 hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",

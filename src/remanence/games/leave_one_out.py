@@ -9,10 +9,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
@@ -189,16 +190,11 @@ class LeaveOneOut(AnyGame):
         for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
             known = self.data.without(index)
             decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
-            both = [model.release, decoy]
-            order = torch.randperm(2, generator=coins, device=coins.device).tolist()
-            shown = type(model.release)(
-                {name: torch.cat([both[i][name] for i in order]) for name in model.release.tensors}
-            )
             knowledge = Knowledge(self.mechanism, Uninformed(), known)
-            guess = model.attack.prepare(knowledge, draws.stream("attack"))(shown).records
-            place = order.index(0)
-            found.append(guess[place : place + 1])
-            without.append(guess[1 - place : 2 - place])
+            reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
+            guess, nothing = blindly(reconstruct, model.release, decoy, coins)
+            found.append(guess.records)
+            without.append(nothing.records)
         return Reconstruction(concatenate(found)), concatenate(without)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
@@ -241,11 +237,7 @@ def _finder(
     if isinstance(attack, ExposesInParts):
         return attack.exposer(mechanism, data, release)
     everyone = attack.expose(mechanism, data, release)
-    return lambda chosen: Reconstruction(
-        everyone.records[chosen],
-        None if everyone.sensitivity is None else everyone.sensitivity[chosen],
-        {name: values[chosen] for name, values in everyone.diagnostics.items()},
-    )
+    return everyone.take
 
 
 def _either(one: Comparison, other: Comparison) -> Comparison:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from remanence.attacks.catalogue import CATALOGUE
+from remanence.attacks.catalogue import catalogue
 from remanence.auditing import AuditResult
 from remanence.games.heads.audit_head import exposed_pictures
 from remanence.report import exposure, figures, texts, words
@@ -49,7 +49,7 @@ def report(result: AuditResult) -> str:
         result=result,
         words=words,
         caveats=raised,
-        catalogue=CATALOGUE,
+        catalogue=catalogue(),
         rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},
         seconds={name: f"{value:.1f}" for name, value in result.environment.get("seconds", {}).items()},
         dots=figures.dots(result),

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Collection
 from importlib import import_module
 
-from remanence.adversary.priors import Baseline
-from remanence.attacks.catalogue import CATALOGUE, load_attack
+from remanence.adversary.baseline import Baseline
+from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.references import bibliography
@@ -236,16 +236,16 @@ def _built_in() -> Collection[str]:
 
 def _constructor(evidence: Evidence) -> str | None:
     """The attack as it was made, with the settings that are not its defaults."""
-    if evidence.attack not in CATALOGUE:
+    if evidence.attack not in catalogue():
         return None
-    usual = load_attack(evidence.attack).settings()
+    attack = load_attack(evidence.attack)
+    usual = attack.settings()
     own = {name: value for name, value in evidence.settings.items() if usual.get(name) != value}
-    name = CATALOGUE[evidence.attack].home.partition(":")[2]
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
+    return f"{type(attack).__name__}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
 
 
 def _is_default(evidence: Evidence) -> bool:
-    return evidence.attack in CATALOGUE and (_constructor(evidence) or "").endswith("()")
+    return evidence.attack in catalogue() and (_constructor(evidence) or "").endswith("()")
 
 
 def literature(result: AuditResult) -> list[str]:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
-from remanence.attacks.catalogue import CLOSED_FORM, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
+from remanence.references import BALLE_2022
 
 
 @final
@@ -25,7 +26,13 @@ from remanence.mechanisms.mechanism import Mechanism
 class ClosedForm(ExposesInParts, Attack[Weights]):
     """Solve the optimality condition for the one record that is missing from it."""
 
-    info: ClassVar[AttackInfo] = CLOSED_FORM
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "closed-form",
+        "Solves the optimality condition of a generalised linear model for the missing record and its label.",
+        "a GLM at its optimum; all other training records",
+        "weights",
+        BALLE_2022.at("Theorem 1"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A GLM, all other records, and an intercept or a label with few values."""
@@ -33,7 +40,7 @@ class ClosedForm(ExposesInParts, Attack[Weights]):
         if not isinstance(mechanism, GLM) or knowledge.known_data is None:
             raise IncompatibleGameError(
                 "ClosedForm cannot attack this game.",
-                needs=CLOSED_FORM.needs,
+                needs=self.info.needs,
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )

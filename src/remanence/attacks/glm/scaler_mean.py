@@ -11,13 +11,14 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
-from remanence.attacks.catalogue import SCALER_MEAN, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
+from remanence.references import REMANENCE
 
 
 @final
@@ -28,7 +29,13 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
     With x known, the label follows from the part of the left-over gradient along (1, x).
     """
 
-    info: ClassVar[AttackInfo] = SCALER_MEAN
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "scaler-mean",
+        "Takes n times a published mean, less the known records.",
+        "a GLM behind a StandardScaler; all other training records",
+        "weights",
+        REMANENCE,
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A GLM with a scaler, and all other records."""
@@ -36,7 +43,7 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
         if not (isinstance(mechanism, GLM) and mechanism.scaler == "mean") or knowledge.known_data is None:
             raise IncompatibleGameError(
                 "ScalerMean cannot attack this game.",
-                needs=SCALER_MEAN.needs,
+                needs=self.info.needs,
                 got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
                 hint="closed-form, which needs no scaler",
             )

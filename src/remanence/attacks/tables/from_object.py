@@ -12,7 +12,6 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks import catalogue
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
@@ -28,6 +27,7 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
 from remanence.mechanisms.tables.rows import Rows
+from remanence.references import BALLE_2022, REMANENCE
 
 # The surest first: where two of them speak about the same value, the first one counts.
 _LOOKS: tuple[Callable[[Part], list], ...] = (
@@ -115,7 +115,13 @@ class FromObject(Attack[Release]):
 class StoredInObject(FromObject):
     """Looks for rows and values that the object holds as they were."""
 
-    info: ClassVar[AttackInfo] = catalogue.STORED
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "stored-in-object",
+        "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (StoredRows, StoredValues, Bins)
 
 
@@ -124,7 +130,13 @@ class StoredInObject(FromObject):
 class PublishedStatistics(FromObject):
     """Takes what the known rows lack to the means, sums and counts in the object."""
 
-    info: ClassVar[AttackInfo] = catalogue.STATISTICS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "published-statistics",
+        "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (Published, CountTable)
 
 
@@ -133,7 +145,13 @@ class PublishedStatistics(FromObject):
 class PipelineEquations(FromObject):
     """Solves a linear model's equations, and carries the solution back through its pipeline."""
 
-    info: ClassVar[AttackInfo] = catalogue.PIPELINE
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "pipeline-equations",
+        "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+        "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+        "the fitted object",
+        BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    )
     kinds: ClassVar[tuple[type, ...]] = (Equations,)
 
 
@@ -142,7 +160,13 @@ class PipelineEquations(FromObject):
 class TreeLeaves(FromObject):
     """Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows."""
 
-    info: ClassVar[AttackInfo] = catalogue.LEAVES
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "tree-leaves",
+        "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+        "decision trees, forests or boosted trees; all other rows of their table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (Leaves,)
 
 
@@ -151,7 +175,13 @@ class TreeLeaves(FromObject):
 class WholeObject(FromObject):
     """Puts all clues together, the surest first."""
 
-    info: ClassVar[AttackInfo] = catalogue.WHOLE_OBJECT
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "whole-object",
+        "Puts together all that a fitted object holds about a row, the surest first.",
+        "a fitted scikit-learn object; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (object,)
 
 

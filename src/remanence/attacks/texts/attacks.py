@@ -12,14 +12,7 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import (
-    GREEDY_DECODING,
-    NEAR_VERBATIM,
-    SAMPLING,
-    TEMPLATE_SEARCH,
-    TOP_K_SAMPLING,
-    AttackInfo,
-)
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
 from remanence.attacks.texts.odds import log_probabilities, queries_for
@@ -27,6 +20,7 @@ from remanence.attacks.texts.template_search import rank, same_form, tokens_by_f
 from remanence.checks import number, whole
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.language_model import Completions, FineTuning, LanguageModel, Secret
+from remanence.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
 from remanence.scale.progress import track
 
 _STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
@@ -83,7 +77,13 @@ class TextAttack(Attack[Completions]):
 class GreedyDecoding(TextAttack):
     """Let the model go on with its likeliest token, once."""
 
-    info: ClassVar[AttackInfo] = GREEDY_DECODING
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "greedy-decoding",
+        "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
+        "a language model; the text before each secret",
+        "continuations",
+        CARLINI_2021,
+    )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """One, or there is no hope."""
@@ -96,7 +96,13 @@ class GreedyDecoding(TextAttack):
 class Sampling(TextAttack):
     """Let the model go on at random, again and again, until the secret came out with this chance."""
 
-    info: ClassVar[AttackInfo] = SAMPLING
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "sampling",
+        "Prompts the model and samples, again and again; how often that takes is computed exactly.",
+        "a language model; the text before each secret",
+        "continuations",
+        HAYES_2025.at("(n, p)-discoverable extraction"),
+    )
     decoding: Decoding = Decoding()  # noqa: RUF009
     chance: float = 0.5
 
@@ -113,7 +119,13 @@ class Sampling(TextAttack):
 class TopKSampling(TextAttack):
     """The same among the k likeliest tokens, as public attacks mostly do."""
 
-    info: ClassVar[AttackInfo] = TOP_K_SAMPLING
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "top-k-sampling",
+        "The same among the 40 likeliest tokens.",
+        "a language model; the text before each secret",
+        "continuations",
+        HAYES_2025.at("(n, p)-discoverable extraction"),
+    )
     top_k: int = 40
     chance: float = 0.5
 
@@ -131,7 +143,14 @@ class TopKSampling(TextAttack):
 class NearVerbatim(TextAttack):
     """Sampling, where the secret counts up to so many token edits. What is reported is the proven lower limit."""
 
-    info: ClassVar[AttackInfo] = NEAR_VERBATIM
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "near-verbatim",
+        "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
+        "a language model; the text before each secret",
+        "continuations",
+        REMANENCE,
+        on_request=True,
+    )
     edits: int = 1
     branches: int = 2000
     chance: float = 0.5
@@ -152,7 +171,14 @@ class NearVerbatim(TextAttack):
 class TemplateSearch(TextAttack):
     """Try the completions of the secret's form, likeliest first. Every digit is free, the rest is known."""
 
-    info: ClassVar[AttackInfo] = TEMPLATE_SEARCH
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "template-search",
+        "Tries all completions of the secret's form, likeliest first; the rank of the true one is computed exactly.",
+        "a language model; the text before each secret; its form",
+        "answers",
+        CARLINI_2019.at("exposure"),
+        on_request=True,
+    )
     width: int = 1024
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
