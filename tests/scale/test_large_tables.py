@@ -49,7 +49,7 @@ print((memory("VmHWM") - before) / table.nbytes, result.strongest.main.trials)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_a_table_is_not_copied():
     """Held whole, the attack's twenty tensors of the table's size took 16 times its memory."""
-    found = subprocess.run(
+    found = subprocess.run(  # noqa: S603
         [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True, timeout=300
     )
     growth, trials = map(float, found.stdout.split())
