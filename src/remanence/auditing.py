@@ -29,6 +29,7 @@ from remanence.references import Reference
 from remanence.results import storage
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
+from remanence.results.parts import part_contradictions
 from remanence.results.recount import contradicted_bound, contradictions
 from remanence.results.verdict import Policy, Verdict, decide
 from remanence.scale.run import IN_PROCESS, Run
@@ -57,8 +58,11 @@ class AuditResult:
 
     @property
     def strongest(self) -> Evidence:
-        """The attack that is certain to achieve the most."""
-        return max(self.evidence, key=lambda evidence: (evidence.main.lower, evidence.main.rate))
+        """The attack that is certain to achieve the most: of whole records, and then of single columns."""
+        return max(
+            self.evidence,
+            key=lambda each: (each.main.lower, each.main.rate, sum(p.main.lower for p in each.telling_parts)),
+        )
 
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
@@ -105,6 +109,8 @@ class AuditResult:
             prefix = f"{entry['attack']}."
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             wrong += contradictions(entry, own)
+            threshold = document["threat_model"]["criterion"]["threshold"]
+            wrong += part_contradictions(entry.get("parts", ()), own, threshold)
             evidence.append(Evidence.from_json(entry, own))
         bounds = [
             Bound(
@@ -344,7 +350,7 @@ def _threat_model(game: AnyGame) -> Json:
     done, many = game.said
     return {
         "game": type(game).__name__,
-        "said": {"done": done, "many": many},
+        "said": {"done": done, "many": many, "proof": game.proof},
         "adversary": knowledge.adversary,
         "sees": game.mechanism.releases.sees,
         "knows": knowledge.describe(),

@@ -28,7 +28,7 @@ from remanence.results.outcome import Outcome
 from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
-from remanence.scoring.errors import Criterion
+from remanence.scoring.errors import Criterion, Error
 from remanence.scoring.rates import SuccessRate
 
 
@@ -67,6 +67,7 @@ class AnyGame(ABC):
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
     said: ClassVar[tuple[str, str]] = ("recovered the target in", "trials")  # …, 130 of 200, …
+    proof: ClassVar[str] = "the release was computed again from them"  # of records that are facts
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
 
     @property
@@ -84,6 +85,10 @@ class AnyGame(ABC):
     @abstractmethod
     def baseline(self, chances: int = 1) -> Baseline:
         """What a guess without the release achieves, if it has so many chances."""
+
+    def baseline_of(self, part: Error) -> Baseline | None:
+        """What a guess achieves for a single column; None where the game does not count columns."""
+        return None
 
     def fits(self) -> None:  # noqa: B027
         """Raise `MisfitError` where what was handed in is not what it is declared to be."""

@@ -17,6 +17,9 @@ class Knowledge:
     mechanism: Mechanism[Release]
     prior: Prior
     known_data: Records | None  # all training records but the target; None for a weak adversary
+    place: int | None = (
+        None  # where in the table the missing record stood, for whoever knows the others in their order
+    )
 
     @property
     def adversary(self) -> str:

@@ -14,7 +14,7 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.exceptions import InputError
+from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.scale.run import Run
 
@@ -78,6 +78,11 @@ class Attack(ABC, Generic[ReleaseT_contra]):
     ) -> Callable[[ReleaseT_contra], Reconstruction]:
         """The same where preparing is work to be spread over a run; most attacks are ready at once."""
         return self.prepare(knowledge, generator)
+
+    def refusal(self, *, got: str, hint: str, needs: str = "") -> IncompatibleGameError:
+        """The error of a game that this attack cannot play."""
+        summary = f"The attack {self.info.name} cannot attack this game."
+        return IncompatibleGameError(summary, needs=needs or self.info.needs, got=got, hint=hint)
 
     def settings(self) -> dict[str, str | int | float | bool | None]:
         """What two audits by this attack may differ in, as plain values."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli import audit as cli_runs
-from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import head as cli_head
 from remanence.cli import init as cli_init
@@ -32,7 +31,10 @@ from remanence.cli.audit import (
     UnitTrials,
     Workers,
 )
+from remanence.cli.bound import bound
+from remanence.cli.calibrate import calibrate
 from remanence.cli.demo import demo
+from remanence.cli.frontier import frontier
 from remanence.cli.interruption import interruptible, told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -218,9 +220,8 @@ def audit(
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 
 
-for command in (show, attacks, targets, demo):
+for command in (show, attacks, targets, demo, bound, calibrate, frontier):
     app.command()(command)
-cli_bounds.register(app)
 cli_report.register(app)
 cli_init.register(app)
 cli_gradient.register(app)

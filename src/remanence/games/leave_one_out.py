@@ -22,10 +22,11 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.outcome import Gallery, Outcome, gather
+from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Comparison, Criterion
+from remanence.scoring.errors import Comparison, Criterion, Error
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
@@ -57,6 +58,7 @@ class LeaveOneOut(AnyGame):
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
+    proof: ClassVar[str] = "the model holds them as they are"
 
     mechanism: Mechanism[Release]
     data: Records
@@ -100,6 +102,12 @@ class LeaveOneOut(AnyGame):
         """What somebody guesses who knows the other records, measured."""
         return guess_from_others(self.data, self.criterion, self.totals)
 
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return guess_from_others(
+            self.data, replace(self.criterion, error=part, label_scale=None), self.totals
+        )
+
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
         return (ONE_RELEASE, *self.known_caveats)
@@ -141,7 +149,8 @@ class LeaveOneOut(AnyGame):
         if not isinstance(attack, ExposesAll):
             others = (chosen + shift) % count
             guess, without = self._one_by_one(prepared, chosen, others, draws)
-            return self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
+            outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
+            return self._with_facts(outcome, chosen)
         find = _finder(attack, self.mechanism, self.data, prepared.release)
         parts = chosen.split(self._rows)  # what is found for a record is as large as the record
         found = (
@@ -150,7 +159,13 @@ class LeaveOneOut(AnyGame):
         )
         outcome = Outcome.of(gather(found, len(chosen)))
         self._require_blind(prepared, chosen, outcome.main, draws)
-        return outcome
+        return self._with_facts(outcome, chosen)
+
+    def _with_facts(self, outcome: Outcome, chosen: Tensor) -> Outcome:
+        held = self.mechanism.held_rows(self.data)
+        return (
+            outcome if held is None else replace(outcome, proven=held[chosen] & outcome.main.succeeded[:, 0])
+        )
 
     def _held_against(
         self,
@@ -168,6 +183,7 @@ class LeaveOneOut(AnyGame):
         if without is not None:
             control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
+        numbers |= part_numbers(self.criterion.error.parts, targets, strangers, guess.records)
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,
@@ -213,7 +229,7 @@ class LeaveOneOut(AnyGame):
             places = torch.arange(len(places))
             wanted = model.attack.expose(self.mechanism, data, model.release).records[:, places.new_zeros(())]
         for name, index in zip(names, places.tolist(), strict=True):
-            knowledge = Knowledge(self.mechanism, Uninformed(), data.without(index))
+            knowledge = Knowledge(self.mechanism, Uninformed(), data.without(index), index)
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
             again = self.criterion.compare(wanted[index : index + 1][None], alone)
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):

@@ -26,7 +26,7 @@ from remanence.mechanisms.tables.objectives import is_linear, numbers, objective
 from remanence.mechanisms.tables.parts import final_estimator, require_fitted
 from remanence.mechanisms.tables.rows import Rows
 from remanence.results.caveats import DUPLICATE_RECORDS, INACTIVE_FEATURES, PART_NOT_CONFIRMED, Caveat
-from remanence.scoring.errors import Criterion, relative_error
+from remanence.scoring.errors import Criterion, label_error, relative_error
 
 _ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 _SCALERS = (
@@ -112,7 +112,7 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     """
     require_fitted(estimator)
     check_columns(estimator, table)
-    labels = np.asarray(labels)
+    called, labels = str(getattr(labels, "name", None) or "label"), np.asarray(labels)
     names = [str(name) for name in getattr(table, "columns", ())]
     if names and not hasattr(
         estimator, "feature_names_in_"
@@ -157,7 +157,12 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
             hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
         )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
-    return LeaveOneOut(mechanism, data, Criterion(rows.error()), release, caveats)
+    error = rows.error()
+    spread = 1.0 if classes else float(data.labels.std()) or 1.0
+    if called in names:
+        called = "label"
+    error = replace(error, parts=(*error.parts, label_error(called, spread)))
+    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats)
 
 
 def _require_transformable(estimator: Any, table: Any) -> None:

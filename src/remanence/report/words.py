@@ -85,7 +85,9 @@ def found(result: AuditResult) -> str:
         guess = f"between {guess.replace(' to ', ' and ')}"
     facts = ""
     if best.proven:
-        facts = f" {best.proven} of them are proven: the release was computed again from them."
+        proof = result.threat_model.get("said", {}).get("proof", "the release was computed again from them")
+        facts = f" {best.proven} of them are proven: {proof}."
+    facts += single_columns(best, decides=not best.proven and best.main.lower <= result.policy.max_success)
     words = (
         f"The strongest attack, {best.attack}, {result.done(best)}: {thousandths(best.main.rate)} in 1000 "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}).{facts} "
@@ -93,6 +95,20 @@ def found(result: AuditResult) -> str:
     )
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
     return " ".join([*claim(best), words, *ceilings])
+
+
+def single_columns(evidence: Evidence, *, decides: bool, most: int = 4) -> str:
+    """The columns that came back more often than whole rows did, in a sentence; nothing where there are none."""
+    alone = [part for part in evidence.telling_parts if part.main.successes > evidence.main.successes]
+    if not alone:
+        return ""
+    shown = ", ".join(
+        f"{part.name} of {part.main.successes} (a guess: {thousandths(part.guess)} in 1000)"
+        for part in alone[:most]
+    )
+    more = f" and of {len(alone) - most} more columns" * (len(alone) > most)
+    begins = "It is single columns that came back" if decides else "Single columns came back more often"
+    return f" {begins}: {shown}{more}."
 
 
 def limit(result: AuditResult) -> str:

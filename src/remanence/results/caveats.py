@@ -364,11 +364,13 @@ CAVEATS = {
 }
 
 
-def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> Iterator[Caveat]:
-    """The caveats that follow from the three rates of an evidence."""
-    if main.lower <= control.rate:
+def check_rates(
+    main: SuccessRate, control: SuccessRate, baseline: Baseline, *, tells: bool = False
+) -> Iterator[Caveat]:
+    """The caveats that follow from the three rates of an evidence; it may tell single columns all the same."""
+    if main.lower <= control.rate and not tells:
         yield NO_BETTER_THAN_CONTROL
-    if main.lower <= baseline.seen:
+    if main.lower <= baseline.seen and not tells:
         yield NO_BETTER_THAN_GUESSING
     if control.lower > 0.5:
         yield SATURATED_CONTROL

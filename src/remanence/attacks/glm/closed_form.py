@@ -15,7 +15,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import BALLE_2022
@@ -38,17 +37,14 @@ class ClosedForm(ExposesInParts, Attack[Weights]):
         """A GLM, all other records, and an intercept or a label with few values."""
         mechanism = knowledge.mechanism
         if not isinstance(mechanism, GLM) or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "ClosedForm cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )
         mechanism.check_weights(knowledge.known_data)
         weighted = knowledge.known_data.weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
-            raise IncompatibleGameError(
-                "ClosedForm cannot attack this game.",
+            raise self.refusal(
                 needs="an intercept, or classes and no record weights: without one, x is known up to a "
                 "scale that depends on the label and the weight",
                 got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),

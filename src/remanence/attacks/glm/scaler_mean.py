@@ -15,7 +15,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import REMANENCE
@@ -41,9 +40,7 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
         """A GLM with a scaler, and all other records."""
         mechanism = knowledge.mechanism
         if not (isinstance(mechanism, GLM) and mechanism.scaler == "mean") or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "ScalerMean cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
                 hint="closed-form, which needs no scaler",
             )

@@ -49,8 +49,7 @@ class TextAttack(Attack[Completions]):
     def check(self, knowledge: Knowledge) -> None:
         """Only a language model can be prompted."""
         if not isinstance(knowledge.mechanism, FineTuning):
-            raise IncompatibleGameError(
-                f"The attack {self.info.name} cannot attack this game.",
+            raise self.refusal(
                 needs="a language model and texts it was fine-tuned on",
                 got=knowledge.mechanism.name,
                 hint="audit_text, or `remanence text`",
