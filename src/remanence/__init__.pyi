@@ -29,6 +29,7 @@ from .attacks.texts.attacks import Sampling as Sampling
 from .attacks.texts.attacks import TemplateSearch as TemplateSearch
 from .attacks.texts.attacks import TopKSampling as TopKSampling
 from .attacks.texts.decoding import Decoding as Decoding
+from .attacks.texts.template import Template as Template
 from .attacks.transcripts.optimised import GradientBased as GradientBased
 from .attacks.transcripts.prior_aware import PriorAware as PriorAware
 from .auditing import AuditResult as AuditResult

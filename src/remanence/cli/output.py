@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from remanence.plain_text import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from remanence.auditing import AuditResult
     from remanence.results.verdict import Policy
@@ -101,3 +102,29 @@ def show_result(result: AuditResult, path: Path) -> None:
     out = console()
     out.print(audit_view(result))
     out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
+
+
+def finish(
+    result: AuditResult,
+    folder: Path,
+    *,
+    first: Iterable[RenderableType] = (),
+    last: Iterable[RenderableType] = (),
+    as_json: bool,
+    accept_unproven: bool,
+) -> NoReturn:
+    """Write an audit and its report, print both with what comes first and last, and exit with the verdict's code."""
+    from remanence.report.writing import write_report
+
+    path, report = result.save(folder), write_report(result, folder)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        terminal = console()
+        for part in first:
+            terminal.print(part, highlight=False)
+        show_result(result, path)
+        for part in last:
+            terminal.print(part, highlight=False, soft_wrap=True)
+        typer.echo(f"Report: {plain(report)}")
+    raise typer.Exit(exit_code(result, accept_unproven))
