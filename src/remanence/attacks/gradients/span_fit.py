@@ -27,7 +27,12 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.candidates import Layers
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
-from remanence.attacks.gradients.exclusive_neurons import dense_mechanism, recovered_records, refuse_steps
+from remanence.attacks.gradients.exclusive_neurons import (
+    dense_mechanism,
+    recovered_records,
+    refuse_steps,
+    whole_gradient_head,
+)
 from remanence.data.releases import Gradient
 from remanence.references import REMANENCE
 from remanence.scale.progress import track
@@ -64,8 +69,10 @@ class SpanFit(Attack[Gradient]):
 
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected network and the gradient of one step."""
-        mechanism, _ = dense_mechanism(knowledge, self.info)
+        mechanism, head = dense_mechanism(knowledge, self.info)
         refuse_steps(mechanism, self.info)
+        if head.activation.is_relu:
+            whole_gradient_head(knowledge, self.info)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
