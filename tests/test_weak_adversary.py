@@ -29,7 +29,7 @@ from remanence.results.caveats import TARGETS_KNOWN
 from remanence.scoring.errors import Reduction
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup
-from remanence_papers.maciazek_faces import one_person_sets
+from remanence_papers.maciazek_faces import OTHERS, person_places, trained
 from remanence_papers.maciazek_factors import (
     HOW_HEADS_ARE_TRAINED,
     WHAT_THE_ADVERSARY_HAS,
@@ -238,15 +238,18 @@ def test_a_stored_backbone_is_the_same_backbone_and_a_damaged_one_is_refused(tmp
 def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_people():
     pool = pictures(120)
     generator = torch.Generator().manual_seed(0)
-    sets, person = one_person_sets(pool, 2, 50, generator)
-    who = (sets.features[:, :, None] == pool.features).flatten(3).all(3).float().argmax(2)  # which picture
+    who, person = person_places(pool.labels, 2, 50, generator)
     names = pool.labels[who]
-    assert sets.labels[0].tolist() == [0] * 18 + [1] * 2
+    assert who.shape == (50, 2 * OTHERS + 2)
     assert (names[:, 18:] == person[:, None]).all()
     assert (names[:, :18] != person[:, None]).all()
     assert all(len(set(row)) == 20 for row in who.tolist())
-    _, others = one_person_sets(pool, 2, 50, generator, other_than=person)
+    _, others = person_places(pool.labels, 2, 50, generator, other_than=person)
     assert (others != person).all()
+    heads = trained(TransferHead(2, 5, 0.1, hidden=2), pool, 2, 30, generator)
+    torch.testing.assert_close(heads.own.features, pool.features[heads.places[:, -2:]])
+    assert (pool.labels[heads.places[:, -2:]] == heads.person[:, None]).all()
+    torch.testing.assert_close(heads.seen(given=True)["embedding"], pool.embedding[heads.places[:, -2:-1]])
 
 
 @pytest.mark.parametrize(

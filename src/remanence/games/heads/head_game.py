@@ -24,7 +24,8 @@ from remanence.games.heads.ceiling import head_ceiling
 from remanence.games.heads.check_pictures import check_enough, check_kinds, check_pictures
 from remanence.games.heads.fit import Fit, fit, likelier
 from remanence.games.heads.released_head import HeadWeights, read_head
-from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from remanence.checks import is_number, is_whole
-from remanence.data.records import Records, concatenate
+from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError
 from remanence.mechanisms.heads.loop import OPTIMIZERS, Loop, train_loop
@@ -21,7 +20,6 @@ from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import INITIALISATIONS, Perceptron
 from remanence.mechanisms.networks.sgd import SGD, require_recipe
-from remanence.scale.progress import track
 
 _CPU_BYTES = 2**26
 _GPU_BYTES = 2**32
@@ -304,7 +302,7 @@ class TransferHead(Mechanism[Weights]):
                 "The records have no embeddings.",
                 needs="what the frozen backbone makes of each record",
                 got="features only",
-                hint="remanence.mechanisms.heads.transfer_head.embed(records, backbone)",
+                hint="remanence.mechanisms.heads.embedding.embed(records, backbone)",
             )
         if self.loop is not None and self.loop.normalised:
             return normalize(records.embedding, dim=-1)
@@ -330,60 +328,3 @@ class TransferHead(Mechanism[Weights]):
                 hint="TransferHead(classes=...), or task=(...) to map labels to classes",
             )
         return labels
-
-
-def augment(
-    records: Records,
-    backbone: nn.Module,
-    change: Callable[[Tensor, torch.Generator], Tensor],
-    copies: int,
-    generator: torch.Generator,
-) -> Records:
-    """So many copies of the records, embedded: the first as they are, the others changed. A small pool goes further."""
-    views = [embed(records, backbone)]
-    for _ in range(copies - 1):
-        starts = range(0, len(records), 4096)
-        changed = torch.cat([change(records.features[s : s + 4096], generator) for s in starts])
-        views.append(embed(Records(changed, records.labels, records.weights), backbone))
-    return concatenate(views)
-
-
-def _flat(features: object) -> Tensor:
-    if not isinstance(features, Tensor):
-        raise InputError(
-            "The backbone's answer cannot be used.",
-            needs="a tensor of features",
-            got=type(features).__name__,
-            hint="a module that returns the features alone",
-        )
-    return features.flatten(1)
-
-
-def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:
-    """The records with what a frozen backbone makes of them, computed once.
-
-    >>> embed(Records(torch.ones(3, 2, 2), torch.zeros(3)), nn.Flatten()).embedding.shape
-    torch.Size([3, 4])
-    """
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    starts = range(0, len(records), batch)
-    try:
-        with torch.no_grad():
-            parts = [
-                _flat(backbone(records.features[start : start + batch]))
-                for start in track(starts, total=len(starts), what="embedding")
-            ]
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise InputError(
-            "The backbone cannot read the pictures.",
-            needs="a module from a batch of pictures to a batch of features",
-            got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
-            hint="backbone(pictures[:1]) on its own first",
-        ) from None
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    return Records(records.features, records.labels, records.weights, torch.cat(parts).float())
