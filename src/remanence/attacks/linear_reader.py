@@ -23,6 +23,7 @@ from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
+from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scoring.errors import public_errors
 
@@ -111,8 +112,8 @@ def read(tensors: Tensors, rows: Tensor) -> Tensor:
     if "embedding" in tensors:
         return tensors["embedding"]
     weight, bias = tensors["weight"], tensors.get("bias")
-    if "out_weight" in tensors:
-        weight, bias = tensors["out_weight"] @ weight, tensors.get("out_bias")
+    if (last := outgoing(tensors)) is not None:
+        weight, bias = last @ weight, tensors.get("out_bias")
     both = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], 2)
     return (both - both.mean(1, keepdim=True) if both.shape[1] > 1 else both)[:, rows]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence.adversary.priors import StratifiedPrior
+from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.span import span_coefficients
 from remanence.mechanisms.heads.transfer_head import TransferHead
 
@@ -78,7 +79,8 @@ class HiddenReader(FlatReader):
         """Sort the units by their outgoing weights, and add what does not depend on their order."""
         if "summed" in tensors:
             return tensors
-        weight, bias, out = tensors["weight"], tensors["bias"], tensors["out_weight"]
+        weight, bias, out = tensors["weight"], tensors["bias"], outgoing(tensors)
+        assert out is not None
         order = out[:, 0].argsort(1)  # (trials, hidden)
         rows = torch.arange(len(order), device=order.device)[:, None]
         return {

@@ -9,7 +9,7 @@ import torch
 
 from remanence.data.records import Records
 from remanence.data.releases import Weights
-from remanence.exceptions import InputError
+from remanence.mechanisms.heads.embedding import embedding_of
 from remanence.mechanisms.mechanism import Mechanism, Setting
 
 
@@ -36,12 +36,6 @@ class GivenEmbeddings(Mechanism[Weights]):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """The embeddings, as they are."""
-        if targets.embedding is None:
-            raise InputError(
-                "The records have no embeddings.",
-                needs="what the frozen backbone makes of each record",
-                got="features only",
-                hint="remanence.mechanisms.heads.embedding.embed(records, backbone)",
-            )
-        rows = [targets.embedding[:, list(own)].mean(1) for own in self.places]
+        seen = embedding_of(targets)
+        rows = [seen[:, list(own)].mean(1) for own in self.places]
         return Weights({"embedding": torch.stack(rows, 1)})
