@@ -101,7 +101,7 @@ def four_faces(settings: Settings) -> Outcome:
 def _effort(settings: Settings) -> Effort:
     if settings.small:
         return Effort(6000, Reconstructor(steps=300, batch=64, width=32, separation=1.0))
-    return Effort(100_000, Reconstructor(steps=3000, batch=512, separation=1.0), seeds=2)
+    return Effort(100_000, Reconstructor(steps=2000, batch=512, separation=1.0), seeds=2)
 
 
 def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: Effort) -> Outcome:
@@ -210,7 +210,8 @@ def _many_faces(settings: Settings, file: str, name: str, private: int) -> Peopl
     ours = torch.isin(labels, persons[order[:private]])
     both = [Records(pixels, labels, embedding=straight), Records(pixels.flip(3), labels, embedding=mirrored)]
     public = concatenate([each[~ours] for each in both]).to(settings.device)
-    head = TransferHead(2, 100, 0.02, 0.01, hidden=4, initialisation=0.0002, class_weights=(1.0, 10.0))
+    # The paper has a rate of 0.02, and trains again until the loss is below 0.05; at 0.05 one training is enough.
+    head = TransferHead(2, 100, 0.05, 0.01, hidden=4, initialisation=0.0002, class_weights=(1.0, 10.0))
     told = (
         f"{name} (64x64, {len(persons) - private} people public, each picture mirrored too, {private} private) "
         "behind a MobileNetV2 that learned ImageNet, a stand-in for CelebA"
