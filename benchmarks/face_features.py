@@ -32,7 +32,7 @@ def main() -> None:
         if options.people_from == "nobody":
             y = np.arange(len(x))
         elif options.people_from == "name":
-            y = np.unique([name.split("/")[0] for name in arrays["name"]], return_inverse=True)[1]
+            y = np.unique([name.split("/")[-2] for name in arrays["name"]], return_inverse=True)[1]
         else:
             y = arrays["y"]
     straight, mirrored = (
