@@ -170,13 +170,20 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
         own, stranger = (
             game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
         )
-        shown = (Records(each.features.cpu(), each.labels.cpu()) for each in (targets, strangers, guesses))
-        parts.append(Trials(*shown, own, stranger, release))
-    columns = list(zip(*(vars(part).values() for part in parts), strict=True))
-    joined = [concatenate(column) for column in columns[:3]]
+        parts.append(Trials(aside(targets), aside(strangers), aside(guesses), own, stranger, release))
     return Trials(
-        *joined, torch.cat(columns[3]), torch.cat(columns[4]), type(columns[5][0]).concatenate(columns[5])
+        concatenate([part.targets for part in parts]),
+        concatenate([part.strangers for part in parts]),
+        concatenate([part.guesses for part in parts]),
+        torch.cat([part.own for part in parts]),
+        torch.cat([part.stranger for part in parts]),
+        type(parts[0].release).concatenate([part.release for part in parts]),
     )
+
+
+def aside(records: Records) -> Records:
+    """Pictures and labels alone, away from the GPU."""
+    return Records(records.features.cpu(), records.labels.cpu())
 
 
 def without_the_head(

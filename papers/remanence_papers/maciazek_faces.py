@@ -30,7 +30,7 @@ from remanence.scale.progress import track
 from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
-from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
+from remanence_papers.maciazek import ORACLE, Trials, aside, gallery, judged, share_of
 from remanence_papers.reproduction import Cell, Outcome, Panel, Settings
 
 # TPR and FPR at the threshold, TPR at 1 %; accuracy, TPR and TNR of the classifiers: Tables 1 and 5.
@@ -155,8 +155,8 @@ def _attacks(
 ) -> Iterator[tuple[str, Callable[[Weights], Tensor], float]]:
     """The oracle, the linear reader, and the network with every seed; each with what it draws and its seconds."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-    aside = _aside(people.public.labels)
-    ours, theirs = people.public[~aside], people.public[aside]
+    kept = _kept_from_learning(people.public.labels)
+    ours, theirs = people.public[~kept], people.public[kept]
     started = time.perf_counter()
     known = trained(people.head, ours, own, effort.shadows, generator)
     held = trained(people.head, theirs, own, _HELD_OUT, generator)
@@ -191,7 +191,7 @@ def _attacks(
         yield f"ours, network, seed {seed}", draw, making + seconds
 
 
-def _aside(labels: Tensor) -> Tensor:
+def _kept_from_learning(labels: Tensor) -> Tensor:
     """Which public pictures nothing is learnt from: all of some people; of a handful, some pictures of each."""
     persons = torch.unique(labels)
     if len(persons) >= 2 * _ASIDE:
@@ -315,8 +315,7 @@ def _attacked(heads: Heads, strangers: Records, drawn: Tensor, threshold: float)
     guesses = Records(drawn, torch.ones(drawn.shape[:2], device=drawn.device))
     criterion = Criterion(mean_squared_error, threshold, Reduction.CLASS)
     errors = [criterion.compare(records, guesses).errors.cpu() for records in (heads.own, strangers)]
-    shown = (each.to("cpu") for each in (heads.own, strangers, guesses))
-    return Trials(*shown, errors[0], errors[1], heads.release)
+    return Trials(aside(heads.own), aside(strangers), aside(guesses), errors[0], errors[1], heads.release)
 
 
 def _scores(people: People, heads: Heads) -> dict[str, Cell]:

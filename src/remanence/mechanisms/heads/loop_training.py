@@ -164,7 +164,7 @@ def drawn(loop: Loop, places: Tensor, numbers: int, generator: torch.Generator) 
         kept = kept.float() / (1 - loop.dropout)
     if loop.mixup:
         alpha = torch.full((len(places), 2), loop.mixup, device=generator.device)
-        gammas = torch._standard_gamma(alpha, generator=generator)
+        gammas = torch._standard_gamma(alpha, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
         share = gammas[:, :1] / gammas.sum(1, keepdim=True).clamp(min=1e-30)
         partner = torch.rand(places.shape, generator=generator, device=generator.device).argsort(1)
     return Batch(places, kept, share, partner)
