@@ -170,7 +170,9 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
         own, stranger = (
             game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
         )
-        parts.append(Trials(aside(targets), aside(strangers), aside(guesses), own, stranger, release))
+        parts.append(
+            Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger, release)
+        )
     return Trials(
         concatenate([part.targets for part in parts]),
         concatenate([part.strangers for part in parts]),
@@ -179,11 +181,6 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
         torch.cat([part.stranger for part in parts]),
         type(parts[0].release).concatenate([part.release for part in parts]),
     )
-
-
-def aside(records: Records) -> Records:
-    """Pictures and labels alone, away from the GPU."""
-    return Records(records.features.cpu(), records.labels.cpu())
 
 
 def without_the_head(

@@ -30,7 +30,7 @@ from remanence.scale.progress import track
 from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
-from remanence_papers.maciazek import ORACLE, Trials, aside, gallery, judged, share_of
+from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
 from remanence_papers.reproduction import Cell, Outcome, Panel, Settings
 
 # TPR and FPR at the threshold, TPR at 1 %; accuracy, TPR and TNR of the classifiers: Tables 1 and 5.
@@ -315,7 +315,9 @@ def _attacked(heads: Heads, strangers: Records, drawn: Tensor, threshold: float)
     guesses = Records(drawn, torch.ones(drawn.shape[:2], device=drawn.device))
     criterion = Criterion(mean_squared_error, threshold, Reduction.CLASS)
     errors = [criterion.compare(records, guesses).errors.cpu() for records in (heads.own, strangers)]
-    return Trials(aside(heads.own), aside(strangers), aside(guesses), errors[0], errors[1], heads.release)
+    return Trials(
+        heads.own.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), errors[0], errors[1], heads.release
+    )
 
 
 def _scores(people: People, heads: Heads) -> dict[str, Cell]:
