@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from remanence import Records, SharedGradient
-from remanence.attacks.gradients.matching import Matching, match_gradients
-from remanence.attacks.gradients.metrics import quality
+from remanence.attacks.gradients.descent import Matching
+from remanence.attacks.gradients.matching import match_gradients
+from remanence_papers.picture_quality import quality
 
 
 class Config(dict):

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.games.gradients.reading import Reading, read_update
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 
 KINDS = ("noise", "shuffled", "other network", "stale weights")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

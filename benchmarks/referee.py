@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from remanence import (
     GLM,
     Attack,
+    AttackInfo,
     Bound,
     ClosedForm,
     Criterion,
@@ -55,7 +56,6 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
-from remanence.attacks.catalogue import AttackInfo
 from remanence.data.releases import Gradient, Release
 from remanence.exceptions import RemanenceError
 from remanence.games import tables as columns

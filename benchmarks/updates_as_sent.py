@@ -21,7 +21,7 @@ from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.games.gradients.files import rounding_of
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 
 Update = dict[str, Tensor]
 RATE = 0.1

@@ -1,6 +1,8 @@
 """One contract for every attack and every mechanism that we ship, and proof that it bites."""
 
 from dataclasses import dataclass, replace
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import ClassVar
 
 import pytest
@@ -43,10 +45,13 @@ from remanence import (
     Records,
     Uninformed,
     Weights,
+    attacks,
     looped,
     mean_squared_error,
 )
-from remanence.attacks.catalogue import CATALOGUE, CLOSED_FORM, OBLIVIOUS, AttackInfo, load_attack
+from remanence.attacks.catalogue import AttackInfo, catalogue, load_attack
+from remanence.attacks.glm.closed_form import ClosedForm
+from remanence.attacks.oblivious import Oblivious
 from remanence.attacks.texts.attacks import TextAttack
 from remanence.integrations.sklearn import table_game
 from remanence.mechanisms.recorded_training import RecordedTraining
@@ -119,9 +124,9 @@ QUICK = {
 
 
 def test_every_attack_of_the_catalogue_is_checked():
-    prompting = {name for name in CATALOGUE if isinstance(load_attack(name), TextAttack)}  # tests/texts
+    prompting = {name for name in catalogue() if isinstance(load_attack(name), TextAttack)}  # tests/texts
     reading = {"token-spans"}  # tests/gradients/test_texts
-    assert GAMES.keys() | prompting | reading == CATALOGUE.keys()
+    assert GAMES.keys() | prompting | reading == catalogue().keys()
 
 
 @pytest.mark.parametrize(
@@ -133,9 +138,16 @@ def test_every_attack_keeps_the_contract(name, game):
     check_attack(QUICK.get(name) or load_attack(name), game)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_the_catalogue_tells_the_truth_about_where_an_attack_lives(name):
-    assert load_attack(name).info is CATALOGUE[name]
+def test_the_catalogue_holds_every_attack_of_the_package_as_it_describes_itself():
+    modules = (import_module(found.name) for found in walk_packages(attacks.__path__, "remanence.attacks."))
+    classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    described = {each.info for each in classes if issubclass(each, Attack) and hasattr(each, "info")}
+    assert described == {replace(info, home="") for info in catalogue().values()}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_the_catalogue_makes_every_attack_by_its_name(name):
+    assert load_attack(name).info == replace(catalogue()[name], home="")
 
 
 def test_a_looped_function_keeps_the_contract_of_a_mechanism():
@@ -147,7 +159,7 @@ def test_a_looped_function_keeps_the_contract_of_a_mechanism():
 class Cheat(Attack):
     """Returns the record that it was handed for the sums."""
 
-    info: ClassVar[AttackInfo] = CLOSED_FORM
+    info: ClassVar[AttackInfo] = ClosedForm.info
 
     def check(self, knowledge):
         pass
@@ -163,7 +175,7 @@ class Cheat(Attack):
 class Peek(Attack):
     """Lets the trials of a batch influence each other."""
 
-    info: ClassVar[AttackInfo] = OBLIVIOUS
+    info: ClassVar[AttackInfo] = Oblivious.info
 
     def check(self, knowledge):
         pass
@@ -180,7 +192,7 @@ class Peek(Attack):
 class Thawed(Peek.__mro__[1]):
     """Not frozen."""
 
-    info: ClassVar[AttackInfo] = OBLIVIOUS
+    info: ClassVar[AttackInfo] = Oblivious.info
 
     def check(self, knowledge):
         pass

@@ -28,7 +28,6 @@ from remanence import (
 )
 from remanence.adversary.guess_coverage import good_guess, most_met
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import OBLIVIOUS
 from remanence.attacks.oblivious import Oblivious
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.auditing import AuditResult
@@ -257,7 +256,7 @@ def test_equal_records_of_a_class_exceed_the_independent_ceiling_and_not_the_one
 class Means(Attack[Weights]):
     """Draws the mean of each class, whatever was released."""
 
-    info = OBLIVIOUS
+    info = Oblivious.info
 
     def check(self, knowledge):
         pass

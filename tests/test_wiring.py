@@ -37,9 +37,9 @@ from remanence import (
     looped,
     play,
 )
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_coverage import good_guess
-from remanence.adversary.priors import Baseline
-from remanence.attacks.catalogue import CATALOGUE, OBLIVIOUS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo, catalogue
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.auditing import compatible_attacks
 from remanence.bounds import Segment
@@ -123,7 +123,7 @@ class TestGame:
 
         @dataclass(frozen=True)
         class Drawing(Attack):
-            info: ClassVar[AttackInfo] = OBLIVIOUS
+            info: ClassVar[AttackInfo] = Oblivious.info
 
             def check(self, knowledge):
                 pass
@@ -160,10 +160,10 @@ class TestGame:
             LeaveOneOut(GLM(Logistic()), synthetic(1))
 
     def test_slow_attacks_are_run_only_when_they_are_named(self):
-        assert {name for name, info in CATALOGUE.items() if info.on_request} >= {"dlg", "idlg"}
+        assert {name for name, info in catalogue().items() if info.on_request} >= {"dlg", "idlg"}
         found = {attack.info.name for attack in compatible_attacks(gradient_game())}
         assert found
-        assert not any(CATALOGUE[name].on_request for name in found)
+        assert not any(catalogue()[name].on_request for name in found)
 
 
 class TestAttacks:

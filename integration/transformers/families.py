@@ -18,7 +18,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from remanence.attacks.gradients.token_spans import text_model
+from remanence.attacks.gradients.text_models import text_model
 from remanence.games.gradients.texts import read_texts
 
 VOCABULARY = 1000

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records, concatenate
@@ -84,7 +84,7 @@ class Setup:
 def handwriting_setup(settings: Settings) -> Setup:
     """MNIST on a backbone that learned letters, or the embedded digits on one that learned the other half."""
     if settings.small:
-        from remanence.targets import digits_backbone, digits_elsewhere, digits_heads, digits_transfer
+        from remanence.targets import digits_backbone, digits_heads, digits_transfer
 
         public, private = digits_transfer()
         game = digits_heads()
@@ -323,3 +323,11 @@ def tiles(features: Tensor) -> list:
     squares = ((features + 1) / 2).clamp(0, 1)
     squares = squares[:, 0] if squares.ndim == 4 and squares.shape[1] == 1 else squares
     return (squares.double() * 100).round().div(100).tolist()
+
+
+def digits_elsewhere() -> Records:
+    """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
+    from remanence.targets import digits_backbone
+
+    backbone, pictures, labels, _ = digits_backbone()
+    return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.descent import Matching
 from remanence.attacks.gradients.exact import reconstruct
-from remanence.attacks.gradients.matching import Matching, match_gradients
-from remanence.attacks.gradients.metrics import match
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence.attacks.gradients.low_rank import reconstruct_low_rank
+from remanence.attacks.gradients.matching import match_gradients
 from remanence.data.records import Records
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.scale.progress import track
 from remanence_papers.gradients.printed import paper_attack
 from remanence_papers.pan_data import Scenario, insecure, leak, measured, scenarios, summary
+from remanence_papers.picture_quality import match
 from remanence_papers.reproduction import Cell, Outcome, Panel, Row, Settings, curve
 
 PAPER_TABLE_2 = {
@@ -34,15 +35,15 @@ Found = tuple[Tensor, Tensor]  # guesses and their labels
 
 def table_1(_: Settings) -> Outcome:
     """The threat models, as the attacks themselves state them."""
-    from remanence.attacks.catalogue import CATALOGUE
+    from remanence.attacks.catalogue import catalogue
 
     names = ("dlg", "idlg", "inverting-gradients", "exclusive-neurons", "low-rank")
     rows = [
         {
             "attack": name,
-            "needs": CATALOGUE[name].needs,
-            "batch size": "required" if "batch size" in CATALOGUE[name].needs else "not required",
-            "from": CATALOGUE[name].reference.short,
+            "needs": catalogue()[name].needs,
+            "batch size": "required" if "batch size" in catalogue()[name].needs else "not required",
+            "from": catalogue()[name].reference.short,
         }
         for name in names
     ]

@@ -13,9 +13,10 @@ from torch.nn.functional import cross_entropy
 from remanence import bounds
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.descent import Matching
 from remanence.attacks.gradients.exposure import activation_rates, expected_exclusive, head_exposure
-from remanence.attacks.gradients.matching import Matching, match_gradients
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence.attacks.gradients.low_rank import reconstruct_low_rank
+from remanence.attacks.gradients.matching import match_gradients
 from remanence.attacks.transcripts.prior_aware import PriorAware
 from remanence.data.records import Records
 from remanence.game import Game, play

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from remanence import Attack, Reconstruction, Records
-from remanence.attacks.catalogue import AttackInfo
+from remanence import Attack, AttackInfo, Reconstruction, Records
 from remanence.references import REMANENCE
 
 

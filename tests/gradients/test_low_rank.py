@@ -8,7 +8,7 @@ from conftest import relu_network
 from remanence import gradient_exposure
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.exact import reconstruct
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 
 
 def batch(count, features, classes, seed):

@@ -5,7 +5,8 @@ import torch
 
 from conftest import gradient_game, relu_network
 from remanence import DLG, IDLG, InvertingGradients, Records, SharedGradient, play
-from remanence.attacks.gradients.matching import Matching, _lbfgs, infer_labels, match_gradients
+from remanence.attacks.gradients.descent import Matching, lbfgs
+from remanence.attacks.gradients.matching import infer_labels, match_gradients
 
 
 def one_sample_release(**settings):
@@ -106,9 +107,9 @@ def test_every_problem_has_an_optimiser_of_its_own():
         return (curvature * (unknowns["x"] - goal).square()).sum(1)
 
     settings = Matching(optimiser="l-bfgs", steps=200, learning_rate=1.0, tolerance=1e-12)
-    point, values = _lbfgs(objective, {"x": torch.zeros(3, 6).double()}, settings)
+    point, values = lbfgs(objective, {"x": torch.zeros(3, 6).double()}, settings)
     assert torch.allclose(point["x"], goal, atol=1e-6)
-    alone, _ = _lbfgs(
+    alone, _ = lbfgs(
         lambda u: (curvature[:1] * (u["x"] - goal[:1]).square()).sum(1),
         {"x": torch.zeros(1, 6).double()},
         settings,

@@ -15,7 +15,9 @@ from remanence.attacks.gradients.exact import reconstruct
 from remanence.games.gradients.belonging import belonging
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import read_update
-from remanence.games.gradients.verification import Proposal, Rounding, verify
+from remanence.games.gradients.recomputed import Proposal
+from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from remanence import InputError
-from remanence.attacks.gradients.token_spans import TokenSpans, text_model, tokens_in_batch
+from remanence.attacks.gradients.text_models import text_model
+from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts

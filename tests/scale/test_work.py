@@ -26,7 +26,7 @@ from remanence import (
     audit,
     play,
 )
-from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
@@ -40,7 +40,7 @@ from remanence.scale.seeds import Draws
 class MeanOfTheOthers(Attack):
     """Has no `expose`: every record is attacked on its own."""
 
-    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="mean-of-the-others")
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="mean-of-the-others")
 
     def check(self, knowledge):
         pass
@@ -60,7 +60,7 @@ class MeanOfTheOthers(Attack):
 class Blind(Attack):
     """Guesses a candidate at random, for every release anew."""
 
-    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="blind")
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="blind")
 
     def check(self, knowledge):
         pass
@@ -136,7 +136,7 @@ def test_units_run_with_one_thread_and_leave_the_number_as_it_was():
 class CountsThreads(Attack):
     """Says with how many threads it was prepared and asked."""
 
-    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="counts-threads")
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="counts-threads")
 
     def check(self, knowledge):
         pass
@@ -225,7 +225,7 @@ class DiesOnce(Attack):
     """Kills its own worker the first time that it reconstructs, as a machine short of memory would."""
 
     flag: Path
-    info: ClassVar[AttackInfo] = replace(OBLIVIOUS, name="dies-once")
+    info: ClassVar[AttackInfo] = replace(Oblivious.info, name="dies-once")
 
     def check(self, knowledge):
         pass

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.attacks.gradients.exact import Recovered
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank
+from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 from remanence.scale.progress import track
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)

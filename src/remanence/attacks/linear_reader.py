@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import LINEAR_READER, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.references import REMANENCE
 from remanence.scoring.errors import public_errors
 
 Tensors = Mapping[str, Tensor]
@@ -46,7 +46,13 @@ class LinearReader(Attack[Weights]):
     """
 
     shadows: int = _SHADOWS
-    info: ClassVar[AttackInfo] = LINEAR_READER
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "linear-reader",
+        "Trains shadow heads on pictures of its own, and one ridge regression per class from a head to the picture.",
+        "a transfer-learned head; public pictures of the same kind; the training recipe",
+        "weights",
+        REMANENCE,
+    )
 
     def __post_init__(self) -> None:
         whole("shadows", self.shadows, least=2, hint="LinearReader(shadows=4000)")
@@ -54,9 +60,7 @@ class LinearReader(Attack[Weights]):
     def check(self, knowledge: Knowledge) -> None:
         """Heads, and public pictures to train shadows on."""
         if not linear_reads(knowledge):
-            raise IncompatibleGameError(
-                "LinearReader cannot play this game.",
-                needs=LINEAR_READER.needs,
+            raise self.refusal(
                 got=f"{knowledge.mechanism.name}; {knowledge.prior.describe()}",
                 hint="audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)",
             )

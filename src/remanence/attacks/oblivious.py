@@ -9,11 +9,12 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import OBLIVIOUS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.releases import Release
-from remanence.exceptions import IncompatibleGameError
+from remanence.references import BALLE_2022
 
 
 @final
@@ -24,14 +25,18 @@ class Oblivious(Attack[Release]):
     Where a guess per class is asked for, it is a record of each.
     """
 
-    info: ClassVar[AttackInfo] = OBLIVIOUS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "oblivious",
+        "Guesses the likeliest record without looking at the release.",
+        "a shortlist or samples from the population",
+        "nothing",
+        BALLE_2022.at("§VII"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """Something to guess from."""
         if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior | StratifiedPrior):
-            raise IncompatibleGameError(
-                "Oblivious cannot play this game.",
-                needs=OBLIVIOUS.needs,
+            raise self.refusal(
                 got=knowledge.prior.describe(),
                 hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior",
             )

@@ -12,10 +12,11 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import RETRAIN, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release, Transcript
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
+from remanence.references import BALLE_2022
 from remanence.scale.progress import track
 
 
@@ -30,7 +31,13 @@ class RetrainAndCompare(Attack[Release]):
     """
 
     repeats: int = 32  # at least 2, to see a spread
-    info: ClassVar[AttackInfo] = RETRAIN
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "retrain-and-compare",
+        "Trains on every candidate and picks the one whose release is closest.",
+        "a shortlist of candidates; all other training records",
+        "weights, answers or one gradient",
+        BALLE_2022.at("§II-D and §IV-A"),
+    )
 
     def __post_init__(self) -> None:
         if self.repeats < 2:
@@ -45,9 +52,7 @@ class RetrainAndCompare(Attack[Release]):
         """A shortlist, all other records, and a release that two runs on the same data have in common."""
         steps = knowledge.mechanism.releases is Transcript
         if steps or not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "RetrainAndCompare cannot attack this game.",
-                needs=RETRAIN.needs,
+            raise self.refusal(
                 got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary} and sees "
                 f"{knowledge.mechanism.releases.sees}",
                 hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli import audit as cli_runs
-from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import head as cli_head
 from remanence.cli import init as cli_init
@@ -21,6 +20,7 @@ from remanence.cli import report as cli_report
 from remanence.cli import tables as cli_tables
 from remanence.cli import text as cli_text
 from remanence.cli import verify as cli_verify
+from remanence.cli.attacks import attacks
 from remanence.cli.audit import (
     Address,
     ExecutorName,
@@ -31,6 +31,10 @@ from remanence.cli.audit import (
     UnitTrials,
     Workers,
 )
+from remanence.cli.bound import bound
+from remanence.cli.calibrate import calibrate
+from remanence.cli.demo import demo
+from remanence.cli.frontier import frontier
 from remanence.cli.interruption import interruptible, told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -38,15 +42,17 @@ from remanence.cli.output import (
     Json,
     MaxSuccess,
     Out,
+    as_called,
     compute_device,
-    console,
     default_folder,
     exit_code,
+    show_report,
     show_result,
 )
 from remanence.cli.output import policy as limit
+from remanence.cli.show import show
+from remanence.cli.targets import targets
 from remanence.exceptions import RemanenceError
-from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -157,7 +163,7 @@ def audit(
 
     target = cli_runs.named_target(target, resume, "audit")
     policy = limit(max_success)
-    attacks = [load_attack(name) for name in attack] if attack else None
+    chosen = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
@@ -166,6 +172,7 @@ def audit(
         result = _audit_recorded(
             Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
         )
+        result = as_called(result)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
@@ -173,7 +180,7 @@ def audit(
             game = cli_tables.load_table_game(target, data, label) if data else load_game(target)
             place = "cpu" if data else place
             if rank() > 0:  # learns with the others; the first one plays and writes
-                run_audit(game, attacks, policy=policy, trials=1, seed=seed, device=place)
+                run_audit(game, chosen, policy=policy, trials=1, seed=seed, device=place)
                 raise typer.Exit
             options = {
                 "command": "audit",
@@ -194,7 +201,7 @@ def audit(
             with told(lambda: cli_runs.interrupted("audit", target, journal or folder)), run:
                 result = run_audit(
                     game,
-                    attacks,
+                    chosen,
                     policy=policy,
                     trials=trials,
                     seed=seed,
@@ -202,6 +209,7 @@ def audit(
                     target=target,
                     run=run,
                 )
+                result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             cli_runs.tell_reuse(run)
     if as_json:
@@ -210,73 +218,13 @@ def audit(
         show_result(result, path)
         if data:
             cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
-        typer.echo(f"Report: {plain(report)}")
+        show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 
 
-@app.command()
-def show(
-    run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
-    accept_unproven: AcceptUnproven = False,
-) -> None:
-    """Show a stored result again."""
-    from remanence.auditing import AuditResult
-
-    result = AuditResult.load(run)
-    show_result(result, run)
-    raise typer.Exit(exit_code(result, accept_unproven))
-
-
-@app.command()
-def attacks() -> None:
-    """List the attacks: what each needs, what it sees, and which paper it comes from."""
-    from remanence.report.tables import attacks_table
-
-    console().print(attacks_table())
-
-
-@app.command()
-def targets() -> None:
-    """List the built-in targets."""
-    from rich.table import Table
-
-    from remanence.targets import TARGETS
-
-    table = Table("target", "what it is")
-    for name, factory in TARGETS.items():
-        table.add_row(name, (factory.__doc__ or "").strip())
-    console().print(table)
-
-
-@app.command()
-def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs")) -> None:
-    """Audit every built-in target and print a verdict for each."""
-    from remanence.auditing import audit as run_audit
-    from remanence.report.terminal import summary_table
-    from remanence.report.writing import write_index, write_report
-    from remanence.scale.files import check_writable
-    from remanence.targets import TARGETS
-
-    check_writable(out)
-    device = compute_device(Device.AUTO)
-    results = {}
-    for name, factory in TARGETS.items():
-        typer.echo(f"auditing {name} ...", err=True)
-        results[name] = run_audit(factory(), device=device, target=name)
-        results[name].save(out / name, gallery=True)
-        write_report(results[name], out / name, gallery=True)
-    terminal = console()
-    terminal.print(summary_table(list(results.values()), terminal.width))
-    terminal.print(
-        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
-        f"Reports: {write_index(results, out).resolve()}",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-cli_bounds.register(app)
+for command in (show, attacks, targets, demo, bound, calibrate, frontier):
+    app.command()(command)
 cli_report.register(app)
 cli_init.register(app)
 cli_gradient.register(app)
@@ -284,8 +232,8 @@ cli_text.register(app)
 cli_head.register(app)
 cli_runs.register(app)
 cli_verify.register(app)
-for command in entry_points(group="remanence.commands"):  # from packages beside this one
-    command.load()(app)
+for elsewhere in entry_points(group="remanence.commands"):  # from packages beside this one
+    elsewhere.load()(app)
 
 
 def main() -> None:

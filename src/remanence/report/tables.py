@@ -1,24 +1,10 @@
-"""Tables and numbers that need no tensors."""
+"""Shares as people read them: numbers in 1000."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
-
-from rich.table import Table
-
-from remanence.attacks.catalogue import CATALOGUE
-
-
-def attacks_table() -> Table:
-    """What each attack needs, sees and comes from."""
-    table = Table(show_lines=True)
-    for heading in ("attack", "what it does", "needs", "sees", "from"):
-        table.add_column(heading)
-    for info in CATALOGUE.values():
-        table.add_row(info.name, info.summary, info.needs, info.sees, info.reference.short)
-    return table
 
 
 def thousandths(share: float, *, up: bool = False) -> str:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import EXCLUSIVE_NEURONS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.references import PAN_2022
 
 
 @final
@@ -31,7 +32,13 @@ class ExclusiveNeurons(Attack[Gradient]):
 
     slots: int = 64
     peel: bool = True
-    info: ClassVar[AttackInfo] = EXCLUSIVE_NEURONS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "exclusive-neurons",
+        "Reads samples off the neurons that they alone activate, subtracts them from the gradient, and looks again.",
+        "the gradient of one step on a fully connected ReLU network",
+        "one gradient",
+        PAN_2022.at("§5, with corrections"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected ReLU network and the gradient of one step."""

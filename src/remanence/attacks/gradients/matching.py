@@ -7,37 +7,121 @@ a hundred restarts cost one pass each step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.gradients.descent import Matching, lbfgs, signed_adam
+from remanence.data.records import Records
+from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import Parameters, SharedGradient
-from remanence.scale.progress import track
+from remanence.references import GEIPING_2020, ZHAO_2020, ZHU_2019
 
 _NUMBERS_AT_ONCE = 2**27  # of gradients held at once
 
 
 @dataclass(frozen=True)
-class Matching:
-    """How to search.
+class GradientMatching(Attack[Gradient]):
+    """Search a batch of known size whose update, local steps included, is the one that was seen."""
 
-    `labels`: "optimise" them as probabilities along with the inputs, or "infer" them from the last layer's bias.
-    `value_range` keeps inputs inside (L-BFGS: at the end only); `tolerance` ends the search once every gradient
-    is met, relatively.
-    """
-
-    distance: Literal["euclidean", "cosine"] = "cosine"
-    optimiser: Literal["l-bfgs", "signed-adam"] = "signed-adam"
-    labels: Literal["optimise", "infer"] = "infer"
-    steps: int = 4800
+    batch_size: int = 8
     restarts: int = 1
-    learning_rate: float = 0.1
-    total_variation: float = 0.0
-    value_range: tuple[float, float] | None = None
-    tolerance: float = 1e-6
+    steps: int = 300
+    value_range: tuple[float, float] | None = None  # of the inputs, if the adversary knows it
+
+    manner: ClassVar[Matching]
+
+    @property
+    def search(self) -> Matching:
+        """How this attack searches."""
+        return replace(self.manner, steps=self.steps, restarts=self.restarts, value_range=self.value_range)
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A shared gradient, of whatever network."""
+        if not isinstance(knowledge.mechanism, SharedGradient):
+            raise self.refusal(
+                got=f"{knowledge.mechanism.name} releasing {knowledge.mechanism.releases.sees}",
+                hint="a game whose mechanism is SharedGradient",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The points to start from are drawn beforehand, the same for every release."""
+        self.check(knowledge)
+        mechanism = knowledge.mechanism
+        assert isinstance(mechanism, SharedGradient)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+        def attack(release: Gradient) -> Reconstruction:
+            found = match_gradients(
+                mechanism, release.tensors, batch_size=self.batch_size, settings=self.search, seed=seed
+            )
+            records = Records(found.inputs, found.labels.double())
+            return Reconstruction(records, diagnostics={"unexplained": found.unexplained})
+
+        return attack
+
+
+@final
+@dataclass(frozen=True)
+class DLG(GradientMatching):
+    """Squared distance of the gradients, inputs and soft labels together, by L-BFGS (Zhu et al. 2019)."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "dlg",
+        "Searches inputs and soft labels whose gradient is the one that was seen, by L-BFGS.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHU_2019,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "optimise", learning_rate=1.0)
+
+
+@final
+@dataclass(frozen=True)
+class IDLG(GradientMatching):
+    """The same with labels read off the last bias (Zhao et al. 2020, for one sample; by counts for more)."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "idlg",
+        "The same, with labels read off the last bias first.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHAO_2020,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "infer", learning_rate=1.0)
+
+
+@final
+@dataclass(frozen=True)
+class InvertingGradients(GradientMatching):
+    """The angle between the gradients and the pictures' total variation, by signed Adam (Geiping et al. 2020)."""
+
+    steps: int = 4800
+    total_variation: float = 0.01
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "inverting-gradients",
+        "Searches smooth pictures whose gradient has the direction of the one that was seen, by signed Adam.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        GEIPING_2020,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("cosine", "signed-adam", "infer")
+
+    @property
+    def search(self) -> Matching:
+        """The same, with smooth pictures preferred."""
+        return replace(super().search, total_variation=self.total_variation)
 
 
 @dataclass(frozen=True)
@@ -101,7 +185,7 @@ def _search(
             value = value + settings.total_variation * _total_variation(unknowns["x"])
         return value
 
-    descend = _lbfgs if settings.optimiser == "l-bfgs" else _signed_adam
+    descend = lbfgs if settings.optimiser == "l-bfgs" else signed_adam
     best, values = descend(objective, unknowns, settings)
     chosen = (
         values.view(trials, -1).nan_to_num(nan=torch.inf).argmin(1)
@@ -166,108 +250,3 @@ def _total_variation(pictures: Tensor) -> Tensor:
     down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs().flatten(1).mean(1)
     across = (pictures[..., 1:] - pictures[..., :-1]).abs().flatten(1).mean(1)
     return down + across
-
-
-Objective = Callable[[dict[str, Tensor]], Tensor]
-
-
-def _slopes(objective: Objective, unknowns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The value of each problem, and the gradient in its own unknowns."""
-    leaves = {name: value.detach().requires_grad_() for name, value in unknowns.items()}
-    values = objective(leaves)
-    slopes = torch.autograd.grad(values.sum(), list(leaves.values()))
-    return values.detach(), dict(zip(leaves, slopes, strict=True))
-
-
-def _signed_adam(
-    objective: Objective, unknowns: dict[str, Tensor], settings: Matching
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Adam on the signs of the gradient, the rate cut to a tenth after 3/8, 5/8 and 7/8 (Geiping et al. 2020)."""
-    first = {name: torch.zeros_like(value) for name, value in unknowns.items()}
-    second = {name: torch.zeros_like(value) for name, value in unknowns.items()}
-    best, lowest = dict(unknowns), torch.full((len(unknowns["x"]),), torch.inf, device=unknowns["x"].device)
-    drops = [settings.steps * eighths // 8 for eighths in (3, 5, 7)]
-    rate = settings.learning_rate
-    for step in track(range(1, settings.steps + 1), total=settings.steps, what="matching the gradient"):
-        values, slopes = _slopes(objective, unknowns)
-        best, lowest = _keep(best, lowest, unknowns, values)
-        if (values < settings.tolerance**2).all():
-            break
-        rate *= 0.1 if step in drops else 1.0
-        for name, slope in slopes.items():
-            sign = slope.sign()
-            first[name] = 0.9 * first[name] + 0.1 * sign
-            second[name] = 0.999 * second[name] + 0.001 * sign.square()
-            size = (second[name] / (1 - 0.999**step)).sqrt() + 1e-8
-            unknowns[name] = unknowns[name] - rate * first[name] / (1 - 0.9**step) / size
-        if settings.value_range is not None:
-            unknowns["x"] = unknowns["x"].clamp(*settings.value_range)
-    with torch.no_grad():
-        return _keep(best, lowest, unknowns, objective(unknowns))
-
-
-def _lbfgs(
-    objective: Objective, unknowns: dict[str, Tensor], settings: Matching, memory: int = 10
-) -> tuple[dict[str, Tensor], Tensor]:
-    """L-BFGS with a history of its own for each problem; a step that does not descend is halved next time."""
-    sizes = {name: value.shape for name, value in unknowns.items()}
-
-    def flat(parts: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([part.flatten(1) for part in parts.values()], 1)
-
-    def unflat(point: Tensor) -> dict[str, Tensor]:
-        parts = point.split([shape.numel() // shape[0] for shape in sizes.values()], 1)
-        return {name: part.view(shape) for part, (name, shape) in zip(parts, sizes.items(), strict=True)}
-
-    point = flat(unknowns)
-    values, slopes = _slopes(objective, unknowns)
-    slope = flat(slopes)
-    steps: list[tuple[Tensor, Tensor, Tensor]] = []
-    shrink = torch.ones_like(values)
-    for _ in track(range(settings.steps), total=settings.steps, what="matching the gradient"):
-        direction = -_two_loops(slope, steps)
-        if not steps:
-            direction = direction / slope.abs().sum(1, keepdim=True).clamp(min=1)
-        moved = point + (shrink * settings.learning_rate)[:, None] * direction
-        new_values, new_slopes = _slopes(objective, unflat(moved))
-        better = new_values < values
-        shrink = torch.where(better, 1.0, shrink / 2)
-        new_slope = flat(new_slopes)
-        step, change = moved - point, new_slope - slope
-        curved = (step * change).sum(1)
-        usable = better & (curved > 1e-10 * change.square().sum(1))
-        weight = torch.where(usable, 1 / curved, 0.0)  # a weight of 0 leaves the pair out for this problem
-        steps = [*steps, (step, change, weight)][-memory:]
-        point = torch.where(better[:, None], moved, point)
-        slope = torch.where(better[:, None], new_slope, slope)
-        values = torch.where(better, new_values, values)
-        if (values < settings.tolerance**2).all() or (shrink < 1e-12).all():
-            break
-    return unflat(point), values
-
-
-def _two_loops(slope: Tensor, steps: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """The inverse Hessian times the slope, one problem per row (Nocedal 1980)."""
-    q, weights = slope, []
-    for step, change, weight in reversed(steps):
-        weights.append(weight * (step * q).sum(1))
-        q = q - weights[-1][:, None] * change
-    scale = torch.ones_like(slope[:, 0])
-    for _, change, weight in steps:
-        scale = torch.where(weight > 0, 1 / (weight * change.square().sum(1)), scale)
-    q = q * scale[:, None]
-    for (step, change, weight), back in zip(steps, reversed(weights), strict=True):
-        q = q + (back - weight * (change * q).sum(1))[:, None] * step
-    return q
-
-
-def _keep(
-    best: dict[str, Tensor], lowest: Tensor, unknowns: dict[str, Tensor], values: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """The best point of each problem so far."""
-    better = values < lowest
-    chosen = {
-        name: torch.where(better.view(-1, *[1] * (value.ndim - 1)), value.detach(), best[name])
-        for name, value in unknowns.items()
-    }
-    return chosen, torch.where(better, values, lowest)

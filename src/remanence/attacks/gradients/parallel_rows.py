@@ -19,11 +19,11 @@ from torch.nn.functional import pad
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import PARALLEL_ROWS, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import as_reconstruction, dense_mechanism
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError
+from remanence.references import PAN_2022
 
 Layer = tuple[Tensor, Tensor | None]
 
@@ -43,15 +43,19 @@ class ParallelRows(Attack[Gradient]):
     """
 
     slots: int = 64
-    info: ClassVar[AttackInfo] = PARALLEL_ROWS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "parallel-rows",
+        "Reads samples off rows of the first layer's update that are multiples of one another.",
+        "an update of a fully connected ReLU network with a bias in its first layer, after any number of steps",
+        "one gradient",
+        PAN_2022.at("§5, for updates of several steps"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected ReLU network with a bias in its first layer."""
         _, head = dense_mechanism(knowledge, self.info)
         if head.biases[0] is None:
-            raise IncompatibleGameError(
-                f"The attack {self.info.name} cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"a first layer, {head.names[0]!r}, without a bias",
                 hint="exclusive-neurons or low-rank, for one step",
             )

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import RECONSTRUCTOR, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
 from remanence.attacks.reconstructor.decoders import (
     convolutional,
@@ -41,9 +42,10 @@ from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.references import MACIAZEK_2025
 from remanence.scale.fingerprints import fingerprint
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.sources import versions
@@ -96,7 +98,13 @@ class Reconstructor(Attack[Release]):
     separation: float | None = None
     checkpoint: Path | None = field(default=None, compare=False)
     watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
-    info: ClassVar[AttackInfo] = RECONSTRUCTOR
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "reconstructor",
+        "Trains shadow models on records of its own, and a network that draws the record from what is released.",
+        "samples from the population; the training recipe; nothing else, or all other training records",
+        "weights, answers or one gradient",
+        MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),
+    )
 
     def __post_init__(self) -> None:
         weight, rate = self.separation, self.learning_rate
@@ -133,9 +141,7 @@ class Reconstructor(Attack[Release]):
         """Releases of the same shape each time, and records to train shadows on."""
         readable = issubclass(knowledge.mechanism.releases, Weights | Logits | Gradient)
         if not readable or not isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior):
-            raise IncompatibleGameError(
-                "Reconstructor cannot play this game.",
-                needs=RECONSTRUCTOR.needs,
+            raise self.refusal(
                 got=f"{knowledge.mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="Game(..., prior=EmpiricalPrior(records) or StratifiedPrior(records), targets=...)",
             )

@@ -12,7 +12,6 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks import catalogue
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
@@ -23,11 +22,11 @@ from remanence.attacks.tables.statistics import CountTable, Published, count_tab
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
 from remanence.mechanisms.tables.rows import Rows
+from remanence.references import BALLE_2022, REMANENCE
 
 # The surest first: where two of them speak about the same value, the first one counts.
 _LOOKS: tuple[Callable[[Part], list], ...] = (
@@ -68,9 +67,7 @@ class FromObject(Attack[Release]):
             or knowledge.known_data is None
             or not self._plans(mechanism)
         ):
-            raise IncompatibleGameError(
-                f"{type(self).__name__} cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
             )
@@ -83,9 +80,11 @@ class FromObject(Attack[Release]):
         mechanism, others = knowledge.mechanism, knowledge.known_data
         assert others is not None
 
+        place = len(others) if knowledge.place is None else knowledge.place
+
         def reconstruct(release: Release) -> Reconstruction:
-            found = self.expose(mechanism, concatenate([others, others[:1]]), release)
-            return Reconstruction(found.records[-1:], None, {n: v[-1:] for n, v in found.diagnostics.items()})
+            table = concatenate([others[:place], others[:1], others[place:]])
+            return Reconstruction(self.expose(mechanism, table, release).records[place : place + 1])
 
         return reconstruct
 
@@ -102,9 +101,7 @@ class FromObject(Attack[Release]):
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         found = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
-        errors = mechanism.rows.errors(data.flat, features)
-        diagnostics = {f"column {c.name}": errors[:, i] for i, c in enumerate(mechanism.rows.columns)}
-        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]), None, diagnostics)
+        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]))
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
         return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
@@ -115,7 +112,13 @@ class FromObject(Attack[Release]):
 class StoredInObject(FromObject):
     """Looks for rows and values that the object holds as they were."""
 
-    info: ClassVar[AttackInfo] = catalogue.STORED
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "stored-in-object",
+        "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (StoredRows, StoredValues, Bins)
 
 
@@ -124,7 +127,13 @@ class StoredInObject(FromObject):
 class PublishedStatistics(FromObject):
     """Takes what the known rows lack to the means, sums and counts in the object."""
 
-    info: ClassVar[AttackInfo] = catalogue.STATISTICS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "published-statistics",
+        "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (Published, CountTable)
 
 
@@ -133,7 +142,13 @@ class PublishedStatistics(FromObject):
 class PipelineEquations(FromObject):
     """Solves a linear model's equations, and carries the solution back through its pipeline."""
 
-    info: ClassVar[AttackInfo] = catalogue.PIPELINE
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "pipeline-equations",
+        "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+        "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+        "the fitted object",
+        BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    )
     kinds: ClassVar[tuple[type, ...]] = (Equations,)
 
 
@@ -142,7 +157,13 @@ class PipelineEquations(FromObject):
 class TreeLeaves(FromObject):
     """Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows."""
 
-    info: ClassVar[AttackInfo] = catalogue.LEAVES
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "tree-leaves",
+        "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+        "decision trees, forests or boosted trees; all other rows of their table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (Leaves,)
 
 
@@ -151,7 +172,13 @@ class TreeLeaves(FromObject):
 class WholeObject(FromObject):
     """Puts all clues together, the surest first."""
 
-    info: ClassVar[AttackInfo] = catalogue.WHOLE_OBJECT
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "whole-object",
+        "Puts together all that a fitted object holds about a row, the surest first.",
+        "a fitted scikit-learn object; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
     kinds: ClassVar[tuple[type, ...]] = (object,)
 
 
@@ -234,6 +261,11 @@ def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
         said = known(values[:, place])
         own = values[:, place].copy()
         own[~said] = None
+        if column.categories and set(column.categories) <= {
+            False,
+            True,
+        }:  # behind a pipeline these are 0 and 1
+            own = np.array([_truth(value) for value in own], dtype=object)
         if not column.categories:
             numbers = as_numbers(own)
             numbers = np.round(numbers) if column.whole else numbers
@@ -246,6 +278,11 @@ def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
             encoded[~said, 1] = 0.0
         parts.append(encoded)
     return np.concatenate(parts, 1)
+
+
+def _truth(value: Any) -> Any:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return bool(value > 0.5) if number and value == value else value
 
 
 def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:

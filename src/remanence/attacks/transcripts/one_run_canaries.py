@@ -11,10 +11,10 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import ONE_RUN_CANARIES, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
+from remanence.references import MAHLOUJIFAR_2024
 
 
 @final
@@ -22,14 +22,18 @@ from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTrain
 class OneRunCanaries(Attack[CanaryEvidence]):
     """The likeliest choice of each canary: in or out, or one of its shortlist."""
 
-    info: ClassVar[AttackInfo] = ONE_RUN_CANARIES
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "one-run-canaries",
+        "Tells which canaries were trained on, from all privatised gradients of one run at once.",
+        "a recorded run with canaries; all other training records and their batches",
+        "transcript",
+        MAHLOUJIFAR_2024.at("with a linear estimate of all canaries at once"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """A recorded run."""
         if not isinstance(knowledge.mechanism, RecordedTraining):
-            raise IncompatibleGameError(
-                "OneRunCanaries cannot play this game.",
-                needs=ONE_RUN_CANARIES.needs,
+            raise self.refusal(
                 got=knowledge.mechanism.name,
                 hint="record the training: `with record(...)`, then `remanence audit FOLDER`",
             )

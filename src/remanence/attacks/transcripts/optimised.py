@@ -12,13 +12,13 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import GRADIENT_BASED, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.transcripts.likelihood import log_likelihood, remainder
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Transcript
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import Network
+from remanence.references import HAYES_2023
 from remanence.scale.progress import track
 
 _CPU_NUMBERS = 2**25  # records, or their gradients, written out for every step at once
@@ -46,16 +46,21 @@ class GradientBased(Attack[Transcript]):
     starts: int = 5
     learning_rate: float = 0.05  # as a share of the known records' range
     most_iterations: int = 4000
-    info: ClassVar[AttackInfo] = GRADIENT_BASED
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "gradient-based",
+        "Searches the record whose gradients fit the privatised ones of a whole run, by optimisation.",
+        "DP-SGD's transcript; all other training records; no shortlist",
+        "transcript",
+        HAYES_2023.at("Equation 1 and Appendix D"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """DP-SGD's transcript and known records; a shortlist if and only if it is used."""
         mechanism, listed = knowledge.mechanism, isinstance(knowledge.prior, FinitePrior)
         fits = isinstance(mechanism, DPSGD) and not mechanism.final_only and knowledge.known_data is not None
         if not fits or listed != self.matched:
-            raise IncompatibleGameError(
-                "GradientBased cannot attack this game.",
-                needs=GRADIENT_BASED.needs + (", and a shortlist to match" if self.matched else ""),
+            raise self.refusal(
+                needs=self.info.needs + (", and a shortlist to match" if self.matched else ""),
                 got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="prior-aware, which is stronger where there is a shortlist, or GradientBased(matched=True)",
             )

@@ -12,11 +12,12 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import PRIOR_AWARE, AttackInfo
+from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.transcripts.likelihood import Subtraction, log_likelihood, remainder
 from remanence.data.releases import Transcript
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.mechanisms.networks.dpsgd import DPSGD
+from remanence.references import HAYES_2023
 from remanence.scoring.errors import Criterion, Reduction
 
 _CPU_NUMBERS = 2**20  # gradients held at once, few enough for a CPU's cache
@@ -45,7 +46,13 @@ class PriorAware(Attack[Transcript]):
     score: Literal["likelihood", "sum", "top"] = "likelihood"
     subtract: Subtraction = "known"
     within: Criterion | None = None
-    info: ClassVar[AttackInfo] = PRIOR_AWARE
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "prior-aware",
+        "Picks the candidate whose gradients explain the privatised ones of a whole run best.",
+        "DP-SGD's transcript; a shortlist of candidates; all other training records",
+        "transcript",
+        HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
+    )
 
     def check(self, knowledge: Knowledge) -> None:
         """DP-SGD's transcript and a shortlist."""
@@ -59,9 +66,7 @@ class PriorAware(Attack[Transcript]):
                 hint="PriorAware(within=game.criterion)",
             )
         if not fits or not isinstance(knowledge.prior, FinitePrior):
-            raise IncompatibleGameError(
-                "PriorAware cannot attack this game.",
-                needs=PRIOR_AWARE.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="retrain-and-compare, if there is a shortlist but no transcript",
             )

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.exceptions import MisfitError
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 
 Layer = tuple[Tensor, Tensor | None]
 

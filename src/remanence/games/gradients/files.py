@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_arrays, read_bytes
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.exceptions import InputError
 from remanence.games.gradients.reading import read_update
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 from remanence.scoring.rates import SuccessRate
 
 

@@ -36,7 +36,7 @@ from remanence.games.gradients.files import (
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
 from remanence.games.gradients.received import traps
-from remanence.games.gradients.verification import Rounding
+from remanence.games.gradients.rounding import Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.verdict import Policy
 from remanence.scale.user_code import call_factory

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.checks import number, one_of, whole
-from remanence.games.gradients.verification import Layer, Proposal, Rounding
+from remanence.games.gradients.recomputed import Proposal
+from remanence.games.gradients.rounding import Layer, Rounding
 
 _ROUNDINGS = 64  # by which the shares of an update of one step may be off; a longer one adds up more
 
@@ -47,29 +48,25 @@ class LocalTraining:
             part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None
         ]
         now = [part.clone() for part in start]
-        first, second = [torch.zeros_like(p) for p in now], [torch.zeros_like(p) for p in now]
-        for step in range(1, self.steps + 1):
-            moved = _with_parts(head, now)
-            pairs = moved.gradients(records.inputs, records.labels, present=records.shares)
-            flat = [
-                g
-                for pair, b in zip(pairs, head.biases, strict=True)
-                for g in (pair if b is not None else pair[:1])
+        optimiser = self._optimiser(now)
+        for _ in range(self.steps):
+            pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
+            slopes = [
+                slope
+                for pair, bias in zip(pairs, head.biases, strict=True)
+                for slope in (pair if bias is not None else pair[:1])
             ]
-            flat = [g + self.weight_decay * p for g, p in zip(flat, now, strict=True)]
-            if self.optimizer == "adam":
-                first = [0.9 * m + 0.1 * g for m, g in zip(first, flat, strict=True)]
-                second = [0.999 * v + 0.001 * g * g for v, g in zip(second, flat, strict=True)]
-                flat = [
-                    (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
-                    for m, v in zip(first, second, strict=True)
-                ]
-            else:
-                first = [self.momentum * m + g for m, g in zip(first, flat, strict=True)]
-                flat = first
-            now = [p - self.learning_rate * g for p, g in zip(now, flat, strict=True)]
+            for part, slope in zip(now, slopes, strict=True):
+                part.grad = slope
+            optimiser.step()
         parts = iter([(a - b) / self.learning_rate for a, b in zip(start, now, strict=True)])
         return [(next(parts), None if bias is None else next(parts)) for bias in head.biases]
+
+    def _optimiser(self, parts: list[Tensor]) -> torch.optim.Optimizer:
+        assert self.learning_rate is not None
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parts, self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(parts, self.learning_rate, self.momentum, weight_decay=self.weight_decay)
 
 
 def _with_parts(head: DenseHead, parts: Sequence[Tensor]) -> DenseHead:

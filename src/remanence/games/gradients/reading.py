@@ -12,11 +12,13 @@ from torch import Tensor
 from remanence.attacks.gradients.candidates import Layers
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
+from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
-from remanence.attacks.gradients.sparse_directions import reconstruct_low_rank, unmixed
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
 from remanence.games.gradients.local_training import LocalTraining, explains
-from remanence.games.gradients.verification import Layer, Proof, Proposal, Rounding, verify, verify_rows
+from remanence.games.gradients.recomputed import Proposal
+from remanence.games.gradients.rounding import Layer, Rounding
+from remanence.games.gradients.verification import Proof, verify, verify_rows
 
 
 @final

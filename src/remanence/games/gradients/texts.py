@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.token_spans import TextModel, name_sequences
+from remanence.attacks.gradients.text_models import TextModel
+from remanence.attacks.gradients.token_spans import name_sequences
 
 _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms

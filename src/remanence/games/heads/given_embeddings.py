@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings

@@ -1,0 +1,17 @@
+"""`remanence targets`: what can be audited out of the box."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from remanence.cli.output import console
+
+
+def targets() -> None:
+    """List the built-in targets."""
+    from remanence.targets import TARGETS
+
+    table = Table("target", "what it is")
+    for name, factory in TARGETS.items():
+        table.add_row(name, (factory.__doc__ or "").strip())
+    console().print(table)

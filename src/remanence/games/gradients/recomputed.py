@@ -1,0 +1,239 @@
+"""An update recomputed from proposed records: every number that they have a part in, and how far off it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.games.gradients.rounding import Layer, Rounding, loss_spread, rounding_errors
+
+ROUNDINGS = 8  # rounding errors that one number of the update may be off by
+_WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
+_WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
+_LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
+_HALF = 1e-4  # precisions above are half precision
+BITS = 20  # of evidence that a stranger would have to meet by chance
+STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
+
+
+@final
+@dataclass(frozen=True)
+class Proposal:
+    """Records that an attack names, and the share of the update that it gives each (1 / batch size in a plain mean)."""
+
+    inputs: Tensor  # (records, numbers), what enters the first dense layer
+    labels: Tensor  # (records,)
+    shares: Tensor  # (records,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Tensor) -> Proposal:
+        return Proposal(self.inputs[index], self.labels[index], self.shares[index])
+
+    def with_shares(self, shares: Tensor) -> Proposal:
+        """The same records with other shares."""
+        return Proposal(self.inputs, self.labels, shares)
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """An update, records that may be behind it, and all that follows from them."""
+
+    head: DenseHead
+    layers: Sequence[Layer]
+    proposal: Proposal
+    rounding: Rounding
+    values: list[Tensor]  # what enters each layer, (records, width)
+    deltas: list[Tensor]  # the loss's derivative in what each layer puts out, (records, width)
+    value_errors: list[Tensor]  # what rounding may have done to them
+    delta_errors: list[Tensor]
+    sizes: Tensor  # (layers,), norms of the update
+
+    @classmethod
+    def of(
+        cls, head: DenseHead, layers: Sequence[Layer], proposal: Proposal, rounding: Rounding
+    ) -> Recomputed:
+        """All that follows from records behind an update."""
+        values, logits = head.forward(proposal.inputs)
+        deltas = head.backward(values, head.loss_vectors(logits, proposal.labels))
+        off = rounding.relative * proposal.inputs.abs()
+        if rounding.absolute:  # inputs were solved for from rows with these errors
+            inverse = torch.linalg.pinv((deltas[0] * proposal.shares.unsqueeze(-1)).mT)  # (records, neurons)
+            off = off + rounding.absolute * inverse.norm(dim=-1, keepdim=True)
+        value_errors, delta_errors = rounding_errors(head, values, logits, deltas, off, rounding.relative)
+        sizes = torch.stack([weight.norm() for weight, _ in layers])
+        return cls(head, layers, proposal, rounding, values, deltas, value_errors, delta_errors, sizes)
+
+    @property
+    def precision(self) -> float:
+        """Relative to each number."""
+        return self.rounding.relative
+
+    def left(self, index: int) -> Layer:
+        """What the records leave of a layer's update."""
+        weight, bias = self.layers[index]
+        weighted = self.deltas[index] * self.proposal.shares.unsqueeze(-1)
+        rest = weight - weighted.mT @ self.values[index]
+        return rest, None if bias is None else bias - weighted.sum(0)
+
+    def tolerance(self, index: int) -> Layer:
+        """How far a recomputed number may be from what was sent, if nothing but rounding lies between them."""
+        weight, bias = self.layers[index]
+        shares = self.proposal.shares.unsqueeze(-1)
+        delta, off = self.deltas[index].abs() * shares, self.delta_errors[index] * shares
+        value, apart = self.values[index].abs(), self.value_errors[index]
+        within = off.mT @ value + delta.mT @ apart + self.precision * weight.abs() + self.rounding.absolute
+        return ROUNDINGS * within, None if bias is None else ROUNDINGS * (
+            off.sum(0) + self.precision * bias.abs() + self.rounding.absolute
+        )
+
+    def unexplained(self) -> Tensor:
+        """The share of each layer's update that is left, by norm."""
+        left = torch.stack([self.left(index)[0].norm() for index in range(len(self.layers))])
+        return (left / self.sizes).where(self.sizes > 0, 0.0)
+
+    def refitted(self) -> Recomputed | None:
+        """The same with the shares that explain the update best; None where they do not explain all of it."""
+        records, numbers = self.proposal.inputs.shape
+        equations = sum(int((weight != 0).sum()) for weight, _ in self.layers)
+        if records * (numbers + 2) > 0.8 * equations:
+            return None
+        shares = self._best_shares()
+        if shares is None or not (shares > 0).all():
+            return None
+        fitted = replace(self, proposal=self.proposal.with_shares(shares))
+        times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.precision > _HALF else (_WHOLE, _LEFT)
+        for index in range(len(self.layers)):
+            decided = ~fitted.undecided(index)
+            rest, allowed = fitted.left(index)[0][decided], fitted.tolerance(index)[0][decided] / ROUNDINGS
+            if rest.norm() > times * allowed.norm() or rest.norm() > most * self.layers[index][0].norm():
+                return None
+        if self.head.classes == 2 and len(self.head.weights) == 2 and not _equal(shares, self.precision):
+            return None
+        return fitted
+
+    def undecided(self, index: int) -> Tensor:
+        """Neurons that lie so near to zero for some record that rounding decides whether they are active."""
+        if index == len(self.layers) - 1:
+            return torch.zeros(len(self.layers[index][0]), dtype=torch.bool, device=self.sizes.device)
+        weight, bias = self.head.weights[index], self.head.biases[index]
+        before = self.values[index] @ weight.mT + (0 if bias is None else bias)
+        off = self.value_errors[index] @ weight.abs().mT + self.precision * (
+            self.values[index].abs() @ weight.abs().mT
+        )
+        return (before.abs() < 2 * off).any(0)
+
+    def _best_shares(self) -> Tensor | None:
+        """Least squares over all numbers of the update."""
+        gram = self.sizes.new_zeros(len(self.proposal), len(self.proposal))
+        right = self.sizes.new_zeros(len(self.proposal))
+        for (weight, bias), value, delta, size in zip(
+            self.layers, self.values, self.deltas, self.sizes, strict=True
+        ):
+            if size == 0:
+                continue
+            inner = value @ value.mT + (0 if bias is None else 1)
+            gram += (delta @ delta.mT) * inner / size**2  # every layer counts alike
+            along = ((delta @ weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
+            right += along / size**2
+        found, failed = torch.linalg.solve_ex(gram, right)
+        return None if failed or not found.isfinite().all() else found
+
+    def errors(self, *, is_whole: bool) -> Tensor:
+        """How far each input may be from the truth, relatively.
+
+        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
+        their rounding, comes back in the inputs, the more the less the records' derivatives differ.
+        """
+        rest, rest_bias = self.left(0)
+        rows = ~self.undecided(0) if is_whole else self._support(self._worst()).any(0)
+        derivatives = (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows]
+        inverse, failed = torch.linalg.inv_ex(derivatives @ derivatives.mT)
+        sent, sizes = self.layers[0][0][rows], self.proposal.inputs.norm(dim=-1)
+        off = rest[rows].norm() + self.precision * sent.norm() + self.rounding.absolute * sent.numel() ** 0.5
+        if (
+            rest_bias is not None
+        ):  # a share that is off shows here, and an input that makes up for it does not above
+            off = off + rest_bias[rows].norm() * sizes
+        error = off * inverse.diagonal().clamp(min=0).sqrt() / sizes
+        return error.where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
+
+    def _worst(self) -> Tensor:
+        """For each neuron of the first layer: what is left of its row and its column, over the tolerance, at worst."""
+        rest, rest_bias = self.left(0)
+        allowed, allowed_bias = self.tolerance(0)
+        ratio = (rest.abs() / allowed.clamp(min=1e-300)).amax(-1)
+        if rest_bias is not None and allowed_bias is not None:
+            ratio = torch.maximum(ratio, rest_bias.abs() / allowed_bias.clamp(min=1e-300))
+        columns, allowed_columns = self.left(1)[0].mT, self.tolerance(1)[0].mT
+        return torch.maximum(ratio, (columns.abs() / allowed_columns.clamp(min=1e-300)).amax(-1))
+
+    def _support(self, ratio: Tensor) -> Tensor:
+        """Which neurons speak for each record, (records, neurons): explained, and the record's part stands out."""
+        allowed_rows = self.tolerance(0)[0].norm(dim=-1)
+        allowed_columns = self.tolerance(1)[0].mT.norm(dim=-1)
+        shares = self.proposal.shares.unsqueeze(-1)
+        rows = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
+        columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
+        stands_out = (rows > STANDS_OUT * allowed_rows) & (columns > STANDS_OUT * allowed_columns)
+        return stands_out & (ratio <= 1) & ~self.undecided(0)
+
+    def proven_by_neurons(self, *, scale_is_known: bool) -> Tensor:
+        """Records with neurons whose rows and columns no stranger would meet."""
+        support = self._support(self._worst())
+        shares = self.proposal.shares.unsqueeze(-1)
+        columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
+        relative = self.tolerance(1)[0].mT.norm(dim=-1) / columns.clamp(min=1e-300)
+        finest = relative.where(support, 1.0).amin(-1).clamp(min=1e-300)  # (records,)
+        rows = support.sum(-1)
+        classes, deep = self.head.classes, len(self.head.weights) > 2
+        tried = math.log2(max(1, self.layers[0][0].shape[0]) * classes)
+        checks = classes - 1 - (self.head.biases[0] is None)
+        numbers = min(64, self.proposal.inputs.shape[1])
+        noise = -finest.log2() * (checks + (rows - 1).clamp(min=0) * (numbers + checks)) - tried
+        spread = loss_spread(self.head, self.layers[0], self.proposal.inputs)
+        mixture = (spread / finest).clamp(min=1).log2() * max(0, checks - 1 + deep)
+        if scale_is_known:
+            mixture = mixture + self._bits_of_whole_sizes(finest)
+        enough = (noise >= BITS) & (mixture >= BITS)
+        return (rows > 0) & enough
+
+    def _bits_of_whole_sizes(self, tolerance: Tensor) -> Tensor:
+        """What a share that is one over a whole number proves: little where the tolerance is as wide."""
+        size = 1 / self.proposal.shares
+        off = (size - size.round()).abs()
+        room = (2 * tolerance * size).clamp(min=1e-15)
+        return (-room.log2()).clamp(min=0).where((off <= tolerance * size) & (size.round() >= 1), 0.0)
+
+    def batch_size_of_shares(self) -> int | None:
+        """The batch size that the shares imply, where that is no accident; None otherwise."""
+        size = 1 / self.proposal.shares
+        middle = size.median()
+        off = (size / middle - 1).abs().max() if len(size) > 1 else self._share_error()
+        off = max(float(off), self._share_error())
+        whole = int(middle.round())
+        chance = 2 * off * whole
+        agrees = abs(float(middle) - whole) <= 2 * off * whole
+        return whole if agrees and chance < 1e-3 and whole >= len(self.proposal) else None
+
+    def _share_error(self) -> float:
+        return 64 * self.precision
+
+    def distinct(self) -> int | None:
+        """How many records there are, if all have the same share; class weights have one for each label."""
+        shares, labels = self.proposal.shares, self.proposal.labels
+        groups = (
+            [shares] if _equal(shares, self.precision) else [shares[labels == y] for y in labels.unique()]
+        )
+        return len(shares) if all(_equal(group, self.precision) for group in groups) else None
+
+
+def _equal(shares: Tensor, precision: float) -> bool:
+    return bool((shares / shares.median() - 1).abs().max() < max(1e-4, 64 * precision))

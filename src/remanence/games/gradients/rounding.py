@@ -1,0 +1,82 @@
+"""How coarse an update's numbers are, and what rounding does to everything that is recomputed from records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.attacks.gradients.dense_layers import DenseHead
+
+Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
+
+
+@final
+@dataclass(frozen=True)
+class Rounding:
+    """How coarse an update's numbers are: relative to each; for a difference of weights, on the weights' scale too."""
+
+    relative: float  # 1.2e-7 for float32
+    absolute: float = 0.0
+
+    def of_largest(self, values: Tensor) -> float:
+        """Relative to the largest of these numbers: what an attack may expect."""
+        return self.relative + self.absolute / max(float(values.abs().max()), 1e-300)
+
+    def times(self, factor: float) -> Rounding:
+        """The rounding of numbers that were multiplied."""
+        return Rounding(self.relative, self.absolute * abs(factor))
+
+
+def rounding_errors(
+    head: DenseHead,
+    values: Sequence[Tensor],
+    logits: Tensor,
+    deltas: Sequence[Tensor],
+    inputs_off: Tensor,
+    precision: float,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
+    off = [inputs_off]
+    for weight, value, after in zip(head.weights, values, [*values[1:], logits], strict=True):
+        # Errors of many terms are independent: their squares add up, not their sizes.
+        spread = (off[-1].square() @ weight.square().mT).sqrt()
+        rounded = precision * (value.square() @ weight.square().mT).sqrt() + precision * after.abs()
+        off.append(spread + rounded)
+    chances = logits.softmax(-1)
+    slope = off.pop()
+    back = [chances * (1 - chances) * slope + precision * chances + precision * deltas[-1].abs()]
+    for weight, value, delta in zip(head.weights[:0:-1], values[:0:-1], list(deltas)[-2::-1], strict=True):
+        source = list(deltas)[len(deltas) - len(back)]
+        spread = ((back[-1].square() + (precision * source).square()) @ weight.square()).sqrt()
+        back.append((spread + precision * delta.abs()) * (value > 0))
+    return off, back[::-1]
+
+
+def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
+    """How far apart loss vectors of one label lie, as the derivatives that they put into the columns: a median.
+
+    Inputs are taken from all rows of the first layer; where neurons are shared these are mixtures, which lie closer
+    together.
+    """
+    weight, bias = first
+    points = inputs
+    if bias is not None:
+        live = (bias != 0).nonzero().squeeze(1)
+        live = live[:: max(1, len(live) // 64)][:64]
+        points = torch.cat([weight[live] / bias[live, None], inputs])
+    points = points[points.isfinite().all(-1)]
+    norms = points.norm(dim=-1)
+    points = points[norms < 2 * norms.median()] if len(points) else points
+    if len(points) < 2:
+        return 0.0
+    values, logits = head.forward(points)
+    loss = head.loss_vectors(logits, torch.zeros(len(points), dtype=torch.int64, device=points.device))
+    delta = head.backward(values, loss, down_to=1)[0]
+    delta = delta / delta.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    apart = torch.cdist(delta, delta)
+    pairs = torch.triu_indices(len(points), len(points), 1)
+    return float(apart[pairs[0], pairs[1]].median())
