@@ -103,7 +103,8 @@ def test_what_is_left_out_is_solved_for_and_certified(run, missing, arguments):
 def test_a_frontier_is_printed_or_written(run, tmp_path):
     code, out, _ = run("frontier", "--points", "3")
     assert code == 0
-    assert len(out.splitlines()) == 4
+    assert out.splitlines()[0] == "For one record: ε = 4, 10 candidates, δ = 1e-05, 100 steps."
+    assert len(out.splitlines()) == 5
     code, out, err = run("frontier", "--points", "3", "--out", "f.csv", "--out", "f.json")
     assert code == 0
     assert out == ""
@@ -111,6 +112,7 @@ def test_a_frontier_is_printed_or_written(run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"f.csv", "f.json"}
 
 
+SIZES = ["--dataset-size", "1000", "--batch-size", "100"]
 TEN = ["--candidates", "10", "--steps", "9", "--sample-rate", "1"]
 WRONG = [
     (["bound", "--noise-multiplier", "-1", "--steps", "10", "--candidates", "10"], "noise_multiplier"),
@@ -169,6 +171,52 @@ WRONG = [
     (["bound", *SETTINGS, "--candidates", "10", "--release", "final"], "--learning-rate"),
     (["bound", "--epsilon", "1", "--candidates", "10", "--records-per-person", "2"], "--steps"),
     (["calibrate", "--max-success", "0.3", *TEN, "--batches", "all"], "--batches with one of them"),
+    (["bound", *SETTINGS, "--candidates", "10", "--batch-size", "32"], "--dataset-size"),
+    (["bound", *SETTINGS, "--candidates", "10", *SIZES, "--epochs", "1"], "--sample-rate 0.1, or none"),
+    (
+        ["bound", "--noise-multiplier", "1", "--candidates", "9", *SIZES, "--epochs", "2", "--steps", "9"],
+        "--steps 20",
+    ),
+    (
+        ["bound", "--noise-multiplier", "1", "--candidates", "9", "--epochs", "2"],
+        "--dataset-size and --batch-size",
+    ),
+    (
+        [
+            "bound",
+            "--noise-multiplier",
+            "1",
+            "--candidates",
+            "9",
+            "--dataset-size",
+            "9",
+            "--batch-size",
+            "10",
+        ],
+        "at least",
+    ),
+    (["bound", "--noise-multiplier", "1", "--candidates", "9", *SIZES, "--epochs", "-1"], "above 0"),
+    (
+        ["bound", "--epsilon", "1", "--delta", "1e-5", "--steps", "9", "--candidates", "9"],
+        "--sample-rate, or",
+    ),
+    (
+        ["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "9", "--dataset-size", "8"],
+        "at most 8",
+    ),
+    (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "many"], "exactly 5"),
+    (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "1:x"], "exactly 5"),
+    (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "none.csv"], "No such file"),
+    (
+        ["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "exactly 0"],
+        "whole numbers of records",
+    ),
+    (["bound", *SETTINGS, "--candidates", "9", "--person", "patient"], "--data with --person"),
+    (["bound", *SETTINGS, "--attribute", "smoker"], "--data with"),
+    (["bound", *SETTINGS, "--candidates", "9", "--data", "none.csv"], ".csv or .parquet"),
+    (["bound", "--epsilon", "1", "--candidates", "10", "--people", "5"], "--steps"),
+    (["frontier", "--points", "2", "--sample-rate", "0.1"], "--over epsilon"),
+    (["explore", "--export", "page.html", *SIZES], "--export alone"),
     (["frontier", "--points", "1"], "2 to 10,000"),
     (["frontier", "--points", "2", "--out", "f.txt"], ".csv"),
     (["frontier", "--points", "2", "--out", "nowhere/f.csv"], "a folder that exists"),
@@ -183,6 +231,102 @@ def test_a_mistake_is_answered_in_needs_got_try(run, tmp_path, arguments, messag
     assert message in err
     assert [line.split(":")[0].strip() for line in err.strip().splitlines()[1:]] == ["needs", "got", "try"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_and_epochs_are_turned_into_a_rate_and_steps_and_echoed(run):
+    sizes = ["--dataset-size", "60000", "--batch-size", "600", "--epochs", "10"]
+    code, out, _ = run("bound", "--noise-multiplier", "1.1", "--candidates", "100", *sizes)
+    assert code == 0
+    assert "That is a sampling rate of 0.01 and 1000 steps." in out
+    assert "25.4 times in 1000 at most" in out
+    out = run("calibrate", "--max-success", "0.05", "--candidates", "100", *sizes)[1]
+    assert "Your settings: a sampling rate of 0.01 and 1000 steps." in out
+    out = run("frontier", "--over", "epsilon", "--points", "2", "--from", "1", "--to", "2", *sizes)[1]
+    assert out.splitlines()[0] == (
+        "For one record: a sampling rate of 0.01, 10 candidates, δ = 1e-05, 1000 steps."
+    )
+
+
+def test_a_last_batch_that_is_not_full_is_a_step_and_never_lowers_the_ceiling(run):
+    sizes = ["--dataset-size", "1000", "--batch-size", "300", "--epochs", "2", "--noise-multiplier", "3"]
+    poisson = json.loads(run("bound", "--candidates", "10", *sizes, "--json")[1])
+    assert (poisson["sample_rate"], poisson["steps"]) == (0.3, 8)
+    passes = json.loads(run("bound", "--candidates", "10", *sizes, "--batches", "shuffled", "--json")[1])
+    assert (passes["sample_rate"], passes["steps"]) == (0.25, 8)  # four batches, two passes
+    two = json.loads(
+        run(
+            "bound",
+            "--candidates",
+            "10",
+            "--noise-multiplier",
+            "3",
+            "--steps",
+            "2",
+            "--sample-rate",
+            "1",
+            "--json",
+        )[1]
+    )
+    assert passes["success"]["upper"] == pytest.approx(two["success"]["upper"])
+
+
+def test_what_was_assumed_is_said(run):
+    out = run("bound", "--epsilon", "8", "--delta", "1e-5", "--candidates", "100")[1]
+    assert "Assumed: (8, 1e-05)-DP and nothing else" in out
+    assert "Here it says nothing." in out
+    assert "add --steps and --sample-rate" in out
+    out = run("bound", "--noise-multiplier", "9", "--steps", "50", "--candidates", "100")[1]
+    assert "Assumed: full batches, a sampling rate of 1." in out
+    assert "--dataset-size and --batch-size" in out
+    assert "Assumed" not in run("bound", *SETTINGS, "--candidates", "100")[1]
+
+
+def test_records_per_person_are_read_as_people_write_them(run, tmp_path):
+    (tmp_path / "counts.csv").write_text("records,people\n1,900\n2,80\n5,20\n")
+    (tmp_path / "counts.json").write_text('{"1": 0.9, "2": 0.08, "5": 0.02}')
+    found = [
+        json.loads(run("bound", *SETTINGS, "--candidates", "100", "--records-per-person", text, "--json")[1])
+        for text in ("1:900,2:80,5:20", "counts.csv", "counts.json")
+    ]
+    assert len({entry["success"]["upper"] for entry in found}) == 1
+    assert found[0]["success"]["upper"] == pytest.approx(
+        0.9 * 0.02535 + 0.08 * 0.05584 + 0.02 * 0.29302, rel=1e-3
+    )
+    assert found[0]["on_average"]
+    assert found[0]["whose"] == "a random person with 1 to 5 records"
+    out = run("bound", *SETTINGS, "--candidates", "100", "--records-per-person", "exactly 5")[1]
+    assert "narrowed a person with exactly 5 records down to 100 candidates" in out
+    assert "every person has exactly 5 records" in out
+
+
+def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path):
+    visits = ["1,f,no"] * 3 + ["2,f,yes", "3,m,no", "4,m,no", "5,m,no", "6,m,yes"]
+    (tmp_path / "visits.csv").write_text("\n".join(["patient_id,sex,smoker", *visits]) + "\n")
+    table = ["--data", "visits.csv"]
+    code, out, _ = run("bound", *SETTINGS, "--candidates", "100", *table)
+    assert code == 0
+    assert "Warning: the values of patient_id repeat." in out
+    out = run("bound", *SETTINGS, "--candidates", "100", *table, "--person", "patient_id")[1]
+    assert "a person with at most 3 records" in out
+    assert "Warning" not in out
+    fewer = ["--person", "patient_id", "--records-per-person", "2"]
+    out = run("bound", *SETTINGS, "--candidates", "100", *table, *fewer)[1]
+    assert (
+        "of the people in the data, 1 have more than one record, up to 3. A ceiling for 2 is not theirs."
+        in out
+    )
+    document = json.loads(
+        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex", "--json")[1]
+    )
+    assert document["baseline"] == pytest.approx(0.75)
+    assert document["groups"].keys() == {"f", "m"}
+    assert [group["baseline"] for group in document["groups"].values()] == pytest.approx([0.75, 0.75])
+    assert all(group["success"]["upper"] > 0.75 for group in document["groups"].values())
+    out = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex")[1]
+    assert "smoker of one person, by sex: a guess, and at most" in out
+    code, _, err = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--candidates", "9")
+    assert code == 2
+    assert "given twice" in err
 
 
 def test_a_fraction_of_a_step_is_wrong_usage(run):

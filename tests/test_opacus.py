@@ -289,6 +289,26 @@ def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
         accounted_schedule(tmp_path / "broken")
 
 
+def test_a_run_that_shuffles_has_a_ceiling_without_amplification(tmp_path, monkeypatch, capsys):
+    _, _, _ = train(tmp_path / "run", canaries=None, batch=40, epochs=3, poisson=False)
+    run = read_run(tmp_path / "run")
+    with pytest.raises(InputError, match="--batches shuffled"):
+        accounted_schedule(tmp_path / "run")
+    assert run.most_frequent == 3  # once in each epoch
+    noise = run.claimed[0].noise_multiplier
+    monkeypatch.setattr(
+        sys, "argv", ["remanence", "bound", "--opacus", str(tmp_path / "run"), "--candidates", "10",
+                      "--batches", "shuffled", "--json"],
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        main()
+    document = json.loads(capsys.readouterr().out)
+    whole = dpsgd(0.1, noise_multiplier=noise, steps=3)  # three Gaussian steps
+    assert document["success"]["upper"] >= whole.success * (1 - 1e-9)
+    assert document["schedule"][0][0] <= noise
+    assert document["whose"] == "one record"
+
+
 def test_the_bound_of_a_checkpoint_is_of_its_accountant(tmp_path, monkeypatch, capsys):
     engine, model, _ = train(tmp_path / "run", canaries=None, batch=50, epochs=2)
     engine.save_checkpoint(path=tmp_path / "model.pt", module=model)

@@ -47,6 +47,6 @@ def test_a_ceiling_below_a_millionth_is_not_rounded_down():
 
 
 def test_both_numbers_of_a_sentence_have_units_even_if_only_the_guess_is_tiny():
-    words = " ".join(sentence(bounds.gaussian(1e-10, noise_multiplier=0.2), None, whole_run=True).split())
+    words = " ".join(sentence(bounds.gaussian(1e-10, noise_multiplier=0.2), None).split())
     assert "1 time in 10^10.0 and with" in words
     assert "86.8 times in 1000 at most." in words

@@ -5,8 +5,9 @@
 0.0254
 """
 
+from remanence.bounds.attributes import attribute
 from remanence.bounds.bound import Bound
-from remanence.bounds.crowd import attribute_log_baseline, crowd
+from remanence.bounds.crowd import crowd
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
 from remanence.bounds.engine.bracket import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
@@ -15,15 +16,17 @@ from remanence.bounds.information import fano, mutual_information, squared_error
 from remanence.bounds.of_mechanism import of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.person import Person
+from remanence.bounds.record_counts import RecordCounts
 from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace, true_positives
 
 __all__ = [
     "Bound",
     "Person",
+    "RecordCounts",
     "Segment",
     "approximate_dp",
-    "attribute_log_baseline",
+    "attribute",
     "correlated_noise",
     "crowd",
     "delta_from_pair",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,18 +75,3 @@ def crowd(
     return Crowd(
         people, min(people, people * float(bound.success) * _ROUNDING), high, confidence, assumptions
     )
-
-
-def attribute_log_baseline(shares: Sequence[float]) -> float:
-    """Log κ of guessing one hidden attribute of a person whose values have these shares among people like them.
-
-    The best guess without the release is the commonest value. Everything else the adversary knows about the person,
-    such as the group they belong to, goes into the shares: give those of the group.
-
-    >>> round(math.exp(attribute_log_baseline([0.7, 0.2, 0.1])), 3)
-    0.7
-    """
-    total = math.fsum(shares) if len(shares) else 0.0
-    valid = all(share >= 0 for share in shares) and abs(total - 1) < 1e-6 and len(shares) > 1
-    require(total, "shares of the attribute", "two or more shares that sum to 1", valid, "[0.7, 0.2, 0.1]")
-    return math.log(max(shares))

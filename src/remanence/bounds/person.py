@@ -57,6 +57,7 @@ from remanence.bounds.engine.schedule import (
     normalise,
     total_steps,
 )
+from remanence.bounds.record_counts import RecordCounts, averaged
 from remanence.checks import is_whole, one_of
 from remanence.exceptions import InputError
 
@@ -86,20 +87,22 @@ _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe 
 
 @dataclass(frozen=True)
 class Person:
-    """One person: how many records they have at most, how these get into batches, and who the neighbours are.
+    """One person: how many records they have, how these get into batches, and who the neighbours are.
+
+    A number of records is "at most"; `RecordCounts` has exact ones, and how many people have how many.
 
     >>> Person().whose, Person(records=5).whose
     ('one record', 'a person with at most 5 records')
     """
 
-    records: int = 1
+    records: int | RecordCounts = 1
     batches: Batches = "poisson"
     replaced: bool = False  # neighbours replace a person instead of leaving them out
 
     def __post_init__(self) -> None:
         needs = f"a whole number from 1 to {MOST_RECORDS:,}"
-        allowed = is_whole(self.records, 1) and self.records <= MOST_RECORDS
-        require(self.records, "number of records per person", needs, allowed, "1: a person is one record")
+        allowed = is_whole(self.most, 1) and self.most <= MOST_RECORDS
+        require(self.most, "number of records per person", needs, allowed, "1: a person is one record")
         one_of("batches", self.batches, get_args(Batches))
 
     @property
@@ -107,7 +110,20 @@ class Person:
         """The ceiling is about this."""
         if self.batches == "people":
             return "a person, however many their records"
+        if isinstance(self.records, RecordCounts):
+            return self.records.whose
         return "one record" if self.records == 1 else f"a person with at most {self.records} records"
+
+    @property
+    def most(self) -> int:
+        """The largest number of records that a person has."""
+        return self.records.most if isinstance(self.records, RecordCounts) else self.records
+
+    @property
+    def on_average(self) -> bool:
+        """Whether the ceiling is an average over people."""
+        counted = isinstance(self.records, RecordCounts) and self.records.differs
+        return counted and self.batches != "people"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -115,7 +131,11 @@ class Person:
         reference = _REPLACED if self.replaced else _REMOVED
         if self.batches in ("shuffled", "balls-in-bins") and not self.replaced:
             reference = _LEFT_OUT
-        several = (f"no person has more than {self.records} records",) if self.records > 1 else ()
+        several = (f"no person has more than {self.records} records",) if self.most > 1 else ()
+        if isinstance(self.records, RecordCounts):
+            several = (self.records.assumption,)
+        if self.batches == "people":
+            several = ()
         known = _SEEN if self._noun == "record" else _SEEN.replace("records", "people's records")
         return (
             _SAMPLING[self.batches],
@@ -127,21 +147,30 @@ class Person:
 
     @property
     def _noun(self) -> str:
-        return "record" if self.records == 1 and self.batches != "people" else "person"
+        return "record" if self.most == 1 and self.batches != "people" else "person"
 
     @property
     def is_plain(self) -> bool:
         """Whether the pair is the engine's own: nothing to choose, no chain."""
-        return self.batches in ("poisson", "people") and not self.replaced
+        return self.batches in ("poisson", "people") and not self.replaced and not self.on_average
 
     def schedules(self, schedule: Segment | Sequence[Segment]) -> list[Schedule]:
         """Runs each of which dominates the training, for one record of the engine's kind taken out."""
-        return _WAYS[self.batches](normalise(schedule), self.records)
+        return _WAYS[self.batches](normalise(schedule), self.most)
 
     def ends(
         self, schedule: Segment | Sequence[Segment], log_baselines: Sequence[float], *, rtol: float
     ) -> list[Ends]:
         """What is known of γ at each baseline."""
+        if self.on_average and isinstance(self.records, RecordCounts):
+            levels = self.records.levels()
+            parts = [
+                replace(self, records=count).ends(schedule, log_baselines, rtol=rtol) for count, _ in levels
+            ]
+            shares, rounded = [share for _, share in levels], levels != self.records.shares
+            found = [averaged(list(zip(shares, each, strict=True))) for each in zip(*parts, strict=True)]
+            # No test is known to reach what holds for more records than people have.
+            return [ends._replace(log_lower=None, log_estimate=None) if rounded else ends for ends in found]
         if self.is_plain:
             (run,) = self.schedules(schedule)
             return [as_ends(bracket) for bracket in dpsgd_brackets(run, log_baselines, rtol=rtol)]
@@ -153,7 +182,7 @@ class Person:
             options = [replaced(run, log_baseline, rtol) for run in runs]
         else:
             options = [as_ends(dpsgd_bracket(run, log_baseline, rtol=rtol)) for run in runs]
-        if self.batches == "balls-in-bins" and self.records == 1 and not self.replaced:
+        if self.batches == "balls-in-bins" and self.most == 1 and not self.replaced:
             passes, bins = _passes(schedule)
             options.append(Ends(allocation_success(schedule[0].noise_multiplier, bins, passes, log_baseline)))
         best = min(options, key=lambda option: option.log_success)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from remanence.bounds.bound import Bound, Values, require
 from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.checks import number, whole
 from remanence.exceptions import InputError
@@ -93,21 +94,26 @@ def final_weights(
     strong_convexity: float,
     smoothness: float,
     log_baseline: Values = None,
+    person: Person | None = None,
 ) -> Bound:
     """The ceiling if only the final weights of noisy gradient descent are seen: strongly convex, smooth objectives.
 
     x ← x − η·(∇F(x) + noise), full batches, F the mean objective with the regulariser, m-strongly convex and
-    M-smooth with the target and without it, and the target's gradient never longer than the clipping norm, so that
-    clipping changes nothing. A step contracts by c = max(|1 − ηm|, |1 − ηM|) < 1. Interpolate between the two
-    trainings: let z_t, the distance that is still to be made up after t steps, follow z_t = c·z_(t−1) + s − a_t
-    with z_0 = z_T = 0, where s is what the target moves a step by and a_t is what the noise of step t, of deviation
-    σ·s, hides. That costs μ² = Σ a_t²/(σ·s)² (Bok, Su and Altschuler 2024), least for a_t ∝ c^(T−t):
+    M-smooth with the target and without it, after clipping. That is so if no gradient is longer than the clipping
+    norm C; and if a record's loss is ℓ(u) with one predictor u = x·w, ℓ convex and L-smooth (logistic regression, one
+    output): its gradient ℓ′(u)·x is clipped to x times ℓ′ cut off at ±C/|x|, which still rises, no faster than L. So
+    the clipped gradient is that of a convex and L·|x|²-smooth loss, and ridge terms outside the clipping stay as they
+    are. With several outputs clipping may turn a contraction into an expansion, and we refuse.
+
+    A step contracts by c = max(|1 − ηm|, |1 − ηM|) < 1. Interpolate between the two trainings: let z_t, the distance
+    that is still to be made up after t steps, follow z_t = c·z_(t−1) + s − a_t with z_0 = z_T = 0, where s is what the
+    target moves a step by and a_t is what the noise of step t, of deviation σ·s, hides. That costs
+    μ² = Σ a_t²/(σ·s)² (Bok, Su and Altschuler 2024), least for a_t ∝ c^(T−t):
 
         μ = (1/σ)·√((1 − c^T)·(1 + c) / ((1 + c^T)·(1 − c))),    γ = Φ(Φ⁻¹(κ) + μ).
 
     It stays below (1/σ)·√((1+c)/(1−c)) however long training takes, and is never above √T/σ; for quadratic
-    objectives it is exact. Clipping that shortens gradients breaks the contraction, as it does for losses with
-    several classes: there is no ceiling of this kind then.
+    objectives it is exact. A person with k records moves a step by k·s, and replacing a person by twice that.
 
     >>> settings = {"learning_rate": 0.5, "strong_convexity": 0.1, "smoothness": 1.0, "noise_multiplier": 10.0}
     >>> round(final_weights(0.1, steps=1000, **settings).success, 4)
@@ -131,9 +137,11 @@ def final_weights(
     )
     shrunk = contraction**count
     share = (1 - shrunk) / (1 + shrunk) * (1 + contraction) / (1 - contraction)
+    person = person or Person()
+    moved = (1 if person.batches == "people" else person.most) * (2 if person.replaced else 1)
     bound = gaussian(
         baseline,
-        noise_multiplier=noise_multiplier / (math.sqrt(share) * _ROUNDING),
+        noise_multiplier=noise_multiplier / (moved * math.sqrt(share) * _ROUNDING),
         log_baseline=log_baseline,
     )
     assumptions = (
@@ -141,11 +149,19 @@ def final_weights(
         "full batches; each step adds Gaussian noise to the sum of gradients, divided by a number that does not "
         "depend on the data",
         f"the objective is {least:g}-strongly convex and {most:g}-smooth, with the target and without it",
-        "no gradient is longer than the clipping norm, so that clipping changes nothing",
-        bound.assumptions[-1],
+        "clipping changes nothing, because no gradient is longer than the clipping norm; or the loss of a record is a "
+        "convex function of one linear predictor, of which a clipped gradient is one again",
+        *person.assumptions[3:],
     )
-    ends = {"log_lower": None, "log_estimate": None}
-    return replace(bound, name="final weights", assumptions=assumptions, reference=BOK_2024, **ends)
+    return replace(
+        bound,
+        name="final weights",
+        assumptions=assumptions,
+        reference=BOK_2024,
+        log_lower=None,
+        log_estimate=None,
+        whose=replace(person, records=person.most).whose,
+    )
 
 
 def participation_matrix(steps: int, coefficients: Any) -> npt.NDArray[np.float64]:

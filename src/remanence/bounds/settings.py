@@ -45,7 +45,8 @@ def dpsgd(
     baselines, person = read_baselines(baseline, log_baseline), person or Person()
     ends = person.ends(segments, baselines.logs, rtol=rtol)
     reference = HAYES_2023.at("Corollary 4") if person == Person() else REMANENCE
-    return replace(baselines.bound("DP-SGD", ends, person.assumptions, reference), whose=person.whose)
+    bound = baselines.bound("DP-SGD", ends, person.assumptions, reference)
+    return replace(bound, whose=person.whose, on_average=person.on_average)
 
 
 def dpsgd_renyi(

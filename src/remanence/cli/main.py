@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli import audit as cli_runs
-from remanence.cli import bounds as cli_bounds
 from remanence.cli import gradient as cli_gradient
 from remanence.cli import head as cli_head
 from remanence.cli import init as cli_init
@@ -32,7 +31,10 @@ from remanence.cli.audit import (
     UnitTrials,
     Workers,
 )
+from remanence.cli.bound import bound
+from remanence.cli.calibrate import calibrate
 from remanence.cli.demo import demo
+from remanence.cli.frontier import frontier
 from remanence.cli.interruption import interruptible, told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -40,16 +42,17 @@ from remanence.cli.output import (
     Json,
     MaxSuccess,
     Out,
+    as_called,
     compute_device,
     default_folder,
     exit_code,
+    show_report,
     show_result,
 )
 from remanence.cli.output import policy as limit
 from remanence.cli.show import show
 from remanence.cli.targets import targets
 from remanence.exceptions import RemanenceError
-from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -169,6 +172,7 @@ def audit(
         result = _audit_recorded(
             Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
         )
+        result = as_called(result)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
@@ -205,6 +209,7 @@ def audit(
                     target=target,
                     run=run,
                 )
+                result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             cli_runs.tell_reuse(run)
     if as_json:
@@ -213,14 +218,13 @@ def audit(
         show_result(result, path)
         if data:
             cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
-        typer.echo(f"Report: {plain(report)}")
+        show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 
 
-for command in (show, attacks, targets, demo):
+for command in (show, attacks, targets, demo, bound, calibrate, frontier):
     app.command()(command)
-cli_bounds.register(app)
 cli_report.register(app)
 cli_init.register(app)
 cli_gradient.register(app)

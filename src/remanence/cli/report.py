@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from remanence.cli.grouped import grouped
+from remanence.cli.training_options import Batching
+from remanence.exceptions import InputError
+
 
 class Format(StrEnum):
     """Kinds of report."""
@@ -93,7 +97,9 @@ def compare(
     raise typer.Exit(1 if found.worse else 0)
 
 
+@grouped
 def explore(
+    batching: Batching,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -105,9 +111,23 @@ def explore(
 ) -> None:
     """Open a page on which you drag the noise and watch the risk; needs no model and no data.
 
-    It answers on this machine alone. A second tab shows an audit.json that you drop onto it.
+    It answers on this machine alone. Give the settings of your training to start from them. A second tab
+    shows an audit.json that you drop onto it.
     """
+    settings = batching.solved()
+    start = {
+        name: f"{value!r}"
+        for name, value in (("sample_rate", settings.sample_rate), ("steps", settings.steps))
+        if value is not None
+    }
     if export is not None:
+        if start:
+            raise InputError(
+                "A page without a server has settings of its own.",
+                needs="--export alone, or the settings of a training",
+                got=f"--export with {', '.join(start)}",
+                hint="leave --export out; the page's address keeps its settings",
+            )
         from remanence.report.explore.static_page import write_twin
 
         write_twin(export)
@@ -119,7 +139,10 @@ def explore(
     let_go()  # to the server, which ends when it is told to
 
     def ready(address: str) -> None:
+        address += "#" + "&".join(f"{name}={value}" for name, value in start.items()) if start else ""
         typer.echo(f"Page: {address} (Ctrl+C ends it)")
+        if settings.derives:
+            typer.echo(settings.echoed())
         if browser:
             typer.launch(address)
 

@@ -10,6 +10,7 @@ from remanence.report.tables import in_thousand
 if TYPE_CHECKING:
     from remanence.bounds.bound import Bound
 
+EVERY_STEP = "your whole training run"
 _LEAST = math.log(1e-6)  # below it, a number in 1000 is no number to speak of
 _ROUNDING = 1e-14  # relative: more than an exponential and a product lose
 
@@ -40,13 +41,12 @@ def ceiling(bound: Bound, *, noun: str = "") -> str:
     return frequency(float(bound.log_success), up=True, noun=noun)
 
 
-def sentence(bound: Bound, candidates: int | None, *, whole_run: bool) -> str:
+def sentence(bound: Bound, candidates: int | None, *, what: str = EVERY_STEP) -> str:
     """What a guess achieves, and what nobody exceeds."""
     whose = bound.whose.replace("one record", "a record")
     who = "An adversary" if bound.whose == "one record" else f"An adversary who is after {whose}"
     if candidates is not None:
         who = f"An adversary who has narrowed {whose} down to {candidates} candidates"
-    what = "your whole training run" if whole_run else "whatever you release"
     guess = frequency(float(bound.log_baseline), noun="times")
     pairs = [
         ("guesses it without your model", guess),

@@ -18,6 +18,7 @@ from torch import Tensor
 from remanence.bounds import Segment
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.noise import compared_numbers, compared_steps
+from remanence.games.recorded_runs.observations import observations
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
@@ -89,6 +90,16 @@ class RecordedRun:
         return min(1.0, len(self._batches["indices"]) / self.steps / self.recording.manifest["records"])
 
     @property
+    def most_frequent(self) -> int:
+        """In how many batches the most frequent record was."""
+        return max(1, int(torch.bincount(self._batches["indices"].long()).max()))
+
+    @property
+    def duplicates(self) -> int:
+        """How many records are equal to an earlier one in what the model is given."""
+        return self.recording.manifest["observed"].get("records-duplicated", {}).get("count", 0)
+
+    @property
     def max_grad_norm(self) -> float:
         """To which norm gradients were clipped, in the first step."""
         return float(self._batches["settings"][0, 0])
@@ -118,7 +129,9 @@ class RecordedRun:
 
     def deviations(self) -> tuple[Caveat, ...]:
         """Where what ran differs from the claim, or was not looked at; what contradicts the claim is first."""
-        found = [*self._of_noise(), *self._of_sampling(), *self._observed()]
+        settings = self._batches["settings"]
+        seen = observations(self.recording.manifest, accounted_norm=float(settings[0, 1]))
+        found = [*self._of_noise(), *self._of_sampling(), *seen]
         return tuple(sorted(found, key=lambda caveat: (not caveat.contradicts, not caveat.voids)))
 
     def _of_noise(self) -> Iterator[Caveat]:
@@ -220,68 +233,6 @@ class RecordedRun:
         if repeats:
             yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
 
-    def _observed(self) -> Iterator[Caveat]:
-        manifest = self.recording.manifest
-        observed, norm = manifest["observed"], float(self._batches["settings"][0, 1])
-        for name, seen in observed.items():
-            count, worst, where = seen["count"], seen["worst"], seen["where"]
-            times = f"in {count} of {self.steps} steps" if count > 1 else f"in step {seen['first_step'] + 1}"
-            match name:
-                case "clipping-wrong":
-                    if where:
-                        yield replace(
-                            caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
-                        )
-                    else:
-                        off = f"The sum is off by {worst:.2g} clipping norms per record, {times}."
-                        yield replace(caveats.CLIPPING_NOT_PER_RECORD, seen=off)
-                case "clipped-elsewhere":
-                    yield replace(
-                        caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
-                    )
-                case "norm-from-the-batch":
-                    if count >= max(2, self.steps / 2):
-                        how = f"The clipping norm equals a statistic of its batch {times}."
-                        yield replace(caveats.NORM_FROM_THE_BATCH, seen=how)
-                case "update-not-from-gradient":
-                    moved = f"`{where}` is {worst:.2g} updates away from where the recorded gradient leads."
-                    yield replace(caveats.UPDATE_NOT_FROM_GRADIENT, seen=moved)
-                case "divided-by-the-real-batch":
-                    yield replace(caveats.DIVIDED_BY_THE_BATCH, seen=f"On `{where}` and others, {times}.")
-                case "trained-outside":
-                    yield replace(
-                        caveats.TRAINED_OUTSIDE, seen=f"`{where}` changed, and is not the optimizer's."
-                    )
-                case "buffers-changed":
-                    yield replace(caveats.BUFFERS_CHANGED, seen=f"`{where}` changed.")
-                case "records-mixed":
-                    yield replace(caveats.RECORDS_MIXED, seen=f"The layer `{where}` does.")
-                case "seeded-in-the-loop":
-                    yield replace(
-                        caveats.SEEDED_IN_THE_LOOP, seen=f"Seeds were set {times}, the last to {worst:.0f}."
-                    )
-                case "batch-not-from-loader":
-                    yield replace(caveats.BATCH_NOT_FROM_LOADER, seen=f"This happened {times}.")
-                case "records-duplicated":
-                    yield replace(
-                        caveats.RECORDS_DUPLICATED, seen=f"{count} of them are equal to an earlier one."
-                    )
-                case "records-nearly-duplicated":
-                    yield replace(caveats.RECORDS_NEARLY_DUPLICATED, seen=f"{count} of them are.")
-                case "updates-unchecked":
-                    yield replace(caveats.UPDATES_UNCHECKED, seen=where)
-                case "recording-stopped":
-                    yield replace(caveats.RECORDING_STOPPED, seen=f"After {self.steps} steps: {where}")
-                case "canary-gradients-differ":
-                    how = f"They differ by {worst:.2g} clipping norms."
-                    yield replace(caveats.CANARY_GRADIENTS_DIFFER, seen=how)
-                case "never-updated":
-                    yield replace(caveats.NEVER_UPDATED, seen=f"{count} never moved: {where}.")
-                case _:
-                    pass
-        if manifest["steps_before"]:
-            yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
-
 
 def chance_correlation(numbers: np.ndarray, comparisons: float) -> np.ndarray:
     """What no correlation of so many independent numbers exceeds, but for one run in 10^9; 1 where they are too few."""
@@ -317,11 +268,12 @@ def read_run(folder: str | Path) -> RecordedRun:
     return RecordedRun(recording, claimed)
 
 
-def accounted_schedule(path: Path) -> tuple[Segment, ...]:
+def accounted_schedule(path: Path, batches: str = "poisson") -> tuple[Segment, ...]:
     """The settings to bound: of a recorded run as it ran, or of an Opacus checkpoint as its accountant tells.
 
     A run that deviates from its claim only in noise, rate or steps is bounded as it ran; no bound holds for
-    one that clips, samples, updates or draws noise in another way.
+    one that clips, samples, updates or draws noise in another way. With `batches` of "shuffled" no amplification is
+    claimed, so that any sampling will do: what counts is in how many batches the most frequent record was.
     """
     if not path.is_dir():
         return _checkpoint_schedule(path)
@@ -329,6 +281,7 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
     measurable = {
         c.id for c in (caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED)
     }
+    measurable |= {caveats.SAMPLING_NOT_POISSON.id} if batches == "shuffled" else set()
     wrong = [caveat for caveat in run.deviations() if caveat.contradicts]
     fatal = [caveat for caveat in wrong if caveat.id not in measurable]
     if fatal:
@@ -336,9 +289,15 @@ def accounted_schedule(path: Path) -> tuple[Segment, ...]:
             f"No bound holds for this run. {fatal[0].seen}",
             needs="clipping of every record's gradient, fresh noise, updates from it, and Poisson sampling",
             got="; ".join(f"{caveat.id}: {caveat.means}" for caveat in fatal),
-            hint=fatal[0].do,
+            hint="--batches shuffled, for a ceiling without amplification"
+            if {caveat.id for caveat in fatal} == {caveats.SAMPLING_NOT_POISSON.id}
+            else fatal[0].do,
         )
-    return run.realised if wrong else run.claimed
+    schedule = run.realised if wrong else run.claimed
+    if batches == "shuffled":
+        least = min(segment.noise_multiplier for segment in schedule)
+        schedule = (Segment(least, run.most_frequent / run.steps, run.steps),)
+    return schedule
 
 
 def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:

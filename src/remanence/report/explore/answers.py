@@ -172,7 +172,7 @@ def answer(question: Question) -> Json:
         found["Fano"] = bounds.fano(question.candidates, mutual_information=information)
     best = found["certified"]
     return {
-        "sentence": sentence(best, question.candidates, whole_run=True),
+        "sentence": sentence(best, question.candidates),
         "guess": frequency(log_baseline),
         "most": ceiling(best),
         **_dots(question, best.log_success),

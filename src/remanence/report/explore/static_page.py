@@ -68,7 +68,7 @@ def _cells(rate: float, steps: int, noise: float, candidates: list[int]) -> list
         bound = bounds.dpsgd(1 / count, noise_multiplier=noise, sample_rate=rate, steps=steps)
         guess = round(1000 / count)
         extra = max(0, math.ceil(1000 * bound.success - 1e-9) - guess)
-        text = sentence(bound, count, whole_run=True)
+        text = sentence(bound, count)
         cells.append({"success": bound.success, "sentence": text, "dots": {"guess": guess, "extra": extra}})
     return cells
 

@@ -1,0 +1,120 @@
+"""remanence frontier: the ceiling along a line of settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remanence.cli.grouped import grouped
+from remanence.cli.training_options import Batching, Whose
+from remanence.exceptions import InputError
+from remanence.report.frequencies import frequency
+
+_STEPS = 100  # where none are given: as in the paper's figure
+
+
+class Over(StrEnum):
+    """What a frontier runs along."""
+
+    SAMPLE_RATE = "sample-rate"
+    EPSILON = "epsilon"
+    CANDIDATES = "candidates"
+
+
+_RANGES = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDIDATES: (2, 1e6)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What runs, and between which values."""
+
+    over: Annotated[Over, typer.Option(help="What runs; the other settings stay.")] = Over.SAMPLE_RATE
+    start: Annotated[float | None, typer.Option("--from", help="First value.", show_default="by kind")] = None
+    end: Annotated[float | None, typer.Option("--to", help="Last value.", show_default="by kind")] = None
+    points: Annotated[int, typer.Option(help="How many values, at equal ratios.")] = 15
+
+    def values(self) -> list[float]:
+        """Them."""
+        from remanence.bounds.frontier import evenly
+
+        low, high = _RANGES[self.over]
+        return evenly(
+            low if self.start is None else self.start, high if self.end is None else self.end, self.points
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """ε, δ and the shortlist."""
+
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 4.0
+    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5
+    candidates: Annotated[int, typer.Option(help="Length of the shortlist.")] = 10
+
+
+@grouped
+def frontier(
+    line: Line,
+    budget: Budget,
+    batching: Batching,
+    whose: Whose,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="A file ending in .csv, .json, .svg or .png; repeatable.")
+    ] = None,
+) -> None:
+    """Trace the ceiling over the sampling rate at fixed ε, over ε, or over the shortlist.
+
+    The noise is recalibrated to (ε, δ) at every point. The same ε is a different risk at a different
+    sampling rate.
+    """
+    from remanence.bounds.frontier import check_name, write
+    from remanence.bounds.frontier import frontier as trace
+
+    for path in out or []:
+        check_name(path)
+    if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
+        raise InputError(
+            "The sampling rate runs, and is given.",
+            needs="--over epsilon or --over candidates, with a sampling rate or sizes",
+            got="--over sample-rate with them",
+            hint="--steps alone, or --from and --to",
+        )
+    settings = batching.solved(passes=whose.passes)
+    rate = 1.0 if settings.sample_rate is None else settings.sample_rate
+    steps = _STEPS if settings.steps is None else settings.steps
+    person = whose.person(batching.dataset_size)
+    axis = line.over.value.replace("-", "_")
+    found = trace(
+        axis,  # pyright: ignore[reportArgumentType]
+        line.values(),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        steps=steps,
+        sample_rate=rate,
+        candidates=budget.candidates,
+        person=person,
+    )
+    for path in out or []:
+        write(found, axis, path)  # pyright: ignore[reportArgumentType]
+        typer.echo(f"wrote {path}", err=True)
+    if out:
+        return
+    fixed = {
+        Over.SAMPLE_RATE: f"a sampling rate of {rate:.6g}{' (full batches)' if rate == 1 else ''}",
+        Over.EPSILON: f"ε = {budget.epsilon:g}",
+        Over.CANDIDATES: f"{budget.candidates} candidates",
+    }
+    rest = ", ".join(words for name, words in fixed.items() if name is not line.over)
+    typer.echo(f"For {person.whose}: {rest}, δ = {budget.delta:g}, {steps} steps.")
+    typer.echo(f"{line.over.value:>12} {'noise':>10} {'a guess':>15} {'at most':>15}")
+    for point in found:
+        guess, most = -math.log(point.candidates), math.log(point.success_upper)
+        value = getattr(point, axis)
+        typer.echo(
+            f"{value:12.5g} {point.noise_multiplier:10.5g} {frequency(guess):>15} {frequency(most, up=True):>15}"
+        )

@@ -1,0 +1,175 @@
+"""What a table says about people: how many records they have, and how common a hidden value is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from remanence.cli.training_options import Guess
+from remanence.exceptions import InputError
+
+_PANEL = "The people in your data"
+_NAMES_PEOPLE = re.compile(
+    r"(^|_)(patient|person|user|customer|client|subject|member|participant|individual|employee|student)"
+    r"(_?(id|key|number|no|nr|uuid))?$"
+)
+_MOST_GROUPS = 100
+
+
+@dataclass(frozen=True)
+class InData:
+    """Options about the people of a table."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A table of the training data, .csv or .parquet.", rich_help_panel=_PANEL, show_default=False
+        ),
+    ] = None
+    person: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that says whose record it is: records per person are counted.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    attribute: Annotated[
+        str | None,
+        typer.Option(
+            help="A column with a hidden value: the ceiling on guessing it.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns, such as sex,region: the ceiling for each group.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ] = None
+    people: Annotated[
+        int | None,
+        typer.Option(
+            help="How many of so many people, at most? Needs --candidates.",
+            rich_help_panel=_PANEL,
+            show_default=False,
+        ),
+    ] = None
+
+    def read(self) -> Facts:
+        """What the table says; nothing without one."""
+        if self.data is None:
+            if self.person or self.attribute or self.by:
+                raise InputError(
+                    "There is no table to look into.",
+                    needs="--data with --person, --attribute and --by",
+                    got="no --data",
+                    hint="--data visits.csv --person patient",
+                )
+            return Facts()
+        if self.by and not self.attribute:
+            raise InputError(
+                "Groups differ in how common a hidden value is.",
+                needs="--attribute with --by",
+                got="--by alone",
+                hint=f"--attribute smoker --by {self.by}",
+            )
+        from remanence.cli.tables import read_table
+
+        frame = read_table(self.data)
+        columns = [self.person, self.attribute, *(self.by.split(",") if self.by else [])]
+        unknown = [name for name in columns if name is not None and name not in frame.columns]
+        if unknown or not len(frame):
+            raise InputError(
+                "The table does not have what is asked for.",
+                needs="rows, and the named columns",
+                got=f"{len(frame)} rows, no column {', '.join(unknown)}" if unknown else "no rows",
+                hint=f"one of {', '.join(map(str, frame.columns))}"[:200],
+            )
+        counts = None if self.person is None else frame[self.person].value_counts()
+        return Facts(
+            rows=len(frame),
+            most=None if counts is None else int(counts.max()),
+            several=0 if counts is None else int((counts > 1).sum()),
+            suspects=() if self.person else tuple(_naming_people(frame)),
+            values=None if self.attribute is None else frame[self.attribute].astype(str).tolist(),
+            groups=None if not self.by else _groups(frame, self.by.split(",")),
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a table says about people."""
+
+    rows: int | None = None
+    most: int | None = None  # records of one person
+    several: int = 0  # people with more than one
+    suspects: tuple[str, ...] = ()  # columns that seem to name people, with more rows than names
+    values: list[str] | None = field(default=None, repr=False)
+    groups: list[str] | None = field(default=None, repr=False)
+
+    def log_baseline(self, guess: Guess) -> float:
+        """Log κ: what the options say, or how common the commonest hidden value is."""
+        if self.values is None:
+            return guess.log_baseline
+        if guess != Guess():
+            raise InputError(
+                "What a guess achieves is given twice.",
+                needs="--attribute, or one of --candidates, --baseline and --log10-baseline",
+                got="both",
+                hint="leave the other out",
+            )
+        from remanence.bounds.baselines import shortlist
+
+        counts = list(Counter(self.values).values())
+        if len(counts) < 2:
+            raise InputError(
+                "The attribute is no secret.",
+                needs="at least two different values",
+                got="the same value in every row",
+                hint="another column",
+            )
+        return shortlist(counts)
+
+    def warnings(self, covered: int) -> list[str]:
+        """What a ceiling for people with at most `covered` records does not say about these data."""
+        if self.most is not None and self.most > covered:
+            return [
+                f"Warning: of the people in the data, {self.several} have more than one record, up to {self.most}. A "
+                f"ceiling for {covered} is not theirs."
+            ]
+        if self.suspects and covered == 1:
+            names = " and ".join(self.suspects)
+            return [
+                f"Warning: the values of {names} repeat. If they name people, somebody has several records, and this "
+                f"is not their ceiling: add --person {self.suspects[0]}."
+            ]
+        return []
+
+
+def _naming_people(frame: Any) -> list[str]:
+    return [
+        str(name)
+        for name in frame.columns
+        if _NAMES_PEOPLE.search(str(name).lower()) and frame[name].nunique() < len(frame)
+    ]
+
+
+def _groups(frame: Any, columns: list[str]) -> list[str]:
+    names = frame[columns].astype(str).agg(", ".join, axis=1).tolist()
+    if len(set(names)) > _MOST_GROUPS:
+        raise InputError(
+            "There are too many groups to tell apart.",
+            needs=f"at most {_MOST_GROUPS} groups",
+            got=f"{len(set(names))} of them",
+            hint="--by with fewer, or coarser, columns",
+        )
+    return names

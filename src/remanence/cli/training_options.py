@@ -1,0 +1,265 @@
+"""What bound, calibrate, frontier and explore ask about a training: its rate and steps, the guess, and the person."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.bounds import Person
+    from remanence.bounds.bound import Bound
+
+_SAME = 1e-6  # relative, within which two rates are the same
+NoiseMultiplier = Annotated[
+    float | None, typer.Option(help="Noise over clipping norm, as in Opacus.", show_default=False)
+]
+Delta = Annotated[
+    float | None, typer.Option(help="δ; with noise, prints the ε at this δ.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class BatchesBy(StrEnum):
+    """How records get into batches."""
+
+    POISSON = "poisson"
+    PEOPLE = "people"
+    SHUFFLED = "shuffled"
+    FIXED = "fixed"
+    BALLS_IN_BINS = "balls-in-bins"
+    ALL = "all"
+
+
+class Neighbours(StrEnum):
+    """What the training is compared with."""
+
+    REMOVE = "remove"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The rate and the steps of a training, given as such or by the data, the batches and the epochs."""
+
+    sample_rate: Annotated[
+        float | None,
+        typer.Option(help="The chance of a record to be in a batch; 1 is full batch.", show_default=False),
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default=False)] = None
+    dataset_size: Annotated[
+        int | None, typer.Option(help="Records in the data, with --batch-size.", show_default=False)
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option(help="Records in a batch, on average.", show_default=False)
+    ] = None
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data, instead of --steps.", show_default=False)
+    ] = None
+
+    def solved(self, *, passes: bool = False) -> Batching:
+        """With the rate and the steps that follow; refuses what contradicts itself.
+
+        A rate of batch over data, and steps of so many epochs of whole batches, the last one included: never below
+        what a loader does. With `passes` each record is in one batch of a pass: the rate is 1 over their number.
+        """
+        rate, steps = self.sample_rate, self.steps
+        for name in ("dataset_size", "batch_size", "epochs"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(
+                    f"The {name} cannot be used.", needs="a number above 0", got=f"{value}", hint=_EXAMPLE
+                )
+        per_pass = None
+        if self.batch_size is not None:
+            if self.dataset_size is None or self.batch_size > self.dataset_size:
+                raise InputError(
+                    "The batch is a share of the data.",
+                    needs="--dataset-size, of at least --batch-size",
+                    got=f"--batch-size {self.batch_size} and --dataset-size {self.dataset_size or 'missing'}",
+                    hint=_EXAMPLE,
+                )
+            per_pass = math.ceil(self.dataset_size / self.batch_size)
+            derived = 1 / per_pass if passes else self.batch_size / self.dataset_size
+            if rate is not None and abs(rate - derived) > _SAME * derived:
+                raise InputError(
+                    "The batches contradict the sampling rate.",
+                    needs=f"--sample-rate {derived:.6g}, or none",
+                    got=f"--sample-rate {rate:g} with --dataset-size {self.dataset_size} and --batch-size "
+                    f"{self.batch_size}",
+                    hint="leave --sample-rate out",
+                )
+            rate = derived
+        if self.epochs is not None:
+            if rate is None:
+                raise InputError(
+                    "Epochs alone do not say how many steps there are.",
+                    needs="--dataset-size and --batch-size, or --sample-rate, with --epochs",
+                    got="--epochs alone",
+                    hint=_EXAMPLE,
+                )
+            counted = math.ceil(self.epochs * (per_pass or 1 / rate) * (1 - 1e-12))
+            if steps is not None and steps != counted:
+                raise InputError(
+                    "The epochs contradict the steps.",
+                    needs=f"--steps {counted}, or none",
+                    got=f"--steps {steps} with --epochs {self.epochs:g} at a sampling rate of {rate:.6g}",
+                    hint="leave one of them out",
+                )
+            steps = counted
+        return replace(self, sample_rate=rate, steps=steps)
+
+    @property
+    def derives(self) -> bool:
+        """Whether anything is computed from sizes or epochs."""
+        return self.batch_size is not None or self.epochs is not None
+
+    def echoed(self) -> str:
+        """The rate and the steps, for a reader who gave sizes."""
+        rate = "" if self.sample_rate is None else f"a sampling rate of {self.sample_rate:.6g}"
+        steps = "" if self.steps is None else f"{self.steps} steps"
+        return f"That is {' and '.join(filter(None, (rate, steps)))}."
+
+
+_EXAMPLE = "--dataset-size 60000 --batch-size 600 --epochs 10"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a guess without the release achieves, in one of three ways."""
+
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="The adversary has narrowed the record down to N candidates.", show_default=False),
+    ] = None
+    baseline: Annotated[
+        float | None, typer.Option(help="How often a guess without the model succeeds.", show_default=False)
+    ] = None
+    log10_baseline: Annotated[
+        float | None,
+        typer.Option(help="The same as a power of ten, for -2000 and the like.", show_default=False),
+    ] = None
+
+    @property
+    def log_baseline(self) -> float:
+        """Log κ."""
+        given = [
+            value for value in (self.candidates, self.baseline, self.log10_baseline) if value is not None
+        ]
+        if len(given) != 1:
+            raise InputError(
+                "The bound needs to know what a guess achieves.",
+                needs="one of --candidates, --baseline and --log10-baseline",
+                got=f"{len(given)} of them",
+                hint="--candidates 100: the adversary has narrowed the record down to 100",
+            )
+        if self.candidates is not None:
+            if self.candidates < 2:
+                raise InputError(
+                    "A shortlist of one is no secret.",
+                    needs="--candidates of at least 2",
+                    got=str(self.candidates),
+                    hint="10",
+                )
+            return -math.log(self.candidates)
+        if self.log10_baseline is not None:
+            if not -math.inf < self.log10_baseline < 0:
+                raise InputError(
+                    "The baseline cannot be used.",
+                    needs="a power of ten below 0",
+                    got=f"{self.log10_baseline}",
+                    hint="-6",
+                )
+            return self.log10_baseline * math.log(10)
+        from remanence.bounds.bound import read_baselines
+
+        return read_baselines(self.baseline, None).logs[0]
+
+
+@dataclass(frozen=True)
+class Whose:
+    """Whose ceiling it is, how their records get into batches, and what the training is compared with."""
+
+    records_per_person: Annotated[
+        str | None,
+        typer.Option(
+            help="Records of one person, whose ceiling it is: at most 5 (5), 'exactly 5', or how many people have how "
+            "many (1:900,2:80,5:20, or a .csv or .json file of these).",
+            show_default="1",
+        ),
+    ] = None
+    batches: Annotated[
+        BatchesBy,
+        typer.Option(
+            help="How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
+            "one (people), shuffled passes, draws of a fixed size, balls in bins."
+        ),
+    ] = BatchesBy.POISSON
+    neighbours: Annotated[
+        Neighbours, typer.Option(help="Compare with the target left out, or replaced by somebody else.")
+    ] = Neighbours.REMOVE
+
+    @property
+    def passes(self) -> bool:
+        """Whether each record is in one batch of every pass."""
+        return self.batches in (BatchesBy.SHUFFLED, BatchesBy.BALLS_IN_BINS)
+
+    def person(self, dataset_size: int | None, *, several: bool = False) -> Person:
+        """The person; `several` allows all ways of batching."""
+        from remanence.bounds import Person
+        from remanence.bounds.record_counts import read_record_counts
+
+        if self.batches is BatchesBy.ALL and not several:
+            raise InputError(
+                "Only one way of batching can be solved for.",
+                needs="--batches with one of them",
+                got="all",
+                hint="remanence bound --batches all compares them",
+            )
+        way = BatchesBy.POISSON if self.batches is BatchesBy.ALL else self.batches
+        records, replaced = (
+            read_record_counts(self.records_per_person or "1"),
+            self.neighbours is Neighbours.REPLACE,
+        )
+        person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
+        if dataset_size is not None and person.most > dataset_size:
+            raise InputError(
+                "A person has more records than the data.",
+                needs=f"--records-per-person of at most {dataset_size}, the size of the data",
+                got=str(person.most),
+                hint="count the records of your most frequent person",
+            )
+        return person
+
+
+def bound_entry(method: str, one: Bound) -> dict[str, Any]:
+    """A bound as JSON; shares below 1e-300 are null, because a printed 0.0 would be below the truth."""
+    lower = one.log_baseline if one.log_lower is None else one.log_lower
+
+    def share(log: float, value: float) -> float | None:
+        return value if log > math.log(1e-300) else None
+
+    baseline = share(one.log_baseline, math.exp(one.log_baseline))
+    upper = share(one.log_success, float(one.success))
+    return {
+        "success": {"lower": share(lower, math.exp(lower)), "upper": upper},
+        "log10_success": {"lower": lower / math.log(10), "upper": one.log_success / math.log(10)},
+        "log10_complement": None
+        if one.log_complement in (None, -math.inf)
+        else one.log_complement / math.log(10),
+        "estimate": None if one.log_estimate is None else share(one.log_estimate, math.exp(one.log_estimate)),
+        "baseline": baseline,
+        "log10_baseline": one.log_baseline / math.log(10),
+        "advantage": None if baseline is None or upper is None else float(one.advantage),
+        "whose": one.whose,
+        "on_average": one.on_average,
+        "method": method,
+        "converged": bool(one.converged),
+        "assumptions": list(one.assumptions),
+        "reference": one.reference.short,
+    }
