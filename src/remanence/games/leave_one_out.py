@@ -67,6 +67,7 @@ class LeaveOneOut(AnyGame):
     known_caveats: tuple[Caveat, ...] = ()
     bounds: tuple[Bound, ...] = ()
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
+    columns: tuple[str, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:

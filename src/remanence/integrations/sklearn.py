@@ -85,6 +85,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     )
     if found.unconfirmed:
         caveats = (*caveats, PART_NOT_CONFIRMED)
+    columns = tuple(str(name) for name in getattr(features, "columns", ()))
     coefficient = tensors["coefficient"][0]
     if mechanism.l1_penalty:
         active = (coefficient != 0).all(0)
@@ -92,6 +93,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
             _refuse_partly_active(coefficient, active)
             caveats = (*caveats, INACTIVE_FEATURES)
             data = Records(data.features[:, torch.from_numpy(active)], data.labels, data.weights)
+            columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
             tensors = {n: t if n == "intercept" else t[..., active] for n, t in tensors.items()}
     release = Weights(
         {name: torch.from_numpy(np.array(value, dtype=np.float64)) for name, value in tensors.items()}
@@ -100,7 +102,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     if weights is not None and not mechanism.family.classes:
         label_scale = None  # a residual times an unknown weight does not tell the label
     criterion = Criterion(relative_error(*standard_units(data)), label_scale=label_scale)
-    return LeaveOneOut(mechanism, data, criterion, release, caveats)
+    return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns)
 
 
 def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
@@ -162,7 +164,7 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     if called in names:
         called = "label"
     error = replace(error, parts=(*error.parts, label_error(called, spread)))
-    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats)
+    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
 
 
 def _require_transformable(estimator: Any, table: Any) -> None:
