@@ -184,7 +184,7 @@ def digits_transfer() -> tuple[Records, Records]:
     The first part is public: what the adversary holds. The second is what heads are trained on.
     """
     from remanence.data.records import Records
-    from remanence.mechanisms.heads.transfer_head import embed
+    from remanence.mechanisms.heads.embedding import embed
 
     backbone, pictures, labels, order = digits_backbone()
     new = labels >= 5
