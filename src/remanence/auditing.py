@@ -67,6 +67,8 @@ class AuditResult:
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
         said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
+        if evidence.of_unknown_many:
+            return f"{said['done']} {evidence.proven} {said['many']}, of an unknown number"
         return f"{said['done']} {evidence.main.successes} of {evidence.main.trials} {said['many']}"
 
     @property
@@ -190,16 +192,17 @@ class AuditResult:
     def __str__(self) -> str:
         best = self.strongest
         rate, limit = best.main, self.policy.max_success
+        shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
+        shown += f" at {rate.confidence:.3g} confidence)"
         lines = [
             f"{self.target}: {self.verdict}. {self.verdict.meaning}",
-            f"  {best.attack} {self.done(best)}, {rate.rate * 1000:.0f} in 1000 "
-            f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
+            f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
             f"{self.policy.whose} limit is {limit * 1000:.0f}.",
         ]
         if found := best.pictures:
             lines.append(
-                f"  This head: of {sum(picture.came_back for picture in found)} of its {len(found)} classes a picture "
-                "came back; the rate above is that of heads made like it."
+                f"  This head: a picture of {sum(picture.came_back for picture in found)} of its {len(found)} classes "
+                "came back. The rate above is about other heads that the recipe makes."
             )
         for on_average, words in (
             (False, "no attack exceeds"),
@@ -208,6 +211,8 @@ class AuditResult:
             ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
             if ceiling < 1:
                 lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
+        raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
+        lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
         return "\n".join(lines)
 
 
@@ -265,7 +270,7 @@ def audit(
         verdict=decide(evidence, game.bounds, policy),
         policy=policy,
         threat_model=_threat_model(game),
-        subject={"sha256": game.fingerprints()},
+        subject={"sha256": game.fingerprints(), **({"columns": list(game.columns)} if game.columns else {})},
         evidence=tuple(evidence),
         bounds=game.bounds,
         environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),

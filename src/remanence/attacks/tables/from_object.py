@@ -23,7 +23,6 @@ from remanence.attacks.tables.statistics import CountTable, Published, count_tab
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
@@ -71,9 +70,7 @@ class FromObject(Attack[Release]):
             or knowledge.known_data is None
             or not self._plans(mechanism)
         ):
-            raise IncompatibleGameError(
-                f"{type(self).__name__} cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
             )
