@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from remanence.attacks.glm.optimality import gradient_of_others
 from remanence.attacks.tables.clues import matrix_of
 from remanence.attacks.tables.equations import Equations
 from remanence.data.records import Records
@@ -55,11 +54,10 @@ class _LeftOver:
             return None
         records = plan.records(part, matrix)
         weights = mechanism.fixed_class_weights(torch.device("cpu"))
-        left = gradient_of_others(mechanism, records, plan.release)(weights)
-        left = left + mechanism.penalty_gradient(plan.release)
         own = mechanism.record_gradients(
             records[None], plan.release, weights=mechanism.training_weights(records[None], weights)
         )[0]
+        left = own.sum(0) - own + mechanism.penalty_gradient(plan.release)
         flat = own.flatten(1).numpy()
         labels = records.labels.numpy().astype(np.float64)
         return cls(plan, part, left.flatten(1).numpy(), flat, labels, (flat**2).sum(0))
