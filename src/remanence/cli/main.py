@@ -84,7 +84,7 @@ def remanence(
 ) -> None:
     """How much of your training data can be read back out of what you release?
 
-    Measured from below by attacks, proven from above by bounds. Audit what is yours.
+    Attacks measure the least that can be recovered, and bounds prove the most. Audit what is yours.
     Nothing leaves this machine.
 
     Exit codes: 0 within the limit that you set, 1 EXPOSED or CONTRADICTED, 2 wrong usage or input,
@@ -116,7 +116,7 @@ def audit(
         ),
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
+        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that fit.")
     ] = None,
     trials: Annotated[
         int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
@@ -148,9 +148,9 @@ def audit(
     label: cli_tables.LabelColumn = None,
     by: cli_tables.Groups = None,
 ) -> None:
-    """Attack a model and hold the result against your limit.
+    """Attack a model and compare the result with your limit.
 
-    Writes audit.json for machines and report.html for people. What is finished is kept at once: an audit that was
+    Writes audit.json for machines and report.html for people. Finished work is kept: an audit that was
     killed goes on with `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.attacks.catalogue import load_attack
@@ -251,7 +251,7 @@ def main() -> None:
             typer.echo(_OUT_OF_MEMORY.format(str(error).splitlines()[0]), err=True)
             sys.exit(2)
         traceback.print_exc()
-        typer.echo("This is a mistake in remanence, not in what you gave it. Please report it.", err=True)
+        typer.echo("This is a mistake in remanence, not in your input. Please report it.", err=True)
         sys.exit(70)  # not 1, which says EXPOSED
 
 
