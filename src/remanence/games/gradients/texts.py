@@ -21,6 +21,7 @@ from remanence.attacks.gradients.token_spans import name_sequences
 _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LABELS = 4  # last tokens that are tried for each sequence
+_STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
 
 @final
@@ -99,23 +100,60 @@ def _with_last_tokens(
     text: TextModel, gradient: Mapping[str, Tensor], prefixes: Sequence[Tensor]
 ) -> list[Tensor]:
     """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
-    parameters = dict(text.model.named_parameters())
+    parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    if head is None:
-        return []
     losses = sum(_loss(text, prefix, None, last_is_known=False) for prefix in prefixes)
     assert isinstance(losses, Tensor)
-    explained = torch.autograd.grad(losses, parameters[head])[0].double()
-    sent = gradient[head].double()
-    # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the update's scale.
-    share = ((sent * explained).sum(1) / explained.square().sum(1).clamp(min=1e-300)).median()
-    rest = sent / share - explained
-    found = []
-    for prefix in prefixes:
-        last = _last_hidden(text, head, prefix)
-        pull = -(rest @ last) / last.square().sum()
-        found += [torch.cat([prefix, token[None]]) for token in pull.topk(min(_LABELS, len(pull))).indices]
-    return found
+    used = {head: parameters[head]} if head is not None else parameters
+    made = torch.autograd.grad(losses, list(used.values()), allow_unused=True)
+    explained = {
+        name: torch.zeros_like(value, dtype=torch.float64) if part is None else part.double()
+        for (name, value), part in zip(used.items(), made, strict=True)
+    }
+    sent = {name: gradient[name].double() for name in used}
+    if head is None:
+        share = _inner(sent, explained) / max(_inner(explained, explained), 1e-300)
+        plain = 1 / sum(len(prefix) for prefix in prefixes)  # in a mean over all places of the batch
+        share = plain if 0.5 < share / plain < 2 else share
+        rest = {name: sent[name] / share - explained[name] for name in used}
+        pulls = [_pull(text, rest, prefix) for prefix in prefixes]
+    else:
+        # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the scale.
+        rows, own = sent[head], explained[head]
+        share = ((rows * own).sum(1) / own.square().sum(1).clamp(min=1e-300)).median()
+        hidden = [_last_hidden(text, head, prefix) for prefix in prefixes]
+        pulls = [-((rows / share - own) @ last) / last.square().sum() for last in hidden]
+    return [
+        torch.cat([prefix, token[None].to(prefix)])
+        for prefix, pull in zip(prefixes, pulls, strict=True)
+        for token in pull.topk(min(_LABELS, len(pull))).indices
+    ]
+
+
+def _inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    return sum(float((first[name] * second[name]).sum()) for name in first)
+
+
+def _pull(text: TextModel, rest: Mapping[str, Tensor], prefix: Tensor) -> Tensor:
+    """How much each token's logit at the last place moves with what is left of the update: most for the label.
+
+    Adapters have no row for each token. What is left is minus the derivative of the labels' logits, so a small step
+    against it lifts those most.
+    """
+    parameters = dict(text.model.named_parameters())
+    size = max(_inner(rest, rest) ** 0.5, 1e-300)
+    reach = (
+        _STEP * max(1.0, sum(float(parameters[name].detach().square().sum()) for name in rest) ** 0.5) / size
+    )
+    lifted = []
+    for side in (1, -1):
+        moved = {
+            name: parameters[name].detach() - (side * reach * value).to(parameters[name])
+            for name, value in rest.items()
+        }
+        with torch.no_grad():
+            lifted.append(text.logits(prefix[None], moved)[0, -1].double())
+    return lifted[0] - lifted[1]
 
 
 def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | None:
@@ -136,7 +174,7 @@ def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
 
 def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]) -> Tensor:
     """Least squares over the layers whose spans were used, one unknown for each text; none below zero."""
-    names = [f"{name}.weight" for name in (*text.first.names, *text.second.names)]
+    names = [*text.first.weights(gradient), *text.second.weights(gradient)]
     parameters = dict(text.model.named_parameters())
     rows = []
     for sequence, label in named:
