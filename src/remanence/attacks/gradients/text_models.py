@@ -104,6 +104,11 @@ class TextModel:
     has_positions: bool  # what enters the first layer depends on the position too
     remembers: bool = False  # it takes transformers' cache of what came before
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.model.parameters()).device
+
     def logits(self, ids: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """What the model answers, whatever it wraps that in; with some other weights, if given."""
         answer = functional_call(self.model, dict(weights or {}), (ids,))
@@ -159,7 +164,9 @@ def text_model(model: nn.Module) -> TextModel:
         raise _no_text_model("a model without an nn.Embedding")
     vocabulary = max(layer.num_embeddings for layer in embeddings)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator)
+    ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator).to(
+        next(model.parameters()).device
+    )
     seen: list[tuple[str, nn.Module, Tensor]] = []
     with _watching(model, seen), torch.no_grad():
         try:
@@ -182,7 +189,7 @@ def text_model(model: nn.Module) -> TextModel:
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % vocabulary
     is_causal = torch.equal(found.entering(two, ids)[:, 0], found.entering(two, changed)[:, 0])
-    same = torch.full((1, 2), int(ids[0, 0]))
+    same = ids[:1, :1].repeat(1, 2)
     entered = found.entering(one, same)[0]
     has_positions = not torch.allclose(entered[0], entered[1], rtol=1e-6, atol=1e-9)
     found = TextModel(model, vocabulary, one, two, is_causal, has_positions)

@@ -109,7 +109,7 @@ def tokens_in_batch(
     """The tokens that are in the span at each position; the same for all where positions do not matter there."""
     span = text.span(text.first, gradient, precision)
     if not span.has_room:
-        return [torch.zeros(0, dtype=torch.int64)] * length
+        return [torch.zeros(0, dtype=torch.int64, device=text.device)] * length
     places = range(length) if text.has_positions else range(1)
     found = []
     for place in places:
@@ -120,14 +120,14 @@ def tokens_in_batch(
 
 def _vocabulary(text: TextModel, place: int) -> Iterator[Tensor]:
     """What enters the first layer for every token at a place, in chunks."""
-    ids = torch.arange(text.vocabulary)
+    ids = torch.arange(text.vocabulary, device=text.device)
     if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
         for chunk in ids.split(8192):
             pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
             yield torch.cat(pieces)
         return
     for chunk in ids.split(max(1, 8192 // (place + 1))):
-        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64)
+        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64, device=text.device)
         sequence[:, place] = chunk
         yield text.entering(text.first, sequence)[:, place]
 
@@ -158,7 +158,7 @@ def grow_sequences(
     span = text.span(text.second, gradient, precision)
     if not span.has_room:
         return []
-    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64)]
+    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64, device=text.device)]
     finished: list[Tensor] = []
     for tokens in candidates:
         grown: list[Tensor] = []
