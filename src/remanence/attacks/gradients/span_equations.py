@@ -68,7 +68,8 @@ class SpanEquations:
         that of a mean.
         """
         points, share = self._start(generator), 1 / self.size
-        labels = self._relabelled(points, points.new_full((self.size,), -1, dtype=torch.int64))
+        nothing = points.new_full((self.size,), -1, dtype=torch.int64)
+        labels = self._relabelled(points, nothing, scale_is_known=scale_is_known)
         soft = () if self.head.activation.function is not None else _SOFT
         value = torch.inf
         for softness in (*soft, *[0.0] * _RECOUNTS):
@@ -78,7 +79,8 @@ class SpanEquations:
             head = replace(self.head, activation=self.head.activation.softened(softness * float(min(spread))))
             fixed = share if softness and scale_is_known else None
             points, value, share = self._descend(head, points, labels, fixed)
-            counted = self._relabelled(points, labels)  # predictions mean something now
+            # predictions mean something now
+            counted = self._relabelled(points, labels, scale_is_known=scale_is_known)
             if not softness and (value < FITS**4 or torch.equal(labels, counted)):
                 break
             labels = counted
@@ -97,7 +99,7 @@ class SpanEquations:
         points = middle + _STARTING * reach / self.size**0.5 * noise
         return points + (1 - points @ self.ones)[:, None] * self.ones / self.ones.square().sum()
 
-    def _relabelled(self, points: Tensor, labels: Tensor) -> Tensor:
+    def _relabelled(self, points: Tensor, labels: Tensor, *, scale_is_known: bool) -> Tensor:
         """Labels by counts: the last bias's gradient is the sum of predictions less the number of each class.
 
         A point whose class has too many gives its label up for one of which there are too few, where it leans to
@@ -109,12 +111,9 @@ class SpanEquations:
             middle = values[-1].mean(0)
             bias = weight @ middle / middle.square().sum()
         expected = logits.softmax(-1).sum(0)
-        counts = expected - self.size * bias
-        if (counts - counts.round()).abs().max() > 0.35 or abs(float(counts.round().sum()) - self.size) > 0.5:
-            share = (bias / expected).max()  # a class that nobody has, at a scale that nobody knows
-            rival = expected - bias / share
-            is_mean = abs(float(counts.clamp(min=0).sum()) - self.size) < 0.1 * self.size
-            counts = counts if is_mean else rival
+        # At a scale that nobody knows, there is a class that nobody has.
+        share = 1 / self.size if scale_is_known else float((bias / expected).max())
+        counts = expected - bias / max(share, 1e-300)
         wanted = torch.zeros_like(expected)
         for _ in range(self.size):  # the largest remainder
             wanted[(counts - wanted).argmax()] += 1
