@@ -210,6 +210,14 @@ RECORDS_MIXED = Caveat(
     "Replace the layer by one that looks at each record on its own (GroupNorm, LayerNorm).",
     contradicts=True,
 )
+LOSS_OVER_THE_BATCH = Caveat(
+    "loss-over-the-batch",
+    "a canary's gradient has the right direction and, in another batch, another size.",
+    "The loss divides by something that the whole batch decides, such as its number of tokens. Who is in a batch then "
+    "changes everybody's gradient, and clipping limits only what one record adds itself.",
+    "Average every record on its own, and then over records (`text_loss` for texts).",
+    contradicts=True,
+)
 BATCH_NOT_FROM_LOADER = Caveat(
     "batch-not-from-loader",
     "gradients were of other records than the loader had handed out.",
@@ -351,6 +359,7 @@ CAVEATS = {
         BUFFERS_CHANGED,
         DIVIDED_BY_THE_BATCH,
         RECORDS_MIXED,
+        LOSS_OVER_THE_BATCH,
         BATCH_NOT_FROM_LOADER,
         RECORDS_DUPLICATED,
         RECORDS_NEARLY_DUPLICATED,
