@@ -198,8 +198,8 @@ class AuditResult:
         ]
         if found := best.pictures:
             lines.append(
-                f"  This head: of {sum(picture.came_back for picture in found)} of its {len(found)} classes a picture "
-                "came back; the rate above is that of heads made like it."
+                f"  This head: a picture of {sum(picture.came_back for picture in found)} of its {len(found)} classes "
+                "came back. The rate above is about other heads that the recipe makes."
             )
         for on_average, words in (
             (False, "no attack exceeds"),
@@ -208,6 +208,8 @@ class AuditResult:
             ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
             if ceiling < 1:
                 lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
+        raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
+        lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
         return "\n".join(lines)
 
 
@@ -265,7 +267,7 @@ def audit(
         verdict=decide(evidence, game.bounds, policy),
         policy=policy,
         threat_model=_threat_model(game),
-        subject={"sha256": game.fingerprints()},
+        subject={"sha256": game.fingerprints(), **({"columns": list(game.columns)} if game.columns else {})},
         evidence=tuple(evidence),
         bounds=game.bounds,
         environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),

@@ -66,6 +66,7 @@ class AnyGame(ABC):
     mechanism: Mechanism[Release]  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
+    columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
     said: ClassVar[tuple[str, str]] = ("recovered the target in", "trials")  # …, 130 of 200, …
     proof: ClassVar[str] = "the release was computed again from them"  # of records that are facts
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred

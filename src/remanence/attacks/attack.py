@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.catalogue import AttackInfo
-from remanence.data.records import Records
+from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.mechanism import Mechanism
@@ -147,3 +147,28 @@ class ExposesAll(Protocol):
     def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
         """Reconstruct each record from the one release and the other records: batch `(records, 1)`."""
         ...
+
+
+class ExposesInParts(ABC):
+    """An attack that exposes all, and needs no room for more than some of them at a time."""
+
+    @abstractmethod
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[Tensor], Reconstruction]:
+        """From the places of some records to what is found for each from the release and all the others."""
+
+    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
+        """Every record in turn."""
+        places = torch.arange(len(data), device=data.labels.device)
+        return self.exposer(mechanism, data, release)(places)
+
+
+def joined(parts: Sequence[Reconstruction]) -> Reconstruction:
+    """Reconstructions of several batches as one."""
+    sensitivities = [part.sensitivity for part in parts if part.sensitivity is not None]
+    return Reconstruction(
+        concatenate([part.records for part in parts]),
+        torch.cat(sensitivities) if sensitivities else None,
+        {name: torch.cat([part.diagnostics[name] for part in parts]) for name in parts[0].diagnostics},
+    )

@@ -77,7 +77,8 @@ def head(
     steps: Annotated[int, typer.Option(help="Steps that the network learns.")] = 600,
     trials: Annotated[int, typer.Option(help="Heads that are made anew and attacked.")] = 100,
     max_success: Annotated[
-        float | None, typer.Option(help="Your limit.", show_default="a guess, and a tenth of the rest")
+        float | None,
+        typer.Option(help="Your limit.", show_default="what a guess achieves, plus a tenth of the rest"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
@@ -138,7 +139,7 @@ def head(
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
     places = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
-    finish(result, folder, last=[str(result), *places], as_json=as_json, accept_unproven=accept_unproven)
+    finish(result, folder, last=places, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _backbone(name: str):

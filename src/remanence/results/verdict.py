@@ -31,10 +31,10 @@ class Verdict(StrEnum):
 
 
 _MEANINGS = {
-    Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
-    Verdict.UNPROVEN: "No attack certainly beats your limit, its control and a guess; no proof rules one out.",
-    Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
-    Verdict.CONTRADICTED: "More was found or measured than the claim allows: the training is not what it claims to be.",
+    Verdict.PROTECTED: "A proof caps every attack at or below the limit, under this threat model.",
+    Verdict.UNPROVEN: "No attack certainly beats the limit, its control and a guess. No proof rules one out.",
+    Verdict.EXPOSED: "An attack succeeds more often than the limit allows.",
+    Verdict.CONTRADICTED: "The evidence contradicts the claim: the training is not what it claims to be.",
 }
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.glm.optimality import KnownRecords, gradient_of_others, solve
+from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.mechanisms.glm.model import GLM
@@ -21,7 +22,7 @@ from remanence.references import BALLE_2022
 
 @final
 @dataclass(frozen=True)
-class ClosedForm(Attack[Weights]):
+class ClosedForm(ExposesInParts, Attack[Weights]):
     """Solve the optimality condition for the one record that is missing from it."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -65,8 +66,9 @@ class ClosedForm(Attack[Weights]):
             mechanism, release, view, lambda weights: mechanism.known_gradient(known, release, weights)
         )
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
-        """Every record in turn, from the one release."""
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one release."""
         assert isinstance(mechanism, GLM)
-        view = KnownRecords.all_but_one(data, mechanism)
-        return solve(mechanism, release, view, gradient_of_others(mechanism, data, release))
+        return exposer(mechanism, data, release)

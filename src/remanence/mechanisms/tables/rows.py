@@ -100,6 +100,15 @@ class Rows:
             start += column.width
         return cls(tuple(columns), frame, tuple(table.dtypes) if frame else ())
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the features of a record are called, one name for each."""
+        named = []
+        for column in self.columns:
+            named.append(f"{column.name} (code)" if column.categories else column.name)
+            named += [f"{column.name} (missing)"] * column.gaps
+        return tuple(named)
+
     def encode(self, table: Any) -> np.ndarray:
         """Features of each row, `(rows, numbers)`."""
         return np.concatenate([c.encode(column_values(table, i)) for i, c in enumerate(self.columns)], 1)
