@@ -162,6 +162,7 @@ def audit(
     from remanence.targets import TARGETS
 
     target = cli_runs.named_target(target, resume, "audit")
+    cli_text.refuse_model(target)
     policy = limit(max_success)
     chosen = [load_attack(name) for name in attack] if attack else None
     folder = out or default_folder(target)

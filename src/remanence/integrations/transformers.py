@@ -113,7 +113,8 @@ def text_reading(padding: int, call: Callable[[Any, Tensor], Tensor] | None = No
 
     read = call or logits
     return Reading(
-        call=lambda model, ids: (read(model, ids), ids), loss=lambda both, _: text_loss(both[0], both[1], padding)
+        call=lambda model, ids: (read(model, ids), ids),
+        loss=lambda both, _: text_loss(both[0], both[1], padding),
     )
 
 

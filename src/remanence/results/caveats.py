@@ -317,6 +317,13 @@ NO_BASE_MODEL = Caveat(
     "What the base model says anyway, from its own training, counts as if the fine-tuning gave it away.",
     "Name the base model, or audit the adapter, whose base is known.",
 )
+SECRETS_SHARE_TEXTS = Caveat(
+    "secrets-share-texts",
+    "some texts hold more than one secret.",
+    "Secrets of one text tend to come out together. The interval treats each as an observation of its own, and is "
+    "narrower than it would be for as many separate texts.",
+    "Read the counts as those of this file, or keep one secret of each text.",
+)
 NO_UNSEEN_TEXTS = Caveat(
     "no-unseen-texts",
     "a language model is audited without similar texts that it was not trained on.",
