@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 _SECRETS, _DECODING = "Which parts are secrets, and what is known", "How the adversary asks"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(text)
-
-
 def refuse_model(target: str) -> None:
     """Tell somebody who hands a language model to `audit` which command has the options for it."""
     path = Path(target)
