@@ -116,10 +116,17 @@ REPRODUCTIONS = {
         ),
         Reproduction(
             "maciazek-cifar",
-            "The same on CIFAR-10 behind a MobileNetV2, one and four pictures per class",
-            MACIAZEK_2025.at("Tables 1 and 4, CIFAR; Figure 14"),
+            "The same on CIFAR-10 behind a MobileNetV2, and what the true embeddings would give away",
+            MACIAZEK_2025.at("Tables 1 and 4, CIFAR, N = 10; Figure 14"),
             f"{_HOME}.maciazek_tables:cifar",
             minutes=2,
+        ),
+        Reproduction(
+            "maciazek-cifar-four",
+            "The same with four pictures per class, and what the mean of their embeddings would give away",
+            MACIAZEK_2025.at("Table 1, CIFAR-10, N = 40"),
+            f"{_HOME}.maciazek_tables:cifar_four",
+            minutes=1,
         ),
         Reproduction(
             "maciazek-faces",
