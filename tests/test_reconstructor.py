@@ -29,6 +29,7 @@ from remanence import (
     play,
 )
 from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.reconstructor.building import build_network
 from remanence.attacks.reconstructor.network import HeldOut
 from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.attacks.reconstructor.shadows import ShadowFarm, batches, split
