@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -138,17 +138,6 @@ def for_seconds(game: Game, attack: Reconstructor, settings: Settings, seconds: 
     first, second = (prepare(game, replace(attack, steps=steps), settings)[1] for steps in (short, long))
     each = max(second - first, 1e-9) / (long - short)
     return replace(attack, steps=max(long, round(short + (seconds - first) / each)))
-
-
-def together(several: Sequence[Reconstruct]) -> Reconstruct:
-    """The mean of what several networks draw."""
-
-    def reconstruct(release: Release) -> Reconstruction:
-        records = [one(release).records for one in several]
-        drawn = torch.stack([each.features for each in records]).mean(0)
-        return Reconstruction(Records(drawn, records[0].labels))
-
-    return reconstruct
 
 
 @dataclass(frozen=True)

@@ -95,13 +95,13 @@ def four_faces(settings: Settings) -> Outcome:
     """Four pictures of one person of Labeled Faces in the Wild among thirty-six of others."""
     name = "Labeled Faces in the Wild"
     people = _digits() if settings.small else _many_faces(settings, "lfw-64.npz", name, 30)
-    return _table(people, settings, (4,), _effort(settings, shadows=40_000, steps=1000))
+    return _table(people, settings, (4,), _effort(settings, shadows=40_000, steps=800, seeds=1))
 
 
-def _effort(settings: Settings, shadows: int = 100_000, steps: int = 2000) -> Effort:
+def _effort(settings: Settings, shadows: int = 100_000, steps: int = 2000, seeds: int = 2) -> Effort:
     if settings.small:
         return Effort(6000, Reconstructor(steps=300, batch=64, width=32, separation=1.0))
-    return Effort(shadows, Reconstructor(steps=steps, batch=512, separation=1.0), seeds=2)
+    return Effort(shadows, Reconstructor(steps=steps, batch=512, separation=1.0), seeds)
 
 
 def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: Effort) -> Outcome:
