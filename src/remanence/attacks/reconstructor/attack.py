@@ -167,6 +167,7 @@ class Reconstructor(Attack[Release]):
         belongs_to = self._fingerprint(ours, generator, shadows)
         stored = shadows
         if stored is None and not self._streams(knowledge):
+            farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
