@@ -80,7 +80,7 @@ class Heads:
 def faces(settings: Settings) -> Outcome:
     """One picture of a person among nine of others, and four among thirty-six: Olivetti faces."""
     people = _digits() if settings.small else _olivetti(settings)
-    shadows, steps = (6000, 500) if settings.small else (20_000, 1500)
+    shadows, steps = (6000, 500) if settings.small else (8000, 400)
     network = Reconstructor(steps=steps, batch=64, width=32, separation=0.3)
     return _table(people, settings, (1, 4), Effort(shadows, network))
 
