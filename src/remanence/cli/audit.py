@@ -24,6 +24,7 @@ from remanence.cli.output import (
 from remanence.cli.output import policy as limit
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
 from remanence.cli.tables import TableOptions, load_table_game, show_table
+from remanence.cli.text import refuse_model
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def audit(
     from remanence.targets import TARGETS
 
     target = named_target(target, scale.resume, "audit")
+    refuse_model(target)
     policy, attacks, folder = limit(play.max_success), play.attacks(), play.out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS

@@ -31,6 +31,20 @@ if TYPE_CHECKING:
 _SECRETS, _DECODING = "Which parts are secrets, and what is known", "How the adversary asks"
 
 
+def refuse_model(target: str) -> None:
+    """Tell somebody who hands a language model to `audit` which command has the options for it."""
+    path = Path(target)
+    adapter = (path / "adapter_config.json").is_file()
+    if adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
+        named = f"BASE_MODEL --adapter {target}" if adapter else target
+        raise InputError(
+            "A language model is audited by a command of its own.",
+            needs="`remanence text`, with the texts that it was fine-tuned on",
+            got=f"remanence audit {target}",
+            hint=f"remanence text {named} --texts train.jsonl",
+        )
+
+
 def text(
     model: Annotated[
         Path, typer.Argument(help="The model: a folder with safetensors and its tokenizer, or a .gguf file.")
