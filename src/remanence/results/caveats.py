@@ -75,7 +75,7 @@ TARGETS_KNOWN = Caveat(
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the proven upper value of the baseline is more than twice what a guess was seen to achieve.",
-    "The true baseline lies between the two, so the attack's gain over a guess is uncertain.",
+    "A guess achieves something between what was seen and a proven upper value, so the attack's gain is uncertain.",
     "Choose a smaller threshold, or an error with a known reach.",
 )
 OPTIMISER_NOT_CONVERGED = Caveat(
