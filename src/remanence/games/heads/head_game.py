@@ -206,7 +206,7 @@ def _require_one_guess(attack: Reconstructor) -> None:
 
 def _no_picture_of_each_class(got: str) -> InputError:
     return InputError(
-        "This attack draws no picture of each class.",
+        "This attack does not draw a picture of each class.",
         needs="one guess for each class of the released head",
         got=got,
         hint="Reconstructor(conditional=True, guesses=1)",

@@ -43,7 +43,7 @@ def prepared_pictures(
         )
     if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
         raise InputError(
-            "The public pictures are not so many copies.",
+            "The public pictures are not that many copies.",
             needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
             got=f"{len(public)} pictures whose labels do not repeat",
             hint="the same `copies` as in augment(...), or none",
