@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, marks of direction, halves of characters
-_FORMULA = {"=", "+", "-", "@", "\t", "\r", "\n"}  # how a formula begins in a spreadsheet
+_FORMULA = {"=", "+", "-", "@"}  # how a formula begins in a spreadsheet
 _COMMAND = re.compile(r"^\s*(::|##)")  # which CI hosts obey at the start of a line
 
 
@@ -42,7 +42,10 @@ def inert(value: Any) -> Any:
     >>> inert("=cmd()"), inert("+1"), inert("age"), inert(-1.5)
     ("'=cmd()", "'+1", 'age', -1.5)
     """
-    return f"'{value}" if isinstance(value, str) and value.lstrip(" ")[:1] in _FORMULA else value
+    if not isinstance(value, str):
+        return value
+    text = plain(value)  # a line of its own would be a cell of its own
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
 
 
 def _visible(character: str) -> str:

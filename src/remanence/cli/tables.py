@@ -93,6 +93,14 @@ def read_table(path: Path) -> Any:
     pd = needed("pandas")
     try:
         measured(path)
+    except UnusableFileError as error:
+        raise InputError(
+            "There is no such table.",
+            needs="a .csv or .parquet file",
+            got=f"{path}: {error}",
+            hint="check the path",
+        ) from None
+    try:
         if path.suffix.lower() not in (".parquet", ".pq"):
             return pd.read_csv(path)
         with needed("pyarrow.parquet", "pyarrow").ParquetFile(path) as file:
