@@ -1,4 +1,4 @@
-"""A sweep on a Ray cluster of three nodes: its driver, a node and a worker are killed, and the object store is too small.
+"""A sweep on three Ray nodes: its driver, a node and a worker are killed; and an object store that is too small.
 
 Run by `make test-cluster`, with loopback as the only network.
 """
