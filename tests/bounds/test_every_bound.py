@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from remanence import NoisySum, bounds
+from remanence.bounds import Segment, dpsgd
+from remanence.bounds.frontier import frontier
 
 ROUNDING = 1e-9  # of the optimum, which is computed in floating point too
 
@@ -158,3 +160,20 @@ def test_no_ceiling_of_a_noisy_sum_is_below_its_best_attack(seed):
 def test_no_ceiling_of_five_hundred_more_noisy_sums_is_below_its_best_attack(block):
     for seed in range(50):
         check_gaussian(1000 + 50 * block + seed)
+
+
+def test_ceilings_rise_with_the_baseline_and_with_epsilon_by_construction():
+    # Computed one by one, certificates that are 1e-4 wide need not rise between baselines so near to each other.
+    baselines = np.linspace(0.1, 0.1001, 25)
+    run = Segment(0.9, 0.03, 300)
+    alone = np.array([dpsgd(float(kappa), schedule=run).success for kappa in baselines])
+    shuffled = np.random.default_rng(0).permutation(len(baselines))
+    for order in (np.arange(len(baselines)), shuffled):
+        found = dpsgd(baselines[order], schedule=run)
+        back = np.argsort(order)
+        assert (np.diff(found.success[back]) >= 0).all()
+        assert (np.diff(found.lower[back]) >= 0).all()
+        assert (found.lower <= found.success).all()
+        assert found.success[back] == pytest.approx(alone, rel=1e-4)
+    points = frontier("epsilon", [4.0, 4.0002, 4.0001, 4.0003], steps=50, sample_rate=0.1)
+    assert points[0].success_upper <= points[2].success_upper <= points[1].success_upper

@@ -7,9 +7,11 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
@@ -22,7 +24,7 @@ Axis = Literal["sample_rate", "epsilon", "candidates"]
 
 
 @dataclass(frozen=True)
-class Point:
+class FrontierPoint:
     """One setting, and the certified bracket of γ at its noise."""
 
     sample_rate: float
@@ -45,7 +47,7 @@ def frontier(
     sample_rate: float = 1.0,
     candidates: float = 10.0,
     person: Person | None = None,
-) -> list[Point]:
+) -> list[FrontierPoint]:
     """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
 
     The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
@@ -75,10 +77,16 @@ def frontier(
         )
         lower = bound.baseline if bound.lower is None else bound.lower
         points.append(
-            Point(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
+            FrontierPoint(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
                   success_upper=float(bound.success), **at)
         )  # fmt: skip
-    return points
+    if over == "sample_rate":
+        return points
+    # More ε allows more trainings, and a longer shortlist more to guess: what holds for more holds for less.
+    ordered = sorted(points, key=lambda point: point.epsilon if over == "epsilon" else -point.candidates)
+    least = np.minimum.accumulate([point.success_upper for point in reversed(ordered)])[::-1]
+    lowered = dict(zip(map(id, ordered), least.tolist(), strict=True))
+    return [replace(point, success_upper=lowered[id(point)]) for point in points]
 
 
 def _next(noises: dict[tuple[float, float], float]) -> float | None:
@@ -114,7 +122,7 @@ def check_name(path: Path) -> None:
         )
 
 
-def write(points: Sequence[Point], over: Axis, path: Path) -> None:
+def write(points: Sequence[FrontierPoint], over: Axis, path: Path) -> None:
     """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
     check_name(path)
     writers = {".csv": _csv, ".json": _json}
@@ -130,7 +138,7 @@ def write(points: Sequence[Point], over: Axis, path: Path) -> None:
         ) from None
 
 
-def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+def _csv(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
     rows = [asdict(point) for point in points]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0])
@@ -139,13 +147,13 @@ def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: AR
     return text.getvalue().encode()
 
 
-def _json(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+def _json(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
     return (
         json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
     ).encode()
 
 
-def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
+def _picture(points: Sequence[FrontierPoint], over: Axis, suffix: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")

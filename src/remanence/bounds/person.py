@@ -48,6 +48,7 @@ from scipy.special import gammaln
 
 from remanence.bounds.bound import Ends, require
 from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.engine.roots import boundary
 from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import (
     MOST_RECORDS,
@@ -225,13 +226,12 @@ def replaced(run: Schedule, log_baseline: float, rtol: float) -> Ends:
             >= log_baseline
         )
 
-    low, high = log_baseline, -_CHAIN_WIDTH
-    if not allowed(high):
+    def near(low: float, high: float) -> bool:
+        return high - low <= _CHAIN_WIDTH * min(1.0, -high)
+
+    if not allowed(-_CHAIN_WIDTH):
         return as_ends(told)
-    while high - low > _CHAIN_WIDTH * min(1.0, -high):
-        middle = (low + high) / 2
-        low, high = (low, middle) if allowed(middle) else (middle, high)
-    chained = dpsgd_bracket(run, min(high, 0.0), rtol=rtol)
+    chained = dpsgd_bracket(run, boundary(allowed, log_baseline, -_CHAIN_WIDTH, near=near), rtol=rtol)
     best = min(chained, told, key=lambda bracket: bracket.log_upper)
     return as_ends(best)._replace(log_lower=None, log_estimate=None)
 
