@@ -114,11 +114,13 @@ class Baselines:
 
 def _no_higher(one: Ends, other: Ends) -> Ends:
     """What is known at one baseline, with what is known from above at a larger one."""
-    complements = (one.log_complement, other.log_complement)
-    known = [log for log in complements if log is not None]
+    complements = [log for log in (one.log_complement, other.log_complement) if log is not None]
+    upper = min(one.log_success, other.log_success)
     return one._replace(
-        log_success=min(one.log_success, other.log_success),
-        log_complement=max(known) if len(known) == 2 else one.log_complement,
+        log_success=upper,
+        log_complement=max(complements) if len(complements) == 2 else one.log_complement,
+        log_lower=None if one.log_lower is None else min(one.log_lower, upper),
+        log_estimate=None if one.log_estimate is None else min(one.log_estimate, upper),
     )
 
 
@@ -127,7 +129,7 @@ def _no_lower(one: Ends, other: Ends) -> Ends:
     if one.log_lower is None or other.log_lower is None:
         return one
     lower = min(max(one.log_lower, other.log_lower), one.log_success)
-    estimate = None if one.log_estimate is None else min(max(one.log_estimate, lower), one.log_success)
+    estimate = None if one.log_estimate is None else max(one.log_estimate, lower)
     return one._replace(log_lower=lower, log_estimate=estimate)
 
 
