@@ -84,7 +84,7 @@ def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
     found = call(files, "head.safetensors", "--quick", "--trials", "20", "--out", str(tmp_path / "run"))
     assert found.exit_code in (1, 3), found.output
     assert "digit-0/000.png: class 0: picture 0" in found.output
-    assert "This head: of" in found.output
+    assert "From this very head" in found.output
     document = json.loads((tmp_path / "run" / "audit.json").read_text())
     (evidence,) = document["evidence"]
     assert evidence["attack"] == "linear-reader"

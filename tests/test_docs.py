@@ -8,7 +8,7 @@ import pytest
 
 from remanence.cli.main import main
 from remanence.cli.settings_file import read_settings
-from remanence.report.html import GLOSSARY
+from remanence.report.glossary import GLOSSARY
 from test_project import ROOT
 
 pytest_plugins = ["pytester"]

@@ -1,6 +1,8 @@
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from conftest import noisy_sum, shortlist_game, synthetic
 from remanence import (
     GLM,
     Attack,
+    AttackInfo,
     Criterion,
     EmpiricalPrior,
     FinitePrior,
     Game,
     InputError,
+    Knowledge,
     LeaveOneOut,
     Logistic,
     Logits,
@@ -23,6 +27,7 @@ from remanence import (
     Oblivious,
     Prior,
     Queried,
+    Reconstruction,
     Reconstructor,
     Records,
     Reduction,
@@ -147,13 +152,6 @@ def test_many_trials_are_played_in_chunks_with_the_same_outcome(monkeypatch):
 )
 def test_sets_of_records_play_the_same_game_with_another_reduction(reduction, counted, factor):
     # A "gradient" that is the set itself in another order; the attack returns it as it is.
-    from dataclasses import dataclass, field
-    from typing import ClassVar
-
-    from remanence import Attack, EmpiricalPrior, Knowledge, Reconstruction
-    from remanence.attacks.catalogue import AttackInfo
-    from remanence.attacks.oblivious import Oblivious
-
     def shuffled(records: Records, seed: int) -> dict[str, torch.Tensor]:
         return {"records": records.features.flip(0)}
 
@@ -473,3 +471,38 @@ def test_taking_records_is_indexing_them():
             mine, theirs = getattr(taken, name), getattr(indexed, name)
             assert (mine is None) == (theirs is None)
             assert mine is None or torch.equal(mine, theirs)
+
+
+def test_an_attack_cannot_tell_the_control_from_the_trials():
+    # It names the one target that there is, but only when it is asked for the first time.
+    @dataclass(frozen=True)
+    class OnlyAtFirst(Attack):
+        info: ClassVar[AttackInfo] = Oblivious.info
+        asked: list = field(default_factory=list, repr=False)
+
+        def check(self, knowledge):
+            pass
+
+        def prepare(self, knowledge, generator):
+            def reconstruct(release):
+                self.asked.append(len(release))
+                found = population.features[:1] if len(self.asked) == 1 else torch.zeros(1, 4)
+                return Reconstruction(
+                    Records(found.expand(len(release), 1, -1), torch.zeros(len(release), 1))
+                )
+
+            return reconstruct
+
+    population = synthetic(50)
+    game = Game(
+        looped(lambda records, seed: {"records": records.features}),
+        EmpiricalPrior(population[10:]),
+        None,
+        Criterion(mean_squared_error, 1e-9),
+        targets=EmpiricalPrior(population[:1]),
+        strangers=EmpiricalPrior(population[1:10]),
+    )
+    attack = OnlyAtFirst()
+    evidence = play(game, attack, trials=20)
+    assert attack.asked == [40]
+    assert evidence.main.rate == evidence.control.rate == 1

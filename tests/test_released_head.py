@@ -69,7 +69,7 @@ def test_what_enough_public_pictures_tell_from_chance_came_back():
     assert {row.as_close.trials for row in rows} == {75}
     assert sum(row.came_back for row in rows) > 0
     assert result.verdict is Verdict.EXPOSED
-    told = f"This head: of {sum(row.came_back for row in rows)} of its 3 classes a picture came back"
+    told = f"This head: a picture of {sum(row.came_back for row in rows)} of its 3 classes came back"
     assert told in str(result)
 
 

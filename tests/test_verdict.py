@@ -16,7 +16,7 @@ from remanence import (
     audit_head,
     squared_and_absolute_error,
 )
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import Bound
 from remanence.references import Reference

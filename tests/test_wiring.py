@@ -37,8 +37,8 @@ from remanence import (
     looped,
     play,
 )
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_coverage import good_guess
-from remanence.adversary.priors import Baseline
 from remanence.attacks.catalogue import AttackInfo, catalogue
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.auditing import compatible_attacks

@@ -15,9 +15,9 @@ from peft import LoraConfig, get_peft_model
 from smollm2 import converted, fine_tuned, made_up_records
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from remanence.attacks.texts.attacks import Asked, TemplateSearch
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.odds import log_probabilities
-from remanence.attacks.texts.template_search import rank, same_form
 from remanence.auditing import AuditResult
 from remanence.cli.main import main
 from remanence.exceptions import InputError
@@ -78,9 +78,7 @@ def test_digits_are_tokens_of_their_own_and_a_beginning_read_once_changes_nothin
         each.require_causal()
         both = [log_probabilities(m, secrets, [Decoding()]) for m in (each, replace(each, remember=None))]
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-3)
-    form = same_form(tuned, secrets[0].tokens)
-    assert [len(allowed) for allowed in form] == [1] + [10] * 6
-    assert rank(tuned, secrets[0].prompt, secrets[0].tokens, form).at_most <= 10
+    assert TemplateSearch().tries(Asked(tuned, secrets[:1]))[0].item() <= 10
 
 
 def test_exact_probabilities_agree_with_what_generate_draws(loaded, model, adapter):

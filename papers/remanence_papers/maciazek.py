@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records

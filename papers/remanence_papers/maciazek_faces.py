@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.attacks.reconstructor.shadows import Shadows
 from remanence.data.records import Records, concatenate

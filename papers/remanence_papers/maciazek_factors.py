@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.attacks.reconstructor.class_sizes import infer_class_sizes
 from remanence.game import Game

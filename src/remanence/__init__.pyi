@@ -4,8 +4,8 @@ from .adversary.knowledge import Knowledge as Knowledge
 from .adversary.priors import EmpiricalPrior as EmpiricalPrior
 from .adversary.priors import FinitePrior as FinitePrior
 from .adversary.priors import Prior as Prior
-from .adversary.priors import StratifiedPrior as StratifiedPrior
 from .adversary.priors import Uninformed as Uninformed
+from .adversary.stratified import StratifiedPrior as StratifiedPrior
 from .attacks.attack import Attack as Attack
 from .attacks.attack import Reconstruction as Reconstruction
 from .attacks.catalogue import AttackInfo as AttackInfo
@@ -29,6 +29,7 @@ from .attacks.texts.attacks import Sampling as Sampling
 from .attacks.texts.attacks import TemplateSearch as TemplateSearch
 from .attacks.texts.attacks import TopKSampling as TopKSampling
 from .attacks.texts.decoding import Decoding as Decoding
+from .attacks.texts.template import Template as Template
 from .attacks.transcripts.optimised import GradientBased as GradientBased
 from .attacks.transcripts.prior_aware import PriorAware as PriorAware
 from .auditing import AuditResult as AuditResult

@@ -29,6 +29,7 @@ from remanence.references import Reference
 from remanence.results import storage
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
+from remanence.results.parts import part_contradictions
 from remanence.results.recount import contradicted_bound, contradictions
 from remanence.results.verdict import Policy, Verdict, decide
 from remanence.scale.run import IN_PROCESS, Run
@@ -57,8 +58,11 @@ class AuditResult:
 
     @property
     def strongest(self) -> Evidence:
-        """The attack that is certain to achieve the most."""
-        return max(self.evidence, key=lambda evidence: (evidence.main.lower, evidence.main.rate))
+        """The attack that is certain to achieve the most: of whole records, and then of single columns."""
+        return max(
+            self.evidence,
+            key=lambda each: (each.main.lower, each.main.rate, sum(p.main.lower for p in each.telling_parts)),
+        )
 
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
@@ -105,6 +109,8 @@ class AuditResult:
             prefix = f"{entry['attack']}."
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             wrong += contradictions(entry, own)
+            threshold = document["threat_model"]["criterion"]["threshold"]
+            wrong += part_contradictions(entry.get("parts", ()), own, threshold)
             evidence.append(Evidence.from_json(entry, own))
         bounds = [
             Bound(
@@ -192,8 +198,8 @@ class AuditResult:
         ]
         if found := best.pictures:
             lines.append(
-                f"  This head: of {sum(picture.came_back for picture in found)} of its {len(found)} classes a picture "
-                "came back; the rate above is that of heads made like it."
+                f"  This head: a picture of {sum(picture.came_back for picture in found)} of its {len(found)} classes "
+                "came back. The rate above is about other heads that the recipe makes."
             )
         for on_average, words in (
             (False, "no attack exceeds"),
@@ -202,6 +208,8 @@ class AuditResult:
             ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
             if ceiling < 1:
                 lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
+        raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
+        lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
         return "\n".join(lines)
 
 
@@ -259,7 +267,7 @@ def audit(
         verdict=decide(evidence, game.bounds, policy),
         policy=policy,
         threat_model=_threat_model(game),
-        subject={"sha256": game.fingerprints()},
+        subject={"sha256": game.fingerprints(), **({"columns": list(game.columns)} if game.columns else {})},
         evidence=tuple(evidence),
         bounds=game.bounds,
         environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),
@@ -344,7 +352,7 @@ def _threat_model(game: AnyGame) -> Json:
     done, many = game.said
     return {
         "game": type(game).__name__,
-        "said": {"done": done, "many": many},
+        "said": {"done": done, "many": many, "proof": game.proof},
         "adversary": knowledge.adversary,
         "sees": game.mechanism.releases.sees,
         "knows": knowledge.describe(),

@@ -8,8 +8,7 @@
                                                                      │
                                                      error ρ(z, ẑ) ≤ threshold η ?
 
-A trial succeeds if the reconstruction meets the criterion. The control holds the same
-reconstruction against a target that was never trained on.
+A trial succeeds if ẑ meets the criterion. The control holds ẑ against a target that was never trained on.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import final
 
 import torch
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Prior
-from remanence.attacks.attack import Attack
+from remanence.adversary.priors import Prior
+from remanence.attacks.attack import Attack, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Release
-from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Prepared, Unit, Work, planned
 from remanence.results.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL, TARGETS_KNOWN, Caveat
@@ -61,9 +60,8 @@ def play(
 
     def get_ready() -> Do:
         prepared = prepare()
-        return lambda number: game.trials(
-            prepared, draws, Unit.of(plan, number, records, run.shows)
-        ).tensors()
+        unit = partial(Unit.of, plan, records, run.shows)
+        return lambda number: game.trials(prepared, draws, unit(number)).tensors()
 
     outcome = Outcome.of(run.map(plan, get_ready, join))
     return Evidence.of(game, attack, outcome, confidence, records, prepare)
@@ -74,10 +72,9 @@ def play(
 class Game(AnyGame):
     """A target is drawn, a model is trained on it and the known data, and the attack must find it.
 
-    `prior` is what the adversary believes. `targets` says where targets really come from; left
-    out, the belief is right. `known_data` is None for a weak adversary. `bounds` are ceilings that
-    somebody has proven for this game. `strangers` are for a control where the targets are too few to draw others
-    from: models are trained on strangers instead, and what comes out of these is held against the same targets.
+    `prior` is the adversary's belief; `targets` says where targets really come from, if not from there. `known_data`
+    is None for a weak adversary. Where targets are too few to draw others from, models trained on `strangers` instead
+    are the control: what comes out of these is held against the same targets.
     """
 
     mechanism: Mechanism[Release]
@@ -89,47 +86,39 @@ class Game(AnyGame):
     strangers: Prior | None = None
 
     def __post_init__(self) -> None:
-        if self.targets is None and not self.prior.draws_targets:
-            raise InputError(
-                "The game does not say where its targets come from.",
-                needs="targets that the adversary does not hold",
-                got=f"a prior ({self.prior.describe()}) and no targets",
-                hint="Game(..., targets=EmpiricalPrior(held_out_records))",
-            )
+        if self.targets is None:
+            self.prior.require_targets()
         for name, records in self.held().items():
             records.require_finite(name)
 
     def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
         """Algorithm 1, for many trials at once."""
         reconstruct = prepared.for_unit(draws, unit)
-        trainings, controls = (draws.stream(purpose, unit.number) for purpose in ("training", "control"))
-        targets, strangers = self._draw(unit.size, draws.stream("targets", unit.number), controls)
-        release = self.mechanism.release(self.known_data, targets, trainings)
-        guess = reconstruct(release)
-        numbers, control = guess.numbers(), self.criterion.compare(strangers, guess.records)
-        if self.strangers is not None:  # few targets may be easy to guess: the control is about the same ones
-            without = reconstruct(self.mechanism.release(self.known_data, strangers, controls))
-            control = self.criterion.compare(targets, without.records)
-            if "public_error" in without.diagnostics:
-                numbers["control_public_error"] = without.diagnostics["public_error"]
+        drawn, trained, controls, coins = draws.streams("targets training control coins", unit.number)
+        if self.strangers is None:
+            targets, strangers = self.source.sample_pair(unit.size, drawn, controls)
+            release = self.mechanism.release(self.known_data, targets, trained)
+            guess = reconstruct(release)
+            numbers, control = guess.numbers(), self.criterion.compare(strangers, guess.records)
+        else:  # few targets may be easy to guess: the control is about the same ones
+            targets = self.source.sample(unit.size, drawn)
+            strangers = self.strangers.sample(unit.size, controls)
+            release = self.mechanism.release(self.known_data, targets, trained)
+            decoys = self.mechanism.release(self.known_data, strangers, controls)
+            guess, without = blindly(reconstruct, release, decoys, coins)
+            numbers, control = guess.numbers(), self.criterion.compare(targets, without.records)
+            numbers |= {f"control_{n}": v for n, v in without.diagnostics.items() if n == "public_error"}
         left = self.mechanism.remaining_gradient(self.known_data, targets, release)
         asked = self.criterion.reduction is Reduction.CLASS  # labels that were asked for, not found
+        shown = closest_guesses(self.criterion, targets, strangers, guess.records) if unit.shows else None
         return Outcome(
             main=self.criterion.compare(targets, guess.records),
             control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left},
-            gallery=closest_guesses(self.criterion, targets, strangers, guess.records)
-            if unit.shows
-            else None,
+            gallery=shown,
             claims_labels=not asked and not bool(guess.records.labels.isnan().all()),
             chances=self.criterion.chance_factor(targets.batch_shape[1], guess.records.batch_shape[1]),
         )
-
-    def _draw(self, count: int, draws: torch.Generator, controls: torch.Generator) -> tuple[Records, Records]:
-        """Targets, and for each a stranger."""
-        if self.strangers is None:
-            return self.source.sample_pair(count, draws, controls)
-        return self.source.sample(count, draws), self.strangers.sample(count, controls)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -157,7 +146,5 @@ class Game(AnyGame):
             yield OVERLAPPING_CONTROL
         if self.mechanism.gives_attributes:
             yield ATTRIBUTES_GIVEN
-        belief = None if self.prior.draws_targets else self.prior.samples
-        held = [records for records in (self.known_data, belief) if records is not None]
-        if self.targets is not None and any(self.targets.shares_records_with(each) for each in held):
+        if self.targets is not None and self.knowledge.holds_some_of(self.targets):
             yield TARGETS_KNOWN

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Self, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Prior
+from remanence.adversary.priors import Prior
 from remanence.attacks.attack import Attack, Reconstruction, attempt
 from remanence.bounds.bound import Bound
 from remanence.checks import whole
@@ -27,7 +28,7 @@ from remanence.results.outcome import Outcome
 from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
-from remanence.scoring.errors import Criterion
+from remanence.scoring.errors import Criterion, Error
 from remanence.scoring.rates import SuccessRate
 
 
@@ -52,7 +53,7 @@ class Unit:
     shows: bool = False  # whether reconstructions, which are data, may be kept
 
     @classmethod
-    def of(cls, plan: Plan, number: int, records: Tensor | None, shows: bool) -> Unit:
+    def of(cls, plan: Plan, records: Tensor | None, shows: bool, number: int) -> Unit:
         """A unit of a plan; reconstructions are shown from the first one alone."""
         size, first = plan.size(number), number * plan.at_once
         chosen = None if records is None else records[first : first + size]
@@ -65,7 +66,9 @@ class AnyGame(ABC):
     mechanism: Mechanism[Release]  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
+    columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
     said: ClassVar[tuple[str, str]] = ("recovered the target in", "trials")  # …, 130 of 200, …
+    proof: ClassVar[str] = "the release was computed again from them"  # of records that are facts
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
 
     @property
@@ -83,6 +86,10 @@ class AnyGame(ABC):
     @abstractmethod
     def baseline(self, chances: int = 1) -> Baseline:
         """What a guess without the release achieves, if it has so many chances."""
+
+    def baseline_of(self, part: Error) -> Baseline | None:
+        """What a guess achieves for a single column; None where the game does not count columns."""
+        return None
 
     def fits(self) -> None:  # noqa: B027
         """Raise `MisfitError` where what was handed in is not what it is declared to be."""

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from remanence import bounds
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Prior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Prior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack
 from remanence.auditing import AuditResult, announce, audit, compatible_attacks
 from remanence.bounds.calibration import noise_for_epsilon

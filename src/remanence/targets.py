@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def breast_cancer_logistic() -> LeaveOneOut:
     from remanence.scoring.errors import Criterion, relative_error
 
     criterion = Criterion(relative_error(), label_scale=1.0)
-    return LeaveOneOut(GLM(Logistic(), penalty=100.0), _standardised("breast_cancer"), criterion)
+    data, columns = _standardised("breast_cancer"), _columns("breast_cancer")
+    return LeaveOneOut(GLM(Logistic(), penalty=100.0), data, criterion, columns=columns)
 
 
 def breast_cancer_sloppy() -> LeaveOneOut:
@@ -34,7 +36,8 @@ def breast_cancer_sloppy() -> LeaveOneOut:
 
     data = _standardised("breast_cancer")
     features, labels = data.features.numpy(), data.labels.numpy()
-    return leave_one_out(LogisticRegression().fit(features, labels), features, labels)
+    game = leave_one_out(LogisticRegression().fit(features, labels), features, labels)
+    return replace(game, columns=_columns("breast_cancer"))
 
 
 def digits_logistic() -> LeaveOneOut:
@@ -56,7 +59,8 @@ def diabetes_ridge() -> LeaveOneOut:
 
     data = _raw("diabetes")
     features, labels = data.features.numpy(), data.labels.numpy()
-    return leave_one_out(Ridge(alpha=1.0).fit(features, labels), features, labels)
+    game = leave_one_out(Ridge(alpha=1.0).fit(features, labels), features, labels)
+    return replace(game, columns=_columns("diabetes"))
 
 
 def wine_pipeline() -> LeaveOneOut:
@@ -70,7 +74,7 @@ def wine_pipeline() -> LeaveOneOut:
     data = _raw("wine")
     features, labels = data.features.numpy(), data.labels.numpy()
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features, labels)
-    return leave_one_out(model, features, labels)
+    return replace(leave_one_out(model, features, labels), columns=_columns("wine"))
 
 
 def diabetes_shortlist() -> Game:
@@ -162,7 +166,7 @@ def digits_gradient() -> Game:
 
 def digits_heads() -> Game:
     """Heads for the digits 5 to 9 on a backbone that learned 0 to 4; one picture per class, a weak adversary."""
-    from remanence.adversary.priors import StratifiedPrior
+    from remanence.adversary.stratified import StratifiedPrior
     from remanence.game import Game
     from remanence.mechanisms.heads.transfer_head import TransferHead
     from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
@@ -286,6 +290,12 @@ def _raw(name: str, scale: float = 1.0) -> Records:
 
     features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
     return Records(torch.from_numpy(features / scale), torch.from_numpy(labels))
+
+
+def _columns(name: str) -> tuple[str, ...]:
+    from sklearn import datasets
+
+    return tuple(map(str, getattr(datasets, f"load_{name}")().feature_names))
 
 
 def _standardised(name: str) -> Records:

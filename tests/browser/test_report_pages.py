@@ -50,7 +50,7 @@ def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path)
 
 def test_the_first_screen_answers_the_first_question(watch, tmp_path):
     watched = watch(write_report(result(Verdict.EXPOSED), tmp_path).as_uri())
-    for text in ("EXPOSED", "An attack recovers records more often", "The adversary sees", "Caveats"):
+    for text in ("EXPOSED", "An attack succeeds more often", "The adversary sees", "Caveats"):
         box = watched.page.get_by_text(text, exact=False).first.bounding_box()
         assert box is not None
         assert box["y"] + box["height"] <= 900

@@ -8,12 +8,12 @@ import pytest
 
 from audit_results import poisoned, result
 from remanence import Policy, SuccessRate, Verdict
+from remanence.report.again import command, python
 from remanence.report.comparison import compare
 from remanence.report.formats import FORMATS
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
-from remanence.report.words import commands
 
 SARIF = {  # kind, level, rule
     Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
@@ -52,13 +52,11 @@ def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     found = result(Verdict.EXPOSED)
     several = replace(found.evidence[0], main=SuccessRate(90, 120, clusters=40))
     found = replace(found, target="mine.py:factory")
-    line, python = commands(replace(found, evidence=(several,)))
-    assert "--trials 40 " in line
-    assert "trials=40," in python
-    assert (
-        "--trials 120 "
-        in commands(replace(found, evidence=(replace(several, main=SuccessRate(90, 120)),)))[0]
-    )
+    clustered = replace(found, evidence=(several,))
+    assert "--trials 40 " in command(clustered)
+    assert "trials=40," in python(clustered)
+    single = replace(found, evidence=(replace(several, main=SuccessRate(90, 120)),))
+    assert "--trials 120 " in command(single)
 
 
 def test_sarif_points_at_the_file_and_recognises_the_same_subject_again():

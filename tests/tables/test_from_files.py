@@ -59,7 +59,7 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
     found = json.loads((folder / "out" / "columns.json").read_text())
     assert {
         row["column"]: row["recovered"] for row in found["columns"] if row["column"] != "bmi"
-    } == dict.fromkeys(["age", "income", "sex", "region"], 150)
+    } == dict.fromkeys(["age", "income", "sex", "region", "outcome"], 150)
     assert 0.4 < next(row["guess"] for row in found["columns"] if row["column"] == "sex") < 0.7
     assert sum(row["rows"] for row in found["by"]["sex"]) == 150
     rows, train = pd.read_csv(folder / "out" / "rows.csv"), pd.read_csv(folder / "train.csv")

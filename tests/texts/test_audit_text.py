@@ -298,6 +298,19 @@ def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(file
     assert document["evidence"][1]["settings"]["decoding"] == "temperature 0.5, top-p 0.9"
 
 
+def test_the_command_gives_every_attack_its_settings(files, monkeypatch, capsys):
+    lines = (files / "mine.jsonl").read_text().splitlines(keepends=True)
+    (files / "few.jsonl").write_text("".join(lines[:4]))
+    options = ["model", "--adapter", "a", "--texts", files / "few.jsonl", "--out", files / "out", "--json"]
+    _, printed = command(monkeypatch, capsys, *options, "--chance", "0.9", "--form", "{digits:4}")
+    settings = {entry["attack"]: entry.get("settings") for entry in json.loads(printed.out)["evidence"]}
+    assert settings["sampling"]["chance"] == settings["top-k-sampling"]["chance"] == 0.9
+    assert settings["template-search"]["form"] == "{digits:4}"
+    code, printed = command(monkeypatch, capsys, *options, "--form", "x{ab:2}", "--without-prefix")
+    assert code == 2
+    assert "No record has this form" in printed.err
+
+
 def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
     mine = files / "mine.jsonl"
     for options, says in (
@@ -307,6 +320,8 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         (["--top-p", "2"], "top_p cannot be used"),
         (["--chance", "1"], "chance cannot be used"),
         (["--attack", "closed-form"], "cannot attack this game"),
+        (["--form", "all alike"], "The form cannot be understood"),
+        (["--without-prefix"], "nothing to begin with"),
     ):
         code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
         assert code == 2

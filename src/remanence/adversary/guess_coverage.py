@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from remanence.data.records import Records, concatenate
-from remanence.scoring.errors import Criterion, all_errors, mean_squared_error
+from remanence.scoring.errors import Criterion, Reduction, all_errors, mean_squared_error
+from remanence.scoring.rates import clopper_pearson
 
+_ENOUGH = 2000  # records to bound a guess from
 _PAIRS_AT_ONCE = 2_000_000
 _FEW = 150  # threes of more records take seconds
 _STARTS, _CLIMBS = 16, 10
@@ -131,3 +134,24 @@ def masses(
     """The weight of the records within `radius` of each record, `(records,)`."""
     rows = _rows(records, criterion, radius, label_radius)
     return torch.cat([(part.isfinite() * weights).sum(1) for part in rows])
+
+
+def sure_of_a_guess(records: Records, criterion: Criterion, tail: float) -> float:
+    """What a guess certainly achieves: chosen on one half of the records, counted on the other."""
+    half = len(records) // 2
+    if half < 2:
+        return 0.0
+    guess = good_guess(records[:half], criterion)
+    others = records[half:]
+    alike = guess[torch.zeros(len(others), dtype=torch.int64, device=others.labels.device)]
+    each = replace(criterion, reduction=Reduction.EACH)
+    hits = int(each.compare(others[:, None], alike[:, None]).succeeded.sum())
+    return clopper_pearson(hits, len(others), tail)[0]
+
+
+def some_of(records: Records) -> Records:
+    """At most so many of them, at random: pairs grow with the square of their number, precision with its root."""
+    if len(records) <= _ENOUGH:
+        return records
+    order = torch.randperm(len(records), generator=torch.Generator().manual_seed(0))
+    return records[order[:_ENOUGH].to(records.labels.device)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scoring.errors import Criterion, Reduction
@@ -67,13 +67,9 @@ def guess_from_others(data: Records, criterion: Criterion, totals: Tensor | None
 
 def _meets(criterion: Criterion, records: Records) -> Tensor:
     """Which record (column) would be a right guess for which (row)."""
-    count = len(records)
-    places, rows = torch.arange(count), max(1, _AT_ONCE // (count * records.flat.shape[-1]))
-    parts = []
-    for some in places.split(rows):
-        targets, guesses = records[some.repeat_interleave(count)], records[places.repeat(len(some))]
-        parts.append(criterion.compare(targets[:, None], guesses[:, None]).succeeded.view(len(some), count))
-    return torch.cat(parts)
+    rows = max(1, _AT_ONCE // (len(records) * records.flat.shape[-1]))
+    starts = range(0, len(records), rows)
+    return torch.cat([criterion.meets(records[start : start + rows], records) for start in starts])
 
 
 def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:

@@ -17,11 +17,20 @@ class Knowledge:
     mechanism: Mechanism[Release]
     prior: Prior
     known_data: Records | None  # all training records but the target; None for a weak adversary
+    place: int | None = (
+        None  # where in the table the missing record stood, for whoever knows the others in their order
+    )
 
     @property
     def adversary(self) -> str:
         """The adversary's name in the literature."""
         return "weak" if self.known_data is None else "informed"
+
+    def holds_some_of(self, targets: Prior) -> bool:
+        """Whether the adversary has records that are to be found."""
+        collected = None if self.prior.draws_targets else self.prior.samples
+        held = (records for records in (self.known_data, collected) if records is not None)
+        return any(targets.shares_records_with(records) for records in held)
 
     def apart(self) -> Knowledge:
         """The same, in memory that holds nothing else: targets are often slices of the same tensor."""

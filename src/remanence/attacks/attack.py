@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.catalogue import AttackInfo
-from remanence.data.records import Records
+from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.exceptions import InputError
+from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.scale.run import Run
 
+ReleaseT = TypeVar("ReleaseT", bound=Release)
 ReleaseT_contra = TypeVar("ReleaseT_contra", bound=Release, contravariant=True)
 
 
@@ -33,6 +34,14 @@ class Reconstruction:
     records: Records  # (trials, guesses)
     sensitivity: Tensor | None = None  # (trials,)
     diagnostics: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
+
+    def take(self, index: Tensor) -> Reconstruction:
+        """The reconstructions of some of the trials."""
+        return Reconstruction(
+            self.records[index],
+            None if self.sensitivity is None else self.sensitivity[index],
+            {name: values[index.to(values.device)] for name, values in self.diagnostics.items()},
+        )
 
     @property
     def diverged(self) -> dict[str, Tensor]:
@@ -70,6 +79,11 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         """The same where preparing is work to be spread over a run; most attacks are ready at once."""
         return self.prepare(knowledge, generator)
 
+    def refusal(self, *, got: str, hint: str, needs: str = "") -> IncompatibleGameError:
+        """The error of a game that this attack cannot play."""
+        summary = f"The attack {self.info.name} cannot attack this game."
+        return IncompatibleGameError(summary, needs=needs or self.info.needs, got=got, hint=hint)
+
     def settings(self) -> dict[str, str | int | float | bool | None]:
         """What two audits by this attack may differ in, as plain values."""
         if not is_dataclass(self):
@@ -91,6 +105,19 @@ def attempt(reconstruct: Callable[[Release], Reconstruction], release: Release) 
     features[lost.to(features.device)] = torch.nan
     records = replace(guess.records, features=features)
     return replace(guess, records=records, diagnostics={**guess.diagnostics, "diverged": lost})
+
+
+def blindly(
+    reconstruct: Callable[[ReleaseT], Reconstruction],
+    real: ReleaseT,
+    decoys: ReleaseT,
+    coins: torch.Generator,
+) -> tuple[Reconstruction, Reconstruction]:
+    """What an attack makes of real releases and of decoys. It gets all at once, in an order that it cannot know."""
+    both = type(real).concatenate([real, decoys])
+    order = torch.randperm(len(both), generator=coins, device=coins.device)
+    guess, places = reconstruct(both.take(order)), order.argsort()
+    return guess.take(places[: len(real)]), guess.take(places[len(real) :])
 
 
 def training_failed(lost: Tensor) -> InputError:
@@ -120,3 +147,28 @@ class ExposesAll(Protocol):
     def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
         """Reconstruct each record from the one release and the other records: batch `(records, 1)`."""
         ...
+
+
+class ExposesInParts(ABC):
+    """An attack that exposes all, and needs no room for more than some of them at a time."""
+
+    @abstractmethod
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[Tensor], Reconstruction]:
+        """From the places of some records to what is found for each from the release and all the others."""
+
+    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
+        """Every record in turn."""
+        places = torch.arange(len(data), device=data.labels.device)
+        return self.exposer(mechanism, data, release)(places)
+
+
+def joined(parts: Sequence[Reconstruction]) -> Reconstruction:
+    """Reconstructions of several batches as one."""
+    sensitivities = [part.sensitivity for part in parts if part.sensitivity is not None]
+    return Reconstruction(
+        concatenate([part.records for part in parts]),
+        torch.cat(sensitivities) if sensitivities else None,
+        {name: torch.cat([part.diagnostics[name] for part in parts]) for name in parts[0].diagnostics},
+    )

@@ -45,15 +45,15 @@ def catalogue() -> dict[str, AttackInfo]:
 
 
 def _written() -> Iterator[AttackInfo]:
-    """What the classes say of themselves, from their source: reading is quick, importing takes seconds."""
+    """What the classes say of themselves, from their source: importing them would take seconds."""
     room = Path(__file__).parent
     terms = {**vars(references), AttackInfo.__name__: AttackInfo}
     for path in sorted(room.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         module = ".".join(("remanence.attacks", *path.relative_to(room).with_suffix("").parts))
-        classes = ast.parse(text).body if "info: ClassVar[AttackInfo] = " in text else ()
-        for owner in classes:
-            for line in getattr(owner, "body", ()):
+        nodes = ast.parse(text).body if "info: ClassVar[AttackInfo] = " in text else ()
+        for owner in (node for node in nodes if isinstance(node, ast.ClassDef)):
+            for line in owner.body:
                 if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "info" and line.value:
                     info = eval(ast.unparse(line.value), terms)  # noqa: S307 - our own source
                     yield replace(info, home=f"{module}:{owner.name}")

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.references import REMANENCE
 from remanence.scoring.errors import public_errors
@@ -59,9 +58,7 @@ class LinearReader(Attack[Weights]):
     def check(self, knowledge: Knowledge) -> None:
         """Heads, and public pictures to train shadows on."""
         if not linear_reads(knowledge):
-            raise IncompatibleGameError(
-                "LinearReader cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{knowledge.mechanism.name}; {knowledge.prior.describe()}",
                 hint="audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)",
             )

@@ -9,11 +9,11 @@ from typing import ClassVar, final
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior, FinitePrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.releases import Release
-from remanence.exceptions import IncompatibleGameError
 from remanence.references import BALLE_2022
 
 
@@ -36,9 +36,7 @@ class Oblivious(Attack[Release]):
     def check(self, knowledge: Knowledge) -> None:
         """Something to guess from."""
         if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior | StratifiedPrior):
-            raise IncompatibleGameError(
-                "Oblivious cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=knowledge.prior.describe(),
                 hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior",
             )

@@ -15,7 +15,7 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release, Transcript
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.references import BALLE_2022
 from remanence.scale.progress import track
 
@@ -52,9 +52,7 @@ class RetrainAndCompare(Attack[Release]):
         """A shortlist, all other records, and a release that two runs on the same data have in common."""
         steps = knowledge.mechanism.releases is Transcript
         if steps or not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "RetrainAndCompare cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary} and sees "
                 f"{knowledge.mechanism.releases.sees}",
                 hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",

@@ -14,13 +14,13 @@ from remanence.cli.output import (
     AcceptUnproven,
     Device,
     Json,
+    MaxSuccess,
     Out,
     compute_device,
-    console,
     default_folder,
-    exit_code,
-    show_result,
+    finish,
 )
+from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ def gradient(  # options of a command
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
     ] = None,
-    max_success: Annotated[
-        float, typer.Option(help="Your limit: the largest acceptable share of samples recovered.")
-    ] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     accept_unproven: AcceptUnproven = False,
@@ -118,8 +116,7 @@ def gradient(  # options of a command
     )
     from remanence.games.gradients.local_training import LocalTraining
     from remanence.report.leak_map import leak_map_picture
-    from remanence.report.writing import write_report
-    from remanence.results.verdict import Policy
+    from remanence.report.svg import as_file
     from remanence.scale.files import check_writable, write_files
 
     network = _one_model(model, factory)
@@ -131,7 +128,7 @@ def gradient(  # options of a command
         before,
         _shape(input_shape),
     )
-    policy = Policy(max_success)
+    policy = limit(max_success)
     first = batch or (updates + weights_after)[0]
     folder = out or default_folder(f"{network}-{first.stem}")
     check_writable(folder)
@@ -151,19 +148,16 @@ def gradient(  # options of a command
                 subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
             )
             said = [*subject.notes, subject.scope, str(subject.exposure or "")]
-    path = result.save(folder)
-    report = write_report(result, folder)
-    write_files(folder, {"leak-map.svg": leak_map_picture(result.subject["leak_map"]).encode()})
-    if as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-    else:
-        terminal = console()
-        terminal.print(_leak_table(result.subject["leak_map"]))
-        for sentence in [*filter(None, said), _proven_sentence(result, batch_size)]:
-            terminal.print(sentence, highlight=False)
-        show_result(result, path)
-        typer.echo(f"Report: {report}")
-    raise typer.Exit(exit_code(result, accept_unproven))
+    leaks = result.subject["leak_map"]
+    write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
+    sentences = [*filter(None, said), _proven_sentence(result, batch_size)]
+    finish(
+        result,
+        folder,
+        first=[_leak_table(leaks), *sentences],
+        as_json=as_json,
+        accept_unproven=accept_unproven,
+    )
 
 
 def _one_model(argument: str | None, option: str | None) -> str:

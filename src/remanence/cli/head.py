@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,9 @@ from remanence.cli.output import (
     Out,
     compute_device,
     default_folder,
-    exit_code,
-    show_result,
+    finish,
 )
 from remanence.exceptions import InputError
-
-if TYPE_CHECKING:
-    pass
 
 _RECIPE = "How the head was trained"
 
@@ -81,7 +77,8 @@ def head(
     steps: Annotated[int, typer.Option(help="Steps that the network learns.")] = 600,
     trials: Annotated[int, typer.Option(help="Heads that are made anew and attacked.")] = 100,
     max_success: Annotated[
-        float | None, typer.Option(help="Your limit.", show_default="a guess, and a tenth of the rest")
+        float | None,
+        typer.Option(help="Your limit.", show_default="what a guess achieves, plus a tenth of the rest"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
@@ -103,7 +100,6 @@ def head(
     from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
     from remanence.mechanisms.heads.loop import Loop
     from remanence.mechanisms.heads.transfer_head import TransferHead
-    from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
 
     classes, prepare = (
@@ -142,17 +138,8 @@ def head(
         if not as_json and len(attacks) == 1 and not quick:
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
-    path = result.save(folder)
-    report = write_report(result, folder)
-    if as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-    else:
-        show_result(result, path)
-        typer.echo(f"{result}")
-        for picture in exposed_pictures(result):
-            typer.echo(f"{files[picture.picture].relative_to(images)}: {picture}")
-        typer.echo(f"Report: {report}")
-    raise typer.Exit(exit_code(result, accept_unproven))
+    places = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
+    finish(result, folder, last=places, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _backbone(name: str):

@@ -42,16 +42,17 @@ from remanence.cli.output import (
     Json,
     MaxSuccess,
     Out,
+    as_called,
     compute_device,
     default_folder,
     exit_code,
+    show_report,
     show_result,
 )
 from remanence.cli.output import policy as limit
 from remanence.cli.show import show
 from remanence.cli.targets import targets
 from remanence.exceptions import RemanenceError
-from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -171,6 +172,7 @@ def audit(
         result = _audit_recorded(
             Path(target), policy, seed, accuse_at, options=attack or trials or show_reconstructions
         )
+        result = as_called(result)
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
@@ -207,6 +209,7 @@ def audit(
                     target=target,
                     run=run,
                 )
+                result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             cli_runs.tell_reuse(run)
     if as_json:
@@ -215,7 +218,7 @@ def audit(
         show_result(result, path)
         if data:
             cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
-        typer.echo(f"Report: {plain(report)}")
+        show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from remanence.plain_text import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from remanence.auditing import AuditResult
     from remanence.results.verdict import Policy
@@ -30,12 +34,12 @@ Out = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
 AcceptUnproven = Annotated[
-    bool, typer.Option("--accept-unproven", help="Exit with 0 where nothing is found and nothing is proven.")
+    bool, typer.Option("--accept-unproven", help="Exit with 0 if nothing is found and nothing is proven.")
 ]
 MaxSuccess = Annotated[
     float | None,
     typer.Option(
-        help="Your limit: the largest acceptable success.", show_default="0.1, and said to be nobody's"
+        help="Your limit: the largest success that you accept.", show_default="0.1, marked as nobody's choice"
     ),
 ]
 
@@ -101,3 +105,42 @@ def show_result(result: AuditResult, path: Path) -> None:
     out = console()
     out.print(audit_view(result))
     out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
+
+
+def as_called(result: AuditResult) -> AuditResult:
+    """The same result, which also holds the command that made it, so that people can run it again."""
+    command = shlex.join(["remanence", *sys.argv[1:]])
+    return replace(result, environment={**result.environment, "command": command})
+
+
+def show_report(page: Path) -> None:
+    """Say where the report is, and how to open it."""
+    typer.echo(f"Report: {plain(page)}")
+    typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
+
+
+def finish(
+    result: AuditResult,
+    folder: Path,
+    *,
+    first: Iterable[RenderableType] = (),
+    last: Iterable[RenderableType] = (),
+    as_json: bool,
+    accept_unproven: bool,
+) -> NoReturn:
+    """Write an audit and its report, print both with what comes first and last, and exit with the verdict's code."""
+    from remanence.report.writing import write_report
+
+    result = as_called(result)
+    path, page = result.save(folder), write_report(result, folder)
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        terminal = console()
+        for part in first:
+            terminal.print(part, highlight=False)
+        show_result(result, path)
+        for part in last:
+            terminal.print(part, highlight=False, soft_wrap=True)
+        show_report(page)
+    raise typer.Exit(exit_code(result, accept_unproven))

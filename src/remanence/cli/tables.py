@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from zipfile import BadZipFile, ZipFile
 
 import typer
 
@@ -39,15 +37,11 @@ Groups = Annotated[
         help="Columns to tell results apart by, such as sex,region: who is exposed more.",
     ),
 ]
-_EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
-_CONVERT = (
-    "python -c \"from joblib import load; from skops.io import dump; dump(load('{}'), 'model.skops')\", "
-    "if you trust the file"
-)
 
 
 def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
     """The game of a model file and a table file."""
+    from remanence.integrations.model_files import load_estimator
     from remanence.integrations.sklearn import table_game
 
     estimator, frame = load_estimator(target), read_table(data)
@@ -65,7 +59,7 @@ def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
             got=f"{int(frame[label].isna().sum())} empty cells",
             hint="the table as it was passed to fit()",
         )
-    labels, features = frame[label].to_numpy(), frame.drop(columns=label)
+    labels, features = frame[label], frame.drop(columns=label)
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and set(map(str, names)) <= set(map(str, features.columns)):
         unused = [str(name) for name in features.columns if name not in set(names)]
@@ -80,14 +74,16 @@ def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
 
 def read_table(path: Path) -> Any:
     """A CSV or Parquet file as a DataFrame."""
-    pd = _extra("pandas")
+    from remanence.integrations.model_files import needed
+
+    pd = needed("pandas")
     if not path.is_file():
         raise InputError(
             "There is no such table.", needs="a .csv or .parquet file", got=str(path), hint="check the path"
         )
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
-            _extra("pyarrow")
+            needed("pyarrow")
             return pd.read_parquet(path)
         return pd.read_csv(path)
     except (ValueError, UnicodeDecodeError, OSError) as error:
@@ -96,78 +92,6 @@ def read_table(path: Path) -> Any:
             needs="a CSV file with a line of column names, or Parquet",
             got=f"{path}: {str(error).splitlines()[0][:200]}",
             hint="frame.to_csv(path, index=False)",
-        ) from None
-
-
-def load_estimator(target: str) -> Any:
-    """A fitted model from a .skops file or from what a function returns; nothing is ever unpickled."""
-    path, colon, function = target.rpartition(":")
-    if colon and path.endswith(".py"):
-        from remanence.scale.user_code import call_factory
-
-        return call_factory(Path(path), function, "a fitted model")
-    file = Path(target)
-    if not file.is_file():
-        raise InputError(
-            "There is no such model.",
-            needs="a .skops file, or path/to/file.py:function",
-            got=target,
-            hint="check the path",
-        )
-    if file.suffix.lower() in _EXECUTES or not _is_skops(file):
-        raise InputError(
-            "This file is not opened: a pickle or joblib file executes code when it is loaded.",
-            needs="a .skops file, which holds data only",
-            got=f"{file.name}, which is none",
-            hint=_CONVERT.format(file.name),
-        )
-    return _load_skops(file)
-
-
-def _is_skops(file: Path) -> bool:
-    try:
-        with ZipFile(file) as archive:
-            return "schema.json" in archive.namelist()
-    except (BadZipFile, OSError):
-        return False
-
-
-def _load_skops(file: Path) -> Any:
-    skops = _extra("skops.io", "skops")
-    unknown = skops.get_untrusted_types(file=file)
-    refused = [name for name in unknown if not _is_sklearn_class(name)]
-    if refused:
-        raise InputError(
-            "The model holds objects that are not scikit-learn's.",
-            needs="classes of scikit-learn and arrays",
-            got=", ".join(refused)[:300],
-            hint="path/to/file.py:function that returns the fitted model, if the code is yours",
-        )
-    return skops.load(file, trusted=unknown)
-
-
-def _is_sklearn_class(name: str) -> bool:
-    """Whether a name is that of a class within scikit-learn: such an object is data, not a function to call."""
-    module, _, attribute = name.rpartition(".")
-    if name == "numpy.dtype":  # of an array
-        return True
-    if module.split(".")[0] != "sklearn":
-        return False
-    try:
-        return isinstance(getattr(import_module(module), attribute, None), type)
-    except ImportError:
-        return False
-
-
-def _extra(module: str, package: str | None = None) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise InputError(
-            f"The package {package or module} is not installed.",
-            needs="what reads tables and models from files",
-            got="an environment without it",
-            hint="pip install 'remanence[tables]'",
         ) from None
 
 
@@ -234,13 +158,14 @@ def write_rows(game: LeaveOneOut, folder: Path) -> Path:
     """All rows as they came back, in their own words, in a file that only its owner can read."""
     from remanence.attacks.tables.from_object import WholeObject
     from remanence.data.records import Records
+    from remanence.integrations.model_files import needed
     from remanence.mechanisms.tables.fitted import FittedModel
 
     assert isinstance(game.mechanism, FittedModel)
     assert game.release is not None
     found = WholeObject().expose(game.mechanism, game.data, game.release).records
     table, labels = game.mechanism.table(Records(found.flat[:, 0], found.labels[:, 0]))
-    pd = _extra("pandas")
+    pd = needed("pandas")
     names = [column.name for column in game.mechanism.rows.columns]
     frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
     path = folder / "rows.csv"

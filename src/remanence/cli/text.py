@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,19 +12,23 @@ from remanence.cli.output import (
     AcceptUnproven,
     Device,
     Json,
+    MaxSuccess,
     Out,
     compute_device,
-    console,
     default_folder,
-    exit_code,
-    show_result,
+    finish,
 )
+from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
+    from remanence.attacks.texts.attacks import TemplateSearch
+    from remanence.attacks.texts.decoding import Decoding
     from remanence.games.texts.game import Texts
     from remanence.games.texts.secrets import Finder
+
+_SECRETS, _DECODING = "Which parts are secrets, and what is known", "How the adversary asks"
 
 
 def register(app: typer.Typer) -> None:
@@ -55,34 +60,67 @@ def text(
         Path | None, typer.Option(help="The tokenizer's folder.", show_default="the model's")
     ] = None,
     numbers: Annotated[
-        int | None, typer.Option(help="Secrets are the numbers of at least so many digits.")
+        int | None,
+        typer.Option(
+            rich_help_panel=_SECRETS, help="Secrets are the numbers of at least so many digits.", min=1
+        ),
     ] = None,
     names: Annotated[
-        Path | None, typer.Option(help="Secrets are these names: a file with one per line.")
+        Path | None,
+        typer.Option(rich_help_panel=_SECRETS, help="Secrets are these names: a file with one per line."),
     ] = None,
     windows: Annotated[
         int | None,
-        typer.Option(help="Every window of a text: so many tokens are known, and as many must come out."),
+        typer.Option(
+            rich_help_panel=_SECRETS,
+            help="Every window of a text: so many tokens are known, and as many must come out.",
+            min=1,
+        ),
     ] = None,
     prefix_tokens: Annotated[
-        int | None, typer.Option(help="The adversary knows only the last so many tokens before a secret.")
+        int | None,
+        typer.Option(
+            rich_help_panel=_SECRETS, help="The adversary knows only the last so many tokens before a secret."
+        ),
     ] = None,
-    tries: Annotated[int, typer.Option(help="A secret counts if it comes out within so many tries.")] = 100,
-    chance: Annotated[float, typer.Option(help="... with at least this chance.")] = 0.5,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SECRETS,
+            help="The form of a secret, for template-search: text with open places such as {digits:6}, {ACGT:8}, "
+            "{Ada|Eve} or {@names.txt}.",
+            show_default="every digit is open",
+        ),
+    ] = None,
+    without_prefix: Annotated[
+        bool,
+        typer.Option(
+            "--without-prefix",
+            rich_help_panel=_SECRETS,
+            help="--form is that of a whole record: nothing before the secret is known.",
+        ),
+    ] = False,
+    tries: Annotated[
+        int,
+        typer.Option(rich_help_panel=_DECODING, help="A secret counts if it comes out within so many tries."),
+    ] = 100,
+    chance: Annotated[
+        float, typer.Option(rich_help_panel=_DECODING, help="... with at least this chance.")
+    ] = 0.5,
     temperature: Annotated[
-        float | None, typer.Option(help="Audit the decoding that you offer: its temperature.")
+        float | None,
+        typer.Option(rich_help_panel=_DECODING, help="Audit the decoding that you offer: its temperature."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Its top-k.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Its top-p.")] = None,
+    top_k: Annotated[int | None, typer.Option(rich_help_panel=_DECODING, help="Its top-k.")] = None,
+    top_p: Annotated[float | None, typer.Option(rich_help_panel=_DECODING, help="Its top-p.")] = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help="sampling, greedy-decoding, top-k-sampling, near-verbatim, template-search; repeatable."
+            rich_help_panel=_DECODING,
+            help="sampling, greedy-decoding, top-k-sampling, near-verbatim, template-search; repeatable.",
         ),
     ] = None,
-    max_success: Annotated[
-        float, typer.Option(help="Your limit: the largest acceptable share of secrets that come out.")
-    ] = 0.1,
+    max_success: MaxSuccess = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     show_secrets: Annotated[
@@ -99,15 +137,10 @@ def text(
     count. Everything is read from local files, and audit.json and report.html hold places in your file, never text.
     Needs `pip install 'remanence[text]'`. Exit codes are those of `audit`.
     """
-    from remanence.attacks.catalogue import load_attack
-    from remanence.attacks.texts.attacks import Sampling
-    from remanence.attacks.texts.decoding import Decoding
     from remanence.auditing import audit
     from remanence.games.texts.audit_text import text_game
     from remanence.integrations.transformers import load_language_model
     from remanence.report.texts import curve_table, risk_table, sentence
-    from remanence.report.writing import write_report
-    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable
 
     if adapter is not None and base is not None:
@@ -117,15 +150,9 @@ def text(
             got="--adapter and --base",
             hint="leave --base out",
         )
-    policy, find = Policy(max_success), _rule(numbers, names, windows)
-    own = any(setting is not None for setting in (temperature, top_k, top_p))
-    decoding = Decoding(1.0 if temperature is None else temperature, top_k, 1.0 if top_p is None else top_p)
-    sampling = Sampling(decoding, chance)
-    chosen: list[Attack] | None = [load_attack(name) for name in attack] if attack else None
-    if chosen is None:
-        chosen = [load_attack("greedy-decoding"), sampling]
-        chosen += [] if own else [load_attack("top-k-sampling")]
-    chosen = [sampling if each.info is sampling.info else each for each in chosen]
+    policy, find = limit(max_success), _rule(numbers, names, windows)
+    search = _search(form, prefix=not without_prefix)
+    attacks = _attacks(attack, search, _decoding(temperature, top_k, top_p), chance)
     folder = out or default_folder(str(model.name if adapter is None else adapter.name))
     check_writable(folder)
     place = compute_device(device)
@@ -135,19 +162,45 @@ def text(
     game = text_game(
         tuned, texts, base=plain, unseen=unseen, find=find, prefix_tokens=prefix_tokens, tries=tries
     )
-    result = audit(game, chosen, policy=policy, seed=seed, device=place, target=str(adapter or model))
-    path = result.save(folder)
-    report = write_report(result, folder)
-    if as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-    else:
-        terminal = console()
-        terminal.print(curve_table(result))
-        terminal.print(risk_table(result, _spelled(game) if show_secrets else None))
-        terminal.print(sentence(result), highlight=False)
-        show_result(result, path)
-        typer.echo(f"Report: {report}")
-    raise typer.Exit(exit_code(result, accept_unproven))
+    result = audit(game, attacks, policy=policy, seed=seed, device=place, target=str(adapter or model))
+    shown = risk_table(result, _spelled(game) if show_secrets else None)
+    first = [curve_table(result), shown, sentence(result)]
+    finish(result, folder, first=first, as_json=as_json, accept_unproven=accept_unproven)
+
+
+def _decoding(temperature: float | None, top_k: int | None, top_p: float | None) -> Decoding | None:
+    """The decoding that the owner offers, if they said any."""
+    from remanence.attacks.texts.decoding import Decoding
+
+    if temperature is top_k is top_p is None:
+        return None
+    return Decoding(1.0 if temperature is None else temperature, top_k, 1.0 if top_p is None else top_p)
+
+
+def _search(form: str | None, *, prefix: bool) -> TemplateSearch:
+    """The search by form, as it was asked for."""
+    from remanence.attacks.texts.attacks import TemplateSearch
+    from remanence.attacks.texts.template import Template
+
+    return TemplateSearch(None if form is None else Template.parse(form), prefix)
+
+
+def _attacks(
+    named: list[str] | None, search: TemplateSearch, offered: Decoding | None, chance: float
+) -> list[Attack]:
+    """The attacks of these names, or the usual ones, with the settings that were given."""
+    from remanence.attacks.catalogue import load_attack
+    from remanence.attacks.texts.attacks import TemplateSearch
+
+    usual = ["greedy-decoding", "sampling", *(["top-k-sampling"] if offered is None else [])]
+    usual += [] if search.form is None else ["template-search"]
+    given = {"chance": chance, **({} if offered is None else {"decoding": offered})}
+    found: list[Attack] = []
+    for each in map(load_attack, named or usual):
+        own = {name: value for name, value in given.items() if hasattr(each, name)}
+        each = search if isinstance(each, TemplateSearch) else each
+        found.append(replace(each, **own) if own else each)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return found
 
 
 def _rule(numbers: int | None, names: Path | None, windows: int | None) -> Finder | None:

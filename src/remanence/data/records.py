@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from remanence.exceptions import InputError
+
+_ROWS_AT_ONCE = 2**14  # records that are looked at at once: a large table is never copied
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ class Records:
         weights, embedding = (None if t is None else at(t) for t in (self.weights, self.embedding))
         return Records(at(self.features), at(self.labels), weights, embedding)
 
+    def split(self, rows: int) -> Iterator[Records]:
+        """The same records in parts of so many; nothing is copied."""
+        return (self[first : first + rows] for first in range(0, len(self), rows))
+
     def to(self, device: torch.device | str) -> Records:
         """The same records on another device."""
         weights, embedding = (None if t is None else t.to(device) for t in (self.weights, self.embedding))
@@ -109,7 +115,7 @@ class Records:
         """Refuse features that are not numbers: every result computed from them would be meaningless."""
         parts = {"features": self.features, "labels": self.labels, "embeddings": self.embedding}
         for part, values in parts.items():
-            if values is not None and values.is_floating_point() and not values.isfinite().all():
+            if values is not None and not _all_finite(values):
                 raise InputError(
                     f"The {name} cannot be used.",
                     needs="finite numbers",
@@ -122,10 +128,18 @@ class Records:
         digest = hashlib.sha256()
         for tensor in (self.features, self.labels, self.weights, self.embedding):
             if tensor is not None:
-                array = tensor.detach().cpu().contiguous().numpy()
-                digest.update(f"{array.dtype}{array.shape}".encode())
-                digest.update(array.tobytes())
+                values = tensor.detach()
+                digest.update(
+                    f"{torch.empty(0, dtype=values.dtype).numpy().dtype}{tuple(values.shape)}".encode()
+                )
+                for part in values.split(_ROWS_AT_ONCE) if values.ndim else [values]:
+                    digest.update(part.cpu().contiguous().numpy().data)
         return digest.hexdigest()
+
+
+def _all_finite(values: Tensor) -> bool:
+    parts = values.split(_ROWS_AT_ONCE) if values.ndim and values.is_floating_point() else []
+    return all(bool(part.isfinite().all()) for part in parts)
 
 
 def concatenate(parts: Sequence[Records]) -> Records:

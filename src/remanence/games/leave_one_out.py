@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, ExposesAll, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
@@ -19,14 +21,17 @@ from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
-from remanence.results.outcome import Gallery, Outcome
+from remanence.results.outcome import Gallery, Outcome, gather
+from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Comparison, Criterion
+from remanence.scoring.errors import Comparison, Criterion, Error
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
+_NUMBERS_AT_ONCE = 2**20  # of records that are held against what was found
+_COPIED = 16  # times as many numbers may be copied
 _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 
 
@@ -53,6 +58,7 @@ class LeaveOneOut(AnyGame):
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
+    proof: ClassVar[str] = "the model holds them as they are"
 
     mechanism: Mechanism[Release]
     data: Records
@@ -61,6 +67,7 @@ class LeaveOneOut(AnyGame):
     known_caveats: tuple[Caveat, ...] = ()
     bounds: tuple[Bound, ...] = ()
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
+    columns: tuple[str, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
@@ -96,6 +103,12 @@ class LeaveOneOut(AnyGame):
         """What somebody guesses who knows the other records, measured."""
         return guess_from_others(self.data, self.criterion, self.totals)
 
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return guess_from_others(
+            self.data, replace(self.criterion, error=part, label_scale=None), self.totals
+        )
+
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
         return (ONE_RELEASE, *self.known_caveats)
@@ -130,38 +143,54 @@ class LeaveOneOut(AnyGame):
 
     def trials(self, prepared: _Model, draws: Draws, unit: Unit) -> Outcome:
         """Hold what the attack finds for each record against that record, and against another one."""
-        count, chosen = len(self.data), unit.records
+        count, chosen, attack = len(self.data), unit.records, prepared.attack
         assert chosen is not None
         fixed = replace(draws, device="cpu")
         shift = int(torch.randint(1, count, (), generator=fixed.stream("control")))
-        others = (chosen + shift) % count
-        targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
-        attack, without = prepared.attack, None
-        if isinstance(attack, ExposesAll):
-            guess = self._expose(attack, prepared.release, chosen)
-        else:
+        if not isinstance(attack, ExposesAll):
+            others = (chosen + shift) % count
             guess, without = self._one_by_one(prepared, chosen, others, draws)
+            outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
+            return self._with_facts(outcome, chosen)
+        find = _finder(attack, self.mechanism, self.data, prepared.release)
+        parts = chosen.split(self._rows)  # what is found for a record is as large as the record
+        found = (
+            self._held_against(prepared, some, (some + shift) % count, find(some), shows=unit.shows).tensors()
+            for some in track(parts, total=len(parts), what=f"playing {prepared.attack.info.name}")
+        )
+        outcome = Outcome.of(gather(found, len(chosen)))
+        self._require_blind(prepared, chosen, outcome.main, draws)
+        return self._with_facts(outcome, chosen)
+
+    def _with_facts(self, outcome: Outcome, chosen: Tensor) -> Outcome:
+        held = self.mechanism.held_rows(self.data)
+        return (
+            outcome if held is None else replace(outcome, proven=held[chosen] & outcome.main.succeeded[:, 0])
+        )
+
+    def _held_against(
+        self,
+        prepared: _Model,
+        chosen: Tensor,
+        others: Tensor,
+        guess: Reconstruction,
+        without: Records | None = None,
+        *,
+        shows: bool,
+    ) -> Outcome:
+        targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
         main = self.criterion.compare(targets, guess.records)
         control = self.criterion.compare(strangers, guess.records)
-        if without is None:
-            self._require_blind(prepared, chosen, main, draws)
-        else:
+        if without is not None:
             control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
+        numbers |= part_numbers(self.criterion.error.parts, targets, strangers, guess.records)
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,
             control=control,
-            numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(unit.size)},
-            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if unit.shows else None,
-        )
-
-    def _expose(self, attack: ExposesAll, release: Release, chosen: Tensor) -> Reconstruction:
-        everyone = attack.expose(self.mechanism, self.data, release)
-        return Reconstruction(
-            everyone.records[chosen],
-            None if everyone.sensitivity is None else everyone.sensitivity[chosen],
-            {name: values[chosen] for name, values in everyone.diagnostics.items()},
+            numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(len(chosen))},
+            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if shows else None,
         )
 
     def _one_by_one(
@@ -178,34 +207,54 @@ class LeaveOneOut(AnyGame):
         for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
             known = self.data.without(index)
             decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
-            both = [model.release, decoy]
-            order = torch.randperm(2, generator=coins, device=coins.device).tolist()
-            shown = type(model.release)(
-                {name: torch.cat([both[i][name] for i in order]) for name in model.release.tensors}
-            )
             knowledge = Knowledge(self.mechanism, Uninformed(), known)
-            guess = model.attack.prepare(knowledge, draws.stream("attack"))(shown).records
-            place = order.index(0)
-            found.append(guess[place : place + 1])
-            without.append(guess[1 - place : 2 - place])
+            reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
+            guess, nothing = blindly(reconstruct, model.release, decoy, coins)
+            found.append(guess.records)
+            without.append(nothing.records)
         return Reconstruction(concatenate(found)), concatenate(without)
 
     def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
-        """Some of the records that were found in one pass must be found without that record in sight, too."""
-        fixed = replace(draws, device="cpu").stream("coins")
+        """Some of the records that were found in one pass must be found without that record in sight, too.
+
+        A table that is too large to be copied without a record is looked at in part. The model was not fitted on that
+        part: what is found there is nobody's record, and must be the same with the record in sight and without.
+        """
+        fixed, data = replace(draws, device="cpu").stream("coins"), self.data
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
-        for place in hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]].tolist():
-            index = int(chosen[place])
-            knowledge = Knowledge(self.mechanism, Uninformed(), self.data.without(index))
+        places = chosen[hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]]]
+        wanted, names = data, places.tolist()
+        if isinstance(model.attack, ExposesInParts) and len(data) > _COPIED * self._rows:
+            some = torch.arange(self._rows)
+            data = data[torch.cat([places, some[~torch.isin(some, places)]])]
+            places = torch.arange(len(places))
+            wanted = model.attack.expose(self.mechanism, data, model.release).records[:, places.new_zeros(())]
+        for name, index in zip(names, places.tolist(), strict=True):
+            knowledge = Knowledge(self.mechanism, Uninformed(), data.without(index), index)
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
-            again = self.criterion.compare(self.data[index : index + 1][None], alone)
+            again = self.criterion.compare(wanted[index : index + 1][None], alone)
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
                 raise InputError(
-                    f"The attack {model.attack.info.name} finds record {index} only while it looks at it.",
+                    f"The attack {model.attack.info.name} finds record {name} only while it looks at it.",
                     needs="`expose` to find for each record what `prepare` on the other records finds",
                     got=f"an error of {float(again.errors.max()):.3g} without it",
                     hint="remanence.testing.check_attack tells what an attack may look at",
                 )
+
+    @property
+    def _rows(self) -> int:
+        """Records that are attacked at once, where an attack can do with some of them."""
+        return max(1, _NUMBERS_AT_ONCE // self.data.flat.shape[-1])
+
+
+def _finder(
+    attack: ExposesAll, mechanism: Mechanism, data: Records, release: Release
+) -> Callable[[Tensor], Reconstruction]:
+    """From the places of records to what is found for them."""
+    if isinstance(attack, ExposesInParts):
+        return attack.exposer(mechanism, data, release)
+    everyone = attack.expose(mechanism, data, release)
+    return everyone.take
 
 
 def _either(one: Comparison, other: Comparison) -> Comparison:

@@ -8,8 +8,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline
 from remanence.attacks.attack import Attack
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release

@@ -31,8 +31,9 @@ from remanence.exceptions import InputError
 from remanence.games.recorded_runs.canaries import Canaries
 from remanence.games.recorded_runs.recorder import Claim, RunRecorder
 from remanence.integrations.opacus_batches import Batches, tensors_in
+from remanence.integrations.opacus_ranks import Ranks
 from remanence.integrations.opacus_replica import Reading, quiet_randomness
-from remanence.integrations.opacus_steps import Ranks, RecordingWarning, Steps
+from remanence.integrations.opacus_steps import RecordingWarning, Steps
 
 __all__ = ["Reading", "RecordingWarning", "record"]
 

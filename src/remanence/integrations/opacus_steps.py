@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -15,14 +14,14 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 
 from remanence.games.recorded_runs.canaries import Canaries
-from remanence.games.recorded_runs.recorder import Claim, NoisedStep, RunRecorder, SlotGradients
+from remanence.games.recorded_runs.recorder import Claim, NoisedStep, RunRecorder
 from remanence.integrations.opacus_batches import Batches, tensors_in
+from remanence.integrations.opacus_canaries import CanaryStep, CanaryWatch, RunAs
+from remanence.integrations.opacus_ranks import Ranks
 from remanence.integrations.opacus_replica import Clipping, Reading, Replica, quiet_randomness
 from remanence.integrations.opacus_updates import Updates
 
 _CLIPPED = 1e-3  # clipping norms per record by which a sum may be off, through rounding
-_ALIKE = 1e-2  # clipping norms by which a canary's gradient may be off, through rounding
-_LOOKED = 6  # canaries at which layers are looked at for mixing records
 
 
 @final
@@ -47,13 +46,17 @@ class Steps:
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._model = model
         self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
-        self._canaries, self._reading = canaries, reading
         self._ranks = Ranks.of(optimizer)
         self._updates = Updates(optimizer, self._module, recorder.observe)
         recorder.names = self._updates.names()
         recorder.sizes = [p.numel() for p in optimizer.params]
-        self._replica = None if canaries is None else Replica(model, optimizer.params, reading)
         self._tolerance = 4 * max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
+        self._canary_watch: CanaryWatch | None = None
+        if canaries is not None:
+            replica = Replica(model, optimizer.params, reading)
+            self._canary_watch = CanaryWatch(
+                recorder, replica, canaries, reading, self._ghost, self._tolerance
+            )
         self._stopped = False
         self._members: list[int] = []
         self._sums: list[Tensor] | None = None  # clipped gradients, tensor by tensor
@@ -99,9 +102,7 @@ class Steps:
             self._recorder.claimed = claims()
             self._stopped = True
             for name, plain in before.items():
-                if (
-                    vars(optimizer).get(name) is ours[name]
-                ):  # somebody may have put something else there since
+                if vars(optimizer).get(name) is ours[name]:  # and not what somebody put there since
                     delattr(optimizer, name)
                     vars(optimizer).update({} if plain is None else {name: plain})
 
@@ -162,7 +163,7 @@ class Steps:
         self._watch_norm(norms.norm(dim=0))
         self._sums = _plus(self._sums, [_weighted(f, s) for f, s in zip(factors, samples, strict=True)])
         rows = [place for place, index in enumerate(members) if index >= self._recorder.first_canary]
-        if self._canaries is None or not rows:
+        if self._canary_watch is None or not rows:
             return
         own = torch.tensor(rows, device=factors.device)
         parts = [(f[own], s[own]) for f, s in zip(factors, samples, strict=True)]
@@ -218,13 +219,16 @@ class Steps:
         iterations = 1 if self._ghost else optimizer.accumulated_iterations
         self._updates.foresee(noised, iterations, ranks.count)
         known = torch.cat(summed)
-        if self._canaries is not None and self._replica is not None:
+        if self._canary_watch is not None:
             rows = ranks.merged(self._canary_rows)
             inside = self._canary_sums or [torch.zeros_like(tensor) for tensor in summed]
             inside = torch.cat(ranks.total(inside))
             if ranks.leads:
+                step = CanaryStep(members, rows, inside, summed, noised, self._sums)
+                run_as = RunAs(self._clipping, self._autocast, self._floats)
                 with quiet_randomness():
-                    known = self._look(self._replica, self._canaries, members, rows, inside, summed, noised)
+                    self._canary_watch.replica.follow(parameters)
+                    known = self._canary_watch.look(step, run_as)
         if whole:
             flat = torch.cat([p.detach().flatten().float() for p in parameters])
             self._recorder.writer.add_step(
@@ -273,131 +277,6 @@ class Steps:
         if seed is not None and self._seed is not None and seed != self._seed:
             self._recorder.observe("seeded-in-the-loop", worst=float(seed))
         self._seed = seed
-
-    def _look(
-        self,
-        replica: Replica,
-        canaries: Canaries,
-        members: list[int],
-        rows: dict[int, Tensor],
-        inside: Tensor,
-        summed: list[Tensor],
-        noised: list[Tensor],
-    ) -> Tensor:
-        """What this step says about the canaries; the known records' part of its sum."""
-        recorder, step = self._recorder, self._recorder.steps - 1
-        replica.follow(self._optimizer.params)
-        random = replica.is_random(self._looked_at(canaries))
-        every = records_of(canaries)
-        present = [index for index in members if index >= recorder.first_canary]
-        if self._ghost and present:
-            own = canaries.rows[torch.tensor(present) - recorder.first_canary]
-            found = torch.cat(list(self._gradients(replica, every, own)))
-            rows, inside = dict(zip(present, found, strict=True)), found.sum(0)
-        slots = recorder.slots_among([index for index in present if index in rows])
-        if len(slots):
-            candidates = recorder.candidates_of(slots)  # (slots, candidates), the one that is there first
-            index_of = {int(row): place + recorder.first_canary for place, row in enumerate(canaries.rows)}
-            there = torch.stack([rows[index_of[int(row)]] for row in candidates[:, 0]])
-            others = torch.cat(list(self._gradients(replica, every, candidates[:, 1:].flatten())))
-            if not self._ghost and not random:
-                alone = torch.cat(list(self._gradients(replica, every, candidates[:, 0])))
-                self._check_alike(
-                    float((alone - there).norm(dim=1).max()) / self._clipping.total, replica, canaries
-                )
-            noise = torch.cat(noised) - torch.cat(summed)
-            others = others.view(len(slots), -1, others.shape[1])
-            recorder.add_slots(SlotGradients(slots, there, others), noise)
-        if random and (step + 1) & step == 0:  # at steps 1, 2, 4, 8, ...
-            self._look_for_mixing(replica, canaries)
-        known = torch.cat(summed if self._sums is None else self._sums)
-        known = known - inside
-        pause = self._reading.every or recorder.pause()
-        if step % pause == 0:
-            total = len(every[1])
-            recorder.read(self._gradients(replica, every, torch.arange(total)), torch.cat(noised) - known)
-        return known
-
-    def _gradients(self, replica: Replica, every: tuple[Tensor, Tensor], rows: Tensor) -> Iterator[Tensor]:
-        features, labels = every[0][rows], every[1][rows]
-        if features.is_floating_point() and self._floats is not None:
-            features = features.to(self._floats)
-        return replica.gradients(features, labels, self._clipping, self._autocast)
-
-    def _looked_at(self, canaries: Canaries) -> Tensor:
-        """A few canaries, as the model is given them."""
-        features = records_of(canaries)[0][:_LOOKED]
-        return (
-            features.to(self._floats)
-            if features.is_floating_point() and self._floats is not None
-            else features
-        )
-
-    def _check_alike(self, off: float, replica: Replica, canaries: Canaries) -> None:
-        if not off <= _ALIKE + 10 * self._tolerance and not self._look_for_mixing(replica, canaries):
-            self._recorder.observe("canary-gradients-differ", worst=off)
-
-    def _look_for_mixing(self, replica: Replica, canaries: Canaries) -> bool:
-        layer = replica.layer_that_mixes(self._looked_at(canaries))
-        if layer is not None:
-            self._recorder.observe("records-mixed", where=layer)
-        return layer is not None
-
-
-@final
-@dataclass(frozen=True)
-class Ranks:
-    """The processes that train together; one, as a rule."""
-
-    count: int
-    rank: int
-
-    @classmethod
-    def of(cls, optimizer: DPOptimizer) -> Ranks:
-        """Those that the optimizer adds gradients up over."""
-        return cls(getattr(optimizer, "world_size", 1), getattr(optimizer, "rank", 0))
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes."""
-        return self.rank == 0
-
-    def agree(self, well: bool) -> bool:
-        """Whether all is well in every process."""
-        if self.count > 1:
-            flag = torch.tensor(int(well))
-            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MIN)
-            return bool(flag)
-        return well
-
-    def total(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums over all processes."""
-        if self.count > 1:
-            flat = torch.cat(tensors)
-            torch.distributed.all_reduce(flat)
-            return list(flat.split([len(tensor) for tensor in tensors]))
-        return tensors
-
-    def joined(self, members: list[int]) -> list[int]:
-        """All processes' lists, one after the other."""
-        if self.count == 1:
-            return members
-        found: list[Any] = [None] * self.count
-        torch.distributed.all_gather_object(found, members)
-        return [index for part in found for index in part]
-
-    def merged(self, rows: dict[int, Tensor]) -> dict[int, Tensor]:
-        """All processes' rows."""
-        if self.count == 1:
-            return rows
-        found: list[Any] = [None] * self.count
-        torch.distributed.all_gather_object(found, {index: row.cpu() for index, row in rows.items()})
-        return {index: row for part in found for index, row in part.items()}
-
-
-def records_of(canaries: Canaries) -> tuple[Tensor, Tensor]:
-    """All candidates, shortlist after shortlist."""
-    return canaries.shortlists.features.flatten(0, 1), canaries.shortlists.labels.flatten()
 
 
 def _told(optimizer: DPOptimizer) -> float:

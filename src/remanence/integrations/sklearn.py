@@ -26,8 +26,9 @@ from remanence.mechanisms.tables.objectives import is_linear, numbers, objective
 from remanence.mechanisms.tables.parts import final_estimator, require_fitted
 from remanence.mechanisms.tables.rows import Rows
 from remanence.results.caveats import DUPLICATE_RECORDS, INACTIVE_FEATURES, PART_NOT_CONFIRMED, Caveat
-from remanence.scoring.errors import Criterion, relative_error
+from remanence.scoring.errors import Criterion, label_error, relative_error
 
+_ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 _SCALERS = (
     preprocessing.StandardScaler,
     preprocessing.MinMaxScaler,
@@ -39,7 +40,8 @@ _SCALERS = (
 def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
     """Audit a fitted estimator or pipeline on its own training table.
 
-    Every record in turn is the one that the adversary is missing. A model that was not fitted on this table is
+    Every record in turn is the one that the adversary is missing. A table of double precision is not copied: leave it
+    as it is until the audit is done. A model that was not fitted on this table is
     refused. Linear models on numbers, alone or behind a scaler, are attacked by their own equations: a record counts as
     recovered at a relative error of 1e-2 in standard units, together with its label. The rest is `table_game`'s.
 
@@ -60,12 +62,13 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     matrix = numbers(features, "features")
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     labels = np.asarray(labels)
-    inside = matrix if scaler is None else np.asarray(scaler.transform(matrix))
-    described = objective(model, inside, labels, weights)
+    described = objective(
+        model, matrix if scaler is None else np.asarray(scaler.transform(matrix)), labels, weights
+    )
     mean_leaks = isinstance(scaler, preprocessing.StandardScaler) and bool(scaler.with_mean)
     _require_equations(described.mechanism, model, matrix, mean_leaks)
     mechanism = described.mechanism
-    caveats = _duplicates(np.column_stack([matrix, described.labels]))
+    caveats = _duplicates(matrix, described.labels)
     tensors = {name: tensor.numpy() for name, tensor in described.release.tensors.items()}
     if scaler is not None:
         tensors["mean"], tensors["scale"] = _affine(scaler, matrix.shape[1])
@@ -82,6 +85,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     )
     if found.unconfirmed:
         caveats = (*caveats, PART_NOT_CONFIRMED)
+    columns = tuple(str(name) for name in getattr(features, "columns", ()))
     coefficient = tensors["coefficient"][0]
     if mechanism.l1_penalty:
         active = (coefficient != 0).all(0)
@@ -89,6 +93,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
             _refuse_partly_active(coefficient, active)
             caveats = (*caveats, INACTIVE_FEATURES)
             data = Records(data.features[:, torch.from_numpy(active)], data.labels, data.weights)
+            columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
             tensors = {n: t if n == "intercept" else t[..., active] for n, t in tensors.items()}
     release = Weights(
         {name: torch.from_numpy(np.array(value, dtype=np.float64)) for name, value in tensors.items()}
@@ -97,7 +102,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     if weights is not None and not mechanism.family.classes:
         label_scale = None  # a residual times an unknown weight does not tell the label
     criterion = Criterion(relative_error(*standard_units(data)), label_scale=label_scale)
-    return LeaveOneOut(mechanism, data, criterion, release, caveats)
+    return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns)
 
 
 def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
@@ -109,7 +114,7 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     """
     require_fitted(estimator)
     check_columns(estimator, table)
-    labels = np.asarray(labels)
+    called, labels = str(getattr(labels, "name", None) or "label"), np.asarray(labels)
     names = [str(name) for name in getattr(table, "columns", ())]
     if names and not hasattr(
         estimator, "feature_names_in_"
@@ -143,7 +148,7 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
     data = mechanism.records(table, labels)
     if weights is not None:
         data = replace(data, weights=torch.from_numpy(weights))
-    caveats = _duplicates(data.flat.numpy())
+    caveats = _duplicates(data.flat.numpy(), np.zeros(len(data)))
     if found.unconfirmed:
         caveats = (*caveats, PART_NOT_CONFIRMED)
     if not plans:
@@ -154,7 +159,12 @@ def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = Non
             hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
         )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
-    return LeaveOneOut(mechanism, data, Criterion(rows.error()), release, caveats)
+    error = rows.error()
+    spread = 1.0 if classes else float(data.labels.std()) or 1.0
+    if called in names:
+        called = "label"
+    error = replace(error, parts=(*error.parts, label_error(called, spread)))
+    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
 
 
 def _require_transformable(estimator: Any, table: Any) -> None:
@@ -192,9 +202,13 @@ def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leak
         )
 
 
-def _duplicates(rows: np.ndarray) -> tuple[Caveat, ...]:
+def _duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
     # Equal rows have equal sums with weights drawn once; sorting numbers is quicker than sorting rows.
-    keys = (rows * np.random.default_rng(0).normal(size=rows.shape[1])).sum(1)
+    *weights, weight = np.random.default_rng(0).normal(size=matrix.shape[1] + 1)
+    keys = np.empty(len(matrix))
+    for start in range(0, len(matrix), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        keys[some] = (np.ascontiguousarray(matrix[some]) * weights).sum(1) + labels[some] * weight
     _, counts = np.unique(keys, return_counts=True)
     repeated = int(counts[counts > 1].sum())
     if not repeated:
@@ -202,7 +216,7 @@ def _duplicates(rows: np.ndarray) -> tuple[Caveat, ...]:
     return (
         replace(
             DUPLICATE_RECORDS,
-            means=f"{repeated} of {len(rows)} records have a twin. {DUPLICATE_RECORDS.means}",
+            means=f"{repeated} of {len(matrix)} records have a twin. {DUPLICATE_RECORDS.means}",
         ),
     )
 

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from remanence.adversary.guess_from_others import guess_from_others
 from remanence.auditing import AuditResult
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.mechanisms.tables.rows import Rows
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
-
-_PREFIX = "column "
 
 
 def column_findings(result: AuditResult, game: LeaveOneOut) -> list[dict[str, Any]]:
     """For each column in how many rows its value came back, by the attack that found most, and what a guess finds."""
-    mechanism, found = game.mechanism, []
-    assert isinstance(mechanism, FittedModel)
-    confidence = 1 - (1 - CONFIDENCE) / len(mechanism.rows.columns)
-    for column in mechanism.rows.columns:
-        hits = [
-            errors <= game.criterion.threshold
-            for evidence in result.evidence
-            for name, errors in evidence.arrays.items()
-            if name == _PREFIX + column.name
-        ]
-        best = max(hits, key=lambda each: int(each.sum()))
-        alone = replace(game.criterion, error=mechanism.rows.error([column.name]))
-        rate = SuccessRate(int(best.sum()), len(best), confidence)
-        guess = guess_from_others(game.data, alone).value
-        kind = "word" if column.categories else "number"
-        found.append({"column": column.name, "kind": kind, **_rate(rate), "guess": guess})
+    kinds = {column.name: "word" if column.categories else "number" for column in _rows(game).columns}
+    found = []
+    for each in zip(*(evidence.parts for evidence in result.evidence), strict=True):
+        best = max(each, key=lambda part: part.main.successes)
+        kind = kinds.get(best.name, "label")
+        found.append({"column": best.name, "kind": kind, **_rate(best.main), "guess": best.guess})
     return found
+
+
+def _rows(game: LeaveOneOut) -> Rows:
+    assert isinstance(game.mechanism, FittedModel)
+    return game.mechanism.rows
 
 
 def group_findings(result: AuditResult, groups: np.ndarray) -> list[dict[str, Any]]:

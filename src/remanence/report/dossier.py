@@ -40,7 +40,8 @@ def dossier(result: AuditResult) -> str:
         "Each row says what was shown, or that nothing was. None is a legal conclusion: that is for the controller and "
         "the authority.",
         table(("criterion", "asks", "what was shown"), rows),
-        f"It says nothing about {'; '.join(words.NOT_COVERED)}. {words.DECISION}",
+        f"{words.not_covered(result)} {words.DECISION}",
+        words.checked(result),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from remanence.auditing import AuditResult
 from remanence.report import words
-from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
+from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, logarithmic, picture
 from remanence.report.tables import thousandths
 from remanence.results.evidence import Evidence
 from remanence.scoring.errors import mean_squared_error
@@ -17,7 +17,6 @@ from remanence.scoring.roc import Roc
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 
 def line(result: AuditResult) -> str:
@@ -29,9 +28,11 @@ def line(result: AuditResult) -> str:
     ]
     if ceiling is not None:
         rows.append(("ceiling", ceiling.success, "|", CEILING, thousandths(ceiling.success, up=True)))
-    end = _axis_end(max(limit, best.main.upper, *(row[1] for row in rows)))
+    end = _axis_end(max(limit, best.baseline.value, best.main.upper, *(row[1] for row in rows)))
 
     def draw(axes: Axes) -> None:
+        if best.baseline.loose:
+            axes.hlines(0, best.baseline.lower, best.baseline.value, color=GUESS, linewidth=5, alpha=0.35)
         axes.hlines(1, best.main.lower, best.main.upper, color=ATTACK, linewidth=5, alpha=0.35)
         for height, (_, value, marker, colour, text) in enumerate(rows):
             size = 17 if marker == "|" else 7
@@ -51,15 +52,45 @@ def line(result: AuditResult) -> str:
     return picture("line", words.found(result), draw, height=0.8 + 0.3 * len(rows))
 
 
+def thumbnail(result: AuditResult, name: str) -> str:
+    """The same without words, for a list: guess, attack, limit and ceiling from 0 to 1000."""
+    best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
+
+    def draw(axes: Axes) -> None:
+        axes.hlines(0, 0, 1, color=FAINT, linewidth=0.8)
+        axes.hlines(0, best.main.lower, best.main.upper, color=ATTACK, linewidth=6, alpha=0.35)
+        axes.plot([limit, limit], [-1, 1], color=INK, linestyle="--", linewidth=1.2)
+        if ceiling is not None:
+            axes.plot(
+                [ceiling.success], [0], "|", color=CEILING, markersize=13, markeredgewidth=2.5, clip_on=False
+            )
+        axes.plot([best.baseline.seen], [0], "s", color=GUESS, markersize=5, clip_on=False)
+        axes.plot([best.main.rate], [0], "D", color=ATTACK, markersize=6, clip_on=False)
+        axes.set(xlim=(0, 1), ylim=(-1.2, 1.2))
+        axes.set_axis_off()
+
+    slug = "".join(character if character.isalnum() else "-" for character in name)
+    return picture(f"line-{slug}", words.found(result), draw, height=0.28, width=2.2)
+
+
 def dots(result: AuditResult) -> str:
     """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
     best, ceiling = result.strongest, words.tightest(result)
     top = 1.0 if ceiling is None else ceiling.success
-    shares = np.maximum.accumulate([best.baseline.seen, best.main.rate, top])
-    first, second, third = np.round(1000 * shares).astype(int).tolist()
+    loose = best.baseline.value if best.baseline.loose else best.baseline.seen
+    shares = np.maximum.accumulate([best.baseline.seen, loose, best.main.rate, top])
+    known, first, second, third = np.round(1000 * shares).astype(int).tolist()
     groups = [
-        (0, first, "s", GUESS, GUESS, f"{first} found by guessing"),
-        (first, second, "D", ATTACK, ATTACK, f"{second - first} more by the attack"),
+        (0, known, "s", GUESS, GUESS, f"{known} found by guessing"),
+        (known, first, "s", "none", GUESS, f"{first - known} more, perhaps, by guessing"),
+        (
+            first,
+            second,
+            "D",
+            ATTACK,
+            ATTACK,
+            f"{second - first} {'more' if first else 'found'} by the attack",
+        ),
         (second, third, "o", "none", FAINT, f"{third - second} not ruled out"),
         (third, 1000, ".", CEILING, CEILING, f"{1000 - third} ruled out by proof"),
     ]
@@ -96,9 +127,8 @@ def errors(result: AuditResult) -> str | None:
             kept = _few(len(closest))
             axes.step(closest[kept], share[kept], color=colour, linestyle=dashes, where="post", label=text)
         axes.axvline(criterion["threshold"], color=INK, linestyle="--", linewidth=1.2, label="threshold")
-        axes.set(xscale="log", ylim=(-0.02, 1.05), ylabel="share of trials")
-        axes.set_xlabel(f"{criterion['error']} at most")
-        _plain_ticks(axes.xaxis)
+        axes.set(ylim=(-0.02, 1.05), ylabel="share of trials", xlabel=f"{criterion['error']} at most")
+        logarithmic(axes, "x")
         axes.legend(loc="best")
 
     return picture(
@@ -125,10 +155,8 @@ def roc(result: AuditResult) -> str | None:
         for name, ((fpr, tpr), dash, width) in drawn.items():
             places = np.maximum(fpr, floor), np.maximum(tpr, floor)
             axes.step(*places, dash, color=ATTACK, linewidth=width, where="post", label=name)
-        axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
-        axes.set(xlabel="false positives", ylabel="true positives")
-        _plain_ticks(axes.xaxis)
-        _plain_ticks(axes.yaxis)
+        axes.set(xlim=(floor, 1.05), ylim=(floor, 1.05), xlabel="false positives", ylabel="true positives")
+        logarithmic(axes, "xy")
         axes.legend(loc="lower right")
 
     label = "True positives against false positives on logarithmic axes, for the strongest attacks."
@@ -168,15 +196,6 @@ def _few(count: int) -> NDArray[np.int_]:
         return np.arange(0)
     spread = np.concatenate([np.geomspace(1, count, 400), np.linspace(1, count, 400)])
     return np.unique(spread.astype(int)) - 1
-
-
-def _plain_ticks(axis: Axis) -> None:
-    """Numbers as text: matplotlib's own for logarithmic axes are formulas."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
 
 
 def _axis_end(largest: float) -> float:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remanence.auditing import AuditResult
+from remanence.report import words
 from remanence.report.html import style, template
 
 _ROWS = 12
-_COLUMNS = 12  # of a table; a picture is shown whole
+_COLUMNS = 40  # of a table; a picture is shown whole
 
 
 def gallery_page(result: AuditResult) -> str | None:
@@ -25,7 +26,10 @@ def gallery_page(result: AuditResult) -> str | None:
     if shown is None or len(shown["targets"]) == 0:
         return None
     pairs = [_pair(shown, index) for index in range(min(_ROWS, len(shown["targets"])))]
-    return template("gallery.html.jinja").render(result=result, pairs=pairs, style=style())
+    width, named = shown["targets"][0].numel(), result.subject.get("columns", [])
+    names = named if len(named) == width else [f"column {place}" for place in range(width)]
+    about = {"pairs": pairs, "columns": names[:_COLUMNS], "words": words, "style": style()}
+    return template("gallery.html.jinja").render(result=result, **about)
 
 
 def _pair(shown: Mapping[str, Tensor], index: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
@@ -10,36 +11,22 @@ from typing import TYPE_CHECKING
 from remanence.attacks.catalogue import catalogue
 from remanence.auditing import AuditResult
 from remanence.games.heads.audit_head import exposed_pictures
-from remanence.report import exposure, figures, texts, words
+from remanence.report import again, exposure, figures, texts, words
 from remanence.report.frequencies import ceiling
+from remanence.report.glossary import GLOSSARY
+from remanence.report.leak_map import leak_map_picture
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.results.evidence import Evidence
+from remanence.results.verdict import Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
-GLOSSARY = {
-    "adversary": "whoever tries to recover a record, with everything that they see and know",
-    "attack": "what the adversary does with the release; measured, so a lower limit on what is possible",
-    "baseline κ": "how often a guess without the release succeeds",
-    "ceiling γ": "how often any attack can succeed at most, known or unknown; proven, under its assumptions",
-    "control": "the same attack with records that were not trained on: what luck achieves",
-    "interval": "where the true rate lies, at 95 % for all attacks of one audit together",
-    "limit": "the largest success that you accept; your decision",
-    "noise multiplier σ": "the noise of a training step over the clipping norm",
-    "recovered": "the error ρ between target and reconstruction is at most the threshold η",
-    "release": "what the adversary sees: weights, gradients, answers",
-    "sample rate q, steps T": "the chance of a record to be in a batch, and how many batches there were",
-    "TPR at 1 % FPR": "how many targets are found at the threshold that takes 1 in 100 strangers for a target",
-    "relative": "the error, divided by the distance to the closest 5 % of public records of the class",
-}
-
 
 def report(result: AuditResult) -> str:
     """The whole report as one HTML document."""
-    line, python = words.commands(result)
     raised = [
         (caveat, words.concerned(result, names), _hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "")
         for caveat, names in words.caveats(result).items()
@@ -60,8 +47,9 @@ def report(result: AuditResult) -> str:
         records=exposure.records(result),
         pictures=exposed_pictures(result),
         remedies=remedies(result),
-        command=line,
-        python=python,
+        leak_map=leak_map_picture(layers) if (layers := result.subject.get("leak_map")) else "",
+        command=again.command(result),
+        python=again.python(result),
         glossary=GLOSSARY,
         style=style(),
     )
@@ -74,8 +62,14 @@ def card(result: AuditResult) -> str:
 
 def index(results: Mapping[str, AuditResult], galleries: Collection[str] = ()) -> str:
     """One page that links the reports in these folders, and the galleries in some of them."""
+    counts = {verdict: sum(each.verdict is verdict for each in results.values()) for verdict in Verdict}
     return template("index.html.jinja").render(
-        results=results, galleries=galleries, words=words, style=style()
+        results=results,
+        lines={name: figures.thumbnail(each, name) for name, each in results.items()},
+        counts={verdict: count for verdict, count in counts.items() if count},
+        galleries=galleries,
+        words=words,
+        style=style(),
     )
 
 
@@ -102,6 +96,13 @@ def _true_positives(result: AuditResult, evidence: Evidence) -> str:
 def _unbroken(text: str) -> str:
     """An interval that a narrow table breaks before its bracket and nowhere else."""
     return text.replace(" to ", "\u00a0to\u00a0")
+
+
+def _coded(text: str) -> str:
+    """Text in which `this` is code; all of it is escaped first."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
 def _hidden(result: AuditResult) -> str:
@@ -134,5 +135,6 @@ def _environment() -> Environment:
         "upwards": upwards,
         "ours": Markup,
         "unbroken": _unbroken,
+        "coded": _coded,
     }
     return environment

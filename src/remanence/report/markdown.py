@@ -95,8 +95,7 @@ def model_card(result: AuditResult) -> str:
             f"---\nremanence:\n{keys}\n---",
             "## Reconstruction risk",
             f"**{result.verdict}**: {result.verdict.meaning} {plain(words.found(result))}",
-            f"{plain(words.scope(result))} {plain(words.counts(result))} "
-            f"This says nothing about {'; '.join(words.NOT_COVERED)}.",
+            f"{plain(words.scope(result))} {plain(words.counts(result))} {words.not_covered(result)}",
             f"{words.DECISION}\n",
         ]
     )

@@ -1,4 +1,4 @@
-"""What would change the verdict: the noise that would, its ε, and the limit at which it turns."""
+"""What to do now, in order: what would lower the risk, and what it costs."""
 
 from __future__ import annotations
 
@@ -15,33 +15,46 @@ DELTA = 1e-5
 _NOISE_BOUNDS = ("DP-SGD", "Gaussian mechanism")  # whose proof holds for any other noise as well
 
 
+_LESS = {  # by the kind of game: another way to lower the risk
+    "LeaveOneOut": "Release less. Answers instead of weights, or fewer columns, leave them less to work with.",
+    "Captured": "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent.",
+    "CapturedTexts": "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent.",
+    "HeadGame": "Train on more pictures of each class, or release answers instead of the head.",
+    "Texts": "Take the secrets out of the texts before training. The annex names the riskiest places.",
+}
+
+
 def remedies(result: AuditResult) -> list[str]:
     """Sentences, the most useful first."""
-    ceiling, limit = words.tightest(result), result.policy.max_success
-    if result.verdict is Verdict.CONTRADICTED:
+    ceiling, verdict = words.tightest(result), result.verdict
+    if verdict is Verdict.CONTRADICTED:
         return [
-            "Find out what differs from the claim: the noise, the clipping, the sampling, or the settings "
-            "that the bound was computed for. Until then the bound speaks about another training.",
+            "Do not rely on the claim. Its proof speaks about another training.",
+            "Find out what differs from the claim: the noise, the clipping, the sampling, or the settings that the "
+            "bound was computed for.",
+            "Mend it, train again, and audit again. That costs one more training.",
         ]
     found = [] if ceiling is None else _noise(result, ceiling)
     if ceiling is None:
         found.append(
             "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
-            "Training with calibrated noise can: see remanence calibrate."
+            "Training with calibrated noise can. It costs accuracy: `remanence calibrate` says how much noise a limit "
+            "needs, and `remanence sweep` shows the risk at each noise."
         )
-    if result.verdict is Verdict.EXPOSED:
-        found.insert(0, "Do not publish this release as it is. What has been published cannot be taken back.")
-    elif result.verdict is Verdict.UNPROVEN:
+    if verdict is Verdict.EXPOSED:
+        first = "Do not publish this release as it is. What has been published cannot be taken back."
+        less = _LESS.get(result.threat_model["game"])
+        return [first, *found, *([f"{less} Audit that release too."] if less else [])]
+    if verdict is Verdict.UNPROVEN:
+        limit = thousandths(result.policy.max_success)
         found.append(
-            f"An attack that certainly beats {thousandths(limit)} in 1000, its control and a guess would make it "
-            "EXPOSED. More trials, or a stronger attack, may find one."
+            f"An attack that certainly beats {limit} in 1000, its control and a guess would make it EXPOSED. More "
+            "trials, or a stronger attack, may find one. They cost time alone."
         )
-    elif ceiling is not None and ceiling.on_average:
-        found.append("Less noise, more steps, or more records of a class would raise the ceiling.")
     else:
         found.append(
-            "An attack that beats the ceiling would make it CONTRADICTED: the training would then not be "
-            "what it claims to be."
+            "Keep to the settings that the proof is about. An attack that beats the ceiling would make it "
+            "CONTRADICTED: the training would not be what it claims to be."
         )
     return found
 
@@ -62,12 +75,11 @@ def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
         budget, spent = epsilon_upper(needed, DELTA), epsilon_upper(now, DELTA)
     except InputError:  # settings that a stored result claims, and that no training can have
         return []
-    limit = thousandths(result.policy.max_success)
-    if needed.noise_multiplier > noise:
-        side = f"would cap every attack at {limit} in 1000, your limit, and make it PROTECTED"
-    else:
-        side = f"is enough to cap every attack at {limit} in 1000, your limit"
+    limit = f"{thousandths(result.policy.max_success)} in 1000, {result.policy.whose} limit"
+    more = needed.noise_multiplier > noise
+    side = f"would cap every attack at {limit}" if more else f"is enough to cap every attack at {limit}"
     return [
         f"A noise multiplier of {upwards(needed.noise_multiplier)} (now {noise:g}) {side}. "
         f"That is ({upwards(budget)}, {DELTA:g})-DP; now it is ({upwards(spent)}, {DELTA:g})-DP."
+        + (" More noise costs accuracy." if more else "")
     ]

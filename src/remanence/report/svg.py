@@ -1,27 +1,46 @@
-"""From matplotlib to a picture inside a page: text stays text, colours are the page's, and it has a label."""
+"""One look for every chart: text stays text, colours are the page's, and a picture has a label."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # matplotlib draws in these, and the page's variables replace them: one picture for day, night and paper.
 INK, FAINT, ATTACK, GUESS, CEILING = "#1b1f24", "#6e7681", "#b42318", "#3d5a80", "#6b3fa0"
 _VARIABLES = {INK: "ink", FAINT: "faint", ATTACK: "attack", GUESS: "guess", CEILING: "ceiling"}
-_STYLE: Any = {
+_NIGHT = "--ink:#e6e9ee;--faint:#9aa3ae;--attack:#ff8a7a;--guess:#9fbfe6;--ceiling:#c9a7f5"
+
+# For lines that are none of the above: Okabe and Ito's colours, which colour-blind readers tell apart, with dashes.
+SERIES: tuple[tuple[str, Any], ...] = (
+    ("#0072B2", "-"),
+    ("#D55E00", "--"),
+    ("#009E73", "-."),
+    ("#CC79A7", ":"),
+    ("#E69F00", (0, (5, 1, 1, 1, 1, 1))),
+    ("#000000", (0, (1, 3))),
+    ("#56B4E9", (0, (3, 1, 1, 1))),
+)
+
+_THEME: Any = {
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "axes.titlesize": "medium",
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Arial"],
     "font.size": 10,
+    "grid.alpha": 0.3,
+    "image.cmap": "gray",
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "remanence",  # the same result gives the same bytes
@@ -32,22 +51,48 @@ _STYLE: Any = {
 }
 
 
-def picture(name: str, label: str, draw: Callable[[Axes], None], *, height: float, width: float = 6.6) -> str:
-    """Draw on axes of this size in inches, and return one <svg> element to put into a page."""
+@contextmanager
+def themed(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of this size in inches; whatever is drawn on it inside the block has our look."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    buffer = io.StringIO()
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+    with mpl.rc_context(_THEME), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the reader's own font will have it, or not
-        figure = Figure(figsize=(width, height), layout="constrained")
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def picture(name: str, label: str, draw: Callable[[Axes], None], *, height: float, width: float = 6.6) -> str:
+    """Draw on axes of this size in inches, and return one <svg> element to put into a page."""
+    buffer = io.StringIO()
+    with themed(width, height) as figure:
         draw(figure.add_subplot())
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    return _themed(buffer.getvalue(), name, label)
+    return _for_a_page(buffer.getvalue(), name, label)
 
 
-def _themed(text: str, name: str, label: str) -> str:
+def as_file(drawn: str) -> str:
+    """A picture as a file of its own: without a page to take its colours from, it brings them along."""
+    opening, rest = drawn.split(">", 1)
+    return f"{opening}><style>@media (prefers-color-scheme: dark) {{ svg {{ {_NIGHT} }} }}</style>{rest}\n"
+
+
+def logarithmic(axes: Axes, ways: str) -> None:
+    """Make these axes ("x", "y" or "xy") logarithmic, with numbers as text: matplotlib's own are formulas."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    for way in ways:
+        getattr(axes, f"set_{way}scale")("log")
+        axis = getattr(axes, f"{way}axis")
+        low, high = sorted(map(abs, axis.get_view_interval()))
+        between = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
+        axis.set_major_locator(LogLocator(subs=between, numticks=7))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+def _for_a_page(text: str, name: str, label: str) -> str:
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{name}-", body)  # several pictures share a page

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from remanence.report import words
 from remanence.report.figures import curves
-from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, picture
+from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, as_file, logarithmic, picture
 from remanence.report.tables import thousandths
 from remanence.sweeping import Point
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = ("-", "--", "-.", ":")
+_TICKS = 8  # as many values have room for a number each
 _SCOPE = (
     "Numbers are out of 1000. Each interval holds at 95 % for its own line; "
     "of twenty lines, one may be expected to miss."
@@ -102,42 +104,47 @@ def svg(points: Sequence[Point], title: str) -> str:
         return float(value) if numbers and value is not None else float(values.index(value))
 
     lines: dict[str, list[Point]] = {}
-    for point in points:
-        others = ", ".join(f"{name} {value}" for name, value in point.settings.items() if name != across)
+    for point in sorted(points, key=place):
+        others = "".join(f", {name} {value}" for name, value in point.settings.items() if name != across)
         lines.setdefault(others, []).append(point)
+    at = sorted(map(place, points))
 
     def draw(axes: Axes) -> None:
-        for number, (label, members) in enumerate(lines.items()):
-            members = sorted(members, key=place)
-            dash, x = _DASHES[number % len(_DASHES)], [place(p) for p in members]
-            rates = [p.result.strongest.main for p in members]
-            axes.fill_between(
-                x, [r.lower for r in rates], [r.upper for r in rates], color=ATTACK, alpha=0.15, linewidth=0
-            )
-            name = f"attack, {label}" if label else "attack"
-            axes.plot(x, [r.rate for r in rates], dash, color=ATTACK, marker="D", markersize=4, label=name)
-            ceilings = [words.tightest(p.result) for p in members]
-            proven = [(at, c.success) for at, c in zip(x, ceilings, strict=True) if c is not None]
-            if proven:
-                name = f"ceiling, {label}" if label else "ceiling"
-                axes.plot(*zip(*proven, strict=True), dash, color=CEILING, marker="_", label=name)
-            useful = [(at, p.accuracy[0]) for at, p in zip(x, members, strict=True) if p.accuracy is not None]
-            if useful:
-                name = f"accuracy, {label}" if label else "accuracy"
-                axes.plot(*zip(*useful, strict=True), dash, color=FAINT, marker="o", markersize=4, label=name)
-            guesses = [p.result.strongest.baseline.seen for p in members]
-            axes.plot(x, guesses, dash, color=GUESS, linewidth=1, label="guess" if number == 0 else None)
-        limit = points[0].result.policy.max_success
-        axes.axhline(limit, color=INK, linewidth=1, linestyle="--", label="your limit")
-        if (
-            numbers
-            and min(map(place, points)) > 0
-            and max(map(place, points)) >= 10 * min(map(place, points))
-        ):
-            axes.set_xscale("log")
+        for dash, (label, members) in zip(cycle(_DASHES), lines.items(), strict=False):
+            _line(axes, [(place(p), p) for p in members], dash, label)
+        policy = points[0].result.policy
+        name = "your limit" if policy.set_by == "user" else "the limit, a default"
+        axes.axhline(policy.max_success, color=INK, linewidth=1, linestyle="--", label=name)
+        axes.set(xlabel=across.replace("_", " "), ylabel="success", ylim=(-0.03, 1.03))
         if not numbers:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
-        axes.set(xlabel=across, ylabel="success", ylim=(-0.02, 1.02))
-        axes.legend(fontsize=8)
+        elif at[0] > 0 and at[-1] >= 10 * at[0]:
+            logarithmic(axes, "x")
+            if len(values) <= _TICKS:
+                ticks = sorted(set(at))
+                axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        handles, told = axes.get_legend_handles_labels()
+        once = dict(zip(told, handles, strict=True))
+        # Below the axes, where it hides no line.
+        place_of = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 3, "fontsize": 8}
+        axes.legend(once.values(), once.keys(), **place_of)
 
-    return picture("sweep", f"{title}: success against {across}", draw, height=3.6)
+    return as_file(picture("sweep", f"{title}: success against {across}", draw, height=3.6))
+
+
+def _line(axes: Axes, placed: Sequence[tuple[float, Point]], dash: str, label: str) -> None:
+    """Attack with its interval, ceiling, accuracy and guess of one combination of settings."""
+    rates = [(at, p.result.strongest.main) for at, p in placed]
+    low, high = ([getattr(rate, end) for _, rate in rates] for end in ("lower", "upper"))
+    axes.fill_between([at for at, _ in rates], low, high, color=ATTACK, alpha=0.15, linewidth=0)
+    ceilings = [(at, words.tightest(p.result)) for at, p in placed]
+    drawn = {
+        f"attack{label}": ([(at, rate.rate) for at, rate in rates], ATTACK, "D"),
+        f"ceiling{label}": ([(at, c.success) for at, c in ceilings if c is not None], CEILING, "_"),
+        f"accuracy{label}": ([(at, p.accuracy[0]) for at, p in placed if p.accuracy], FAINT, "o"),
+        "guess": ([(at, p.result.strongest.baseline.seen) for at, p in placed], GUESS, ""),
+    }
+    for name, (places, colour, marker) in drawn.items():
+        if places:
+            look = {"color": colour, "marker": marker, "markersize": 4, "clip_on": False, "label": name}
+            axes.plot(*zip(*places, strict=True), dash, **look)

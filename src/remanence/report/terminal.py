@@ -29,7 +29,8 @@ def audit_view(result: AuditResult) -> RenderableType:
     verdict = Text.assemble(
         (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {plain(result.target)}\n", "bold")
     )
-    verdict.append(f"{result.verdict.meaning}\n{words.found(result)}")
+    told = [result.verdict.meaning, *([words.headline(result)] if result.strongest.pictures else [])]
+    verdict.append("\n".join([*told, words.found(result)]))
     parts: list[RenderableType] = [
         verdict,
         Text(words.scope(result), "dim"),
@@ -99,7 +100,7 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
     if caveat == OPTIMISER_NOT_CONVERGED:
         shown = ", ".join(map(str, unresolved[:12]))
         more = len(unresolved) - 12
-        text.append(f" Records hidden so: {shown}" + (f" and {more} more (audit.json)." if more > 0 else "."))
+        text.append(f" Hidden records: {shown}" + (f" and {more} more (audit.json)." if more > 0 else "."))
     return text
 
 

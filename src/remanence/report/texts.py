@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from remanence.attacks.texts.odds import within
 from remanence.auditing import AuditResult
-from remanence.report.svg import ATTACK, GUESS, INK, picture
+from remanence.report.svg import ATTACK, GUESS, INK, logarithmic, picture
 from remanence.results.evidence import Evidence
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ def curve_picture(result: AuditResult) -> str:
             axes.plot(QUERIES, shares, dashes, color=colour, label=words)
         allowed = result.threat_model["criterion"]["threshold"]
         axes.axvline(allowed, color=INK, linestyle="-.", linewidth=0.8, label=f"{allowed:,.0f} tries")
-        axes.set(xscale="log", ylim=(-0.02, 1.05), xlabel="queries", ylabel="share of secrets")
-        axes.set_xticks(QUERIES, [f"{n:.0e}".replace("e+0", "e") if n > 1000 else f"{n:g}" for n in QUERIES])
-        axes.minorticks_off()
+        axes.set(ylim=(-0.02, 1.05), xlabel="queries", ylabel="share of secrets")
+        logarithmic(axes, "x")
         axes.legend(loc="best")
 
     label = "The share of secrets that come out within so many queries. " + sentence(result)

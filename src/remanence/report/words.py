@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection
-from importlib import import_module
-
-from remanence.adversary.priors import Baseline
-from remanence.attacks.catalogue import catalogue, load_attack
+from remanence.adversary.baseline import Baseline
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.references import bibliography
@@ -15,32 +10,45 @@ from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
+from remanence.results.recount import contradictions
 from remanence.results.this_head import PictureExposure
+from remanence.results.verdict import Verdict, decide
 from remanence.scoring.rates import SuccessRate
 from remanence.scoring.roc import TruePositiveRate
-
-NOT_COVERED = (
-    "membership or attribute inference",
-    "other checkpoints, later fine-tuning or other releases of the same data",
-    "adversaries who see or know more than this one",
-    "attacks that were not run, unless a proof covers them",
-)
 
 SUBJECTS = {
     "release": "the model's numbers",
     "data": "the training data",
-    "known_data": "the known training data",
-    "prior": "what the adversary holds",
+    "known_data": "the training data that the adversary knows",
+    "prior": "the data that the adversary holds",
     "targets": "the targets",
-    "strangers": "the strangers of the control",
+    "strangers": "the records of the control",
 }
 
-REPEAT = "Repeat it for a new checkpoint, more training, new data, another release, or a new attack."
+REPEAT = "Audit again after more training, with new data, for another release, or when there is a new attack."
 
 DECISION = (
-    "This is evidence about one threat model, held against a limit that you set. "
+    "This is evidence about one threat model, held against one limit. "
     "Whether that limit is right for these data is for the controller to decide."
 )
+
+MEANINGS = {verdict: verdict.meaning for verdict in Verdict}
+
+
+def not_covered(result: AuditResult) -> str:
+    """What the result says nothing about."""
+    model = result.threat_model
+    kinds = {
+        "membership inference": model["game"] == "Membership",
+        "attribute inference": model["mechanism"].get("known_attributes") is not None,
+    }
+    rest = [name for name, tested in kinds.items() if not tested]
+    rest += [
+        "other checkpoints, later fine-tuning or other releases of the same data",
+        "adversaries who see or know more than this one",
+        "attacks that were not run, unless a proof covers them",
+    ]
+    return f"It says nothing about {'; '.join(rest)}."
 
 
 def identity(result: AuditResult) -> str:
@@ -54,8 +62,33 @@ def drawn(result: AuditResult) -> str:
     if said != "trials":
         return f"The rates above are about {said}. Nothing more is stored about single ones."
     return (
-        "A target was drawn anew for each trial, so the rates above are averages over targets. A ceiling, where there "
-        "is one, says whether it holds for every record."
+        "Each trial drew a new target, so the rates above are averages over targets. A ceiling, where there is one, "
+        "says whether it holds for every record."
+    )
+
+
+def headline(result: AuditResult) -> str:
+    """What was found, in numbers of its own kind: 442 of 442 records."""
+    told = f"The best attack {result.done(result.strongest)}."
+    pictures = result.strongest.pictures
+    if not pictures:
+        return told
+    back = sum(picture.came_back for picture in pictures)
+    return f"From this very head, a picture of {back} of its {len(pictures)} classes came back. {told}"
+
+
+def checked(result: AuditResult) -> str:
+    """Whether the numbers follow from one another: counted and computed again, here and now."""
+    wrong = [told for entry in result.evidence for told in contradictions(entry.to_json(), entry.arrays)]
+    if decide(result.evidence, result.bounds, result.policy) is not result.verdict:
+        wrong.append(f"the verdict {result.verdict} does not follow from the evidence and the ceilings")
+    if wrong:
+        return f"This result contradicts itself, so do not rely on it: {'; '.join(wrong[:3])}."
+    counted = sum("succeeded" in entry.arrays for entry in result.evidence)
+    return (
+        f"Verified when this page was made: {counted} of {len(result.evidence)} attacks were counted again from their "
+        "trials, every interval was computed again, and the verdict follows from them. Not verified here: the model "
+        "and the data. `remanence verify RUN --target TARGET` compares their hashes and plays a part again."
     )
 
 
@@ -85,7 +118,9 @@ def found(result: AuditResult) -> str:
         guess = f"between {guess.replace(' to ', ' and ')}"
     facts = ""
     if best.proven:
-        facts = f" {best.proven} of them are proven: the release was computed again from them."
+        proof = result.threat_model.get("said", {}).get("proof", "the release can be recomputed from them")
+        facts = f" {best.proven} of them are proven: {proof}."
+    facts += single_columns(best, decides=not best.proven and best.main.lower <= result.policy.max_success)
     words = (
         f"The strongest attack, {best.attack}, {result.done(best)}: {thousandths(best.main.rate)} in 1000 "
         f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}).{facts} "
@@ -93,6 +128,20 @@ def found(result: AuditResult) -> str:
     )
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
     return " ".join([*claim(best), words, *ceilings])
+
+
+def single_columns(evidence: Evidence, *, decides: bool, most: int = 4) -> str:
+    """The columns that came back more often than whole rows did, in a sentence; nothing where there are none."""
+    alone = [part for part in evidence.telling_parts if part.main.successes > evidence.main.successes]
+    if not alone:
+        return ""
+    shown = ", ".join(
+        f"{part.name} of {part.main.successes} (a guess: {thousandths(part.guess)} in 1000)"
+        for part in alone[:most]
+    )
+    more = f" and of {len(alone) - most} more columns" * (len(alone) > most)
+    begins = "It is single columns that came back" if decides else "Single columns came back more often"
+    return f" {begins}: {shown}{more}."
 
 
 def limit(result: AuditResult) -> str:
@@ -142,11 +191,17 @@ def counts(result: AuditResult) -> str:
     """When a record counts as recovered."""
     criterion = result.threat_model["criterion"]
     if criterion["error"] == "mismatch":
-        return "Recovered means: the very record."
+        said = result.threat_model.get("said", {}).get("many", "")
+        return (
+            "A canary counts if the guess, in or out, is right."
+            if said == "canaries"
+            else "Only the very record counts."
+        )
     if result.threat_model["game"] == "Texts":
-        return f"Recovered means: it comes out within {criterion['threshold']:,.0f} tries, and not of the base model."
-    words = f"Recovered means: {criterion['error']} at most {criterion['threshold']:g}"
-    return words + ("." if criterion["label_scale"] is None else ", and the label right.")
+        tries = f"{criterion['threshold']:,.0f} tries"
+        return f"A secret counts if it comes out within {tries}, and not out of the base model."
+    words = f"A record counts as recovered if its {criterion['error']} is at most {criterion['threshold']:g}"
+    return words + ("." if criterion["label_scale"] is None else " and its label is right.")
 
 
 def concerned(result: AuditResult, names: list[str]) -> str:
@@ -174,12 +229,11 @@ def released(result: AuditResult) -> str:
     back = sum(picture.came_back for picture in found)
     belongs = "" if best.this_head is None else f" (p = {float(best.this_head.fit):.2g})"
     return (
-        f"This head: a picture of {back} of its {len(found)} classes came back. (The rates above are about heads made "
-        f"like it; it is like those that were made anew by the recipe{belongs}.) The table has what {best.attack} drew "
-        "of each class from the very head that is about to be published, and which of your pictures is closest to it, "
-        "by its position. That one came back if it is within the threshold and, by more than chance, closer than "
-        "public pictures that nothing was learned from: of those that came back, at most one in twenty is expected "
-        "to be there by chance, if your pictures and the public ones are draws of one kind."
+        f"From this very head, a picture of {back} of its {len(found)} classes came back. The rates above are about "
+        f"other heads that the recipe makes; this one is like them{belongs}. {best.attack} drew one picture of each "
+        "class. The table names the closest of your pictures, by its position. A picture came back if two things hold: "
+        "it is within the threshold, and it is closer than public pictures are, by more than chance. Of those that "
+        "came back, expect at most one in twenty to be chance, if your pictures and the public ones are of one kind."
     )
 
 
@@ -190,7 +244,7 @@ def came_back(picture: PictureExposure) -> str:
     return "yes" if picture.came_back else "no"
 
 
-def interval(rate: SuccessRate) -> str:
+def interval(rate: SuccessRate | TruePositiveRate) -> str:
     """A rate in 1000 with its interval.
 
     >>> interval(SuccessRate(9, 10))
@@ -205,54 +259,10 @@ def true_positives(rate: TruePositiveRate | None) -> str:
     >>> true_positives(None)
     'too few controls to tell'
     """
-    if rate is None:
-        return "too few controls to tell"
-    return f"{thousandths(rate.rate)} ({thousandths(rate.lower)} to {thousandths(rate.upper)})"
-
-
-def commands(result: AuditResult) -> tuple[str, str]:
-    """How to run the same audit again, on the command line (empty where it cannot) and in Python."""
-    rate = result.evidence[0].main
-    trials, limit, names = rate.clusters or rate.trials, result.policy.max_success, _attacks(result)
-    if result.threat_model["game"] == "Texts" and result.target != "tiny-text":  # the one that is built in
-        tries = result.threat_model["criterion"]["threshold"]
-        line = f"remanence text {shlex.quote(result.target)} --texts FILE --tries {tries:.0f}"
-        line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
-        return line, f"audit_text(model, texts, tries={tries:.0f}, policy=Policy({limit:g}))"
-    line = f"remanence audit {shlex.quote(result.target)} --seed {result.seed} --trials {trials}"
-    line += f" --max-success {limit:g}" + "".join(f" --attack {shlex.quote(name)}" for name in names)
-    known = [_constructor(evidence) for evidence in result.evidence]
-    chosen = "attacks" if None in known else f"[{', '.join(filter(None, known))}]"
-    python = f"audit(game, {chosen}, policy=Policy({limit:g}), trials={trials}, seed={result.seed})"
-    # An object that was audited in Python has no name that the command line knows, and defaults are all it can set.
-    again = ".py:" in result.target or result.target in _built_in()
-    return (line if again and all(map(_is_default, result.evidence)) else ""), python
-
-
-def _built_in() -> Collection[str]:
-    # Targets come after views in the order of imports.
-    return import_module("remanence.targets").TARGETS
-
-
-def _constructor(evidence: Evidence) -> str | None:
-    """The attack as it was made, with the settings that are not its defaults."""
-    if evidence.attack not in catalogue():
-        return None
-    attack = load_attack(evidence.attack)
-    usual = attack.settings()
-    own = {name: value for name, value in evidence.settings.items() if usual.get(name) != value}
-    return f"{type(attack).__name__}({', '.join(f'{key}={value!r}' for key, value in own.items())})"
-
-
-def _is_default(evidence: Evidence) -> bool:
-    return evidence.attack in catalogue() and (_constructor(evidence) or "").endswith("()")
+    return "too few controls to tell" if rate is None else interval(rate)
 
 
 def literature(result: AuditResult) -> list[str]:
     """The publications behind exactly what ran."""
     shorts = [evidence.reference for evidence in result.evidence]
     return bibliography([*shorts, *(bound.reference.short for bound in result.bounds)])
-
-
-def _attacks(result: AuditResult) -> list[str]:
-    return [evidence.attack for evidence in result.evidence]

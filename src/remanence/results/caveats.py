@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.results.verdict import Policy
 from remanence.scoring.rates import SuccessRate
 
@@ -14,8 +14,8 @@ from remanence.scoring.rates import SuccessRate
 class Caveat:
     """A flag on a result; `docs/caveats.md` has an entry under the same id.
 
-    One that `voids` takes away what a proof rests on. One that `contradicts` shows that a claim is false, and is the
-    headline. `seen` says what was seen in this very case, with its number.
+    One that `voids` removes what a proof rests on. One that `contradicts` shows that a claim is false, and becomes the
+    headline. `seen` says what was seen in this case, with its number.
     """
 
     id: str
@@ -29,207 +29,210 @@ class Caveat:
 
 TOO_FEW_TRIALS = Caveat(
     "too-few-trials",
-    "the interval of zero successes in this many trials would still reach above the limit.",
-    "Even zero successes in this many trials cannot rule out the rate that the policy forbids.",
-    "Raise --trials: about 4 / max_success for one attack, a few more for several.",
+    "even zero successes in this many trials would leave an interval that reaches above the limit.",
+    "There are too few trials to rule out the rate that the limit forbids.",
+    "Raise --trials. One attack needs about 4 / max_success trials; several attacks need a few more.",
 )
 NO_BETTER_THAN_CONTROL = Caveat(
     "no-better-than-control",
-    "the attack's lower limit is not above its success where the record was not trained on.",
-    "The attack finds nothing that it would not also find without the target; its failure proves nothing.",
-    "Try other attacks, or check that the game gives this one what it needs.",
+    "the lower end of the attack's interval is not above the control.",
+    "The attack does as well on records that were not trained on. It found nothing, and its failure proves "
+    "nothing.",
+    "Try other attacks. Check that the game gives this one what it needs.",
 )
 NO_BETTER_THAN_GUESSING = Caveat(
     "no-better-than-guessing",
-    "the attack's lower limit is not above the baseline (where that is loose: not above what a guess was seen to do).",
-    "A guess from the prior does as well; the release added nothing that this attack can use.",
-    "Try other attacks; a failed attack is no proof of protection.",
+    "the lower end of the attack's interval is not above the baseline. Where the baseline is loose, what a guess "
+    "was seen to achieve counts.",
+    "A guess does as well. The release gave this attack nothing that it could use.",
+    "Try other attacks. A failed attack does not prove protection.",
 )
 SATURATED_CONTROL = Caveat(
     "saturated-control",
-    "the control is certain to succeed in more than half of the trials.",
-    "The threshold is so loose that records never trained on count as recovered.",
+    "the control certainly succeeds in more than half of the trials.",
+    "The threshold is so loose that records that were never trained on count as recovered.",
     "Choose a smaller threshold.",
 )
 OVERLAPPING_CONTROL = Caveat(
     "overlapping-control",
-    "the records that targets are drawn from are fewer than two sets of them.",
+    "there are too few records to draw two separate sets of targets from.",
     "Control sets share records with the targets, so the control counts true finds as false ones.",
-    "Give more records, or Game(..., strangers=...) to draw control sets from.",
+    "Give more records, or draw control sets from others with Game(..., strangers=...).",
 )
 ATTRIBUTES_GIVEN = Caveat(
     "attributes-given",
-    "some attributes of the target are given to the adversary.",
-    "What follows from these without any model counts as recovered: baseline and control do not know them.",
-    "Use infer_attributes, which sets imputation beside, or play Disclosed(None, columns) for comparison.",
+    "the adversary is given some attributes of the target.",
+    "Whatever follows from these alone, without any model, counts as recovered. Baseline and control do not know "
+    "them.",
+    "Use infer_attributes, which reports imputation beside it. Or play Disclosed(None, columns) to compare.",
 )
 TARGETS_KNOWN = Caveat(
     "targets-known",
-    "a record that the adversary holds, or one of the known data, equals a target, and no two targets are equal.",
-    "What the adversary has already is no recovery, and a network that learned from it remembers it.",
-    "Draw targets from records of their own.",
+    "a record that the adversary holds equals a target, and no two targets are equal.",
+    "Nobody recovers what they already have, and a network that learned from a record remembers it.",
+    "Draw the targets from records that the adversary does not hold.",
 )
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
-    "the certain upper value of the baseline is more than twice what guessing a candidate achieves.",
-    "The true value of a guess lies somewhere between the two, so the attack's gain over it is uncertain.",
+    "the proven upper value of the baseline is more than twice what a guess was seen to achieve.",
+    "The true baseline lies between the two, so the attack's gain over a guess is uncertain.",
     "Choose a smaller threshold, or an error with a known reach.",
 )
 OPTIMISER_NOT_CONVERGED = Caveat(
     "optimiser-not-converged",
     "the optimiser stopped so early that some records' predicted error is above the threshold.",
-    "The optimality condition holds only roughly, which hides those records by accident, not by design: "
-    "training a little longer would expose them. A very large remaining gradient can also mean that "
-    "the model was trained on other data.",
-    "Do not rely on it: audit again with a tighter tolerance, and check that these are the training data.",
+    "The optimality condition holds only roughly. That hides those records by accident: a little more training "
+    "would expose them. A very large remaining gradient can also mean that the model was trained on other data.",
+    "Do not rely on it. Audit again with a tighter tolerance, and check that these are the training data.",
 )
 NO_TRACE = Caveat(
     "no-trace",
     "a record's residual is zero up to rounding.",
-    "The model explains the record exactly, so it pulls on no parameter and the optimality condition does not "
-    "contain it. Those records are out of this attack's reach, not protected.",
-    "Other attacks may reach them; a penalty, or more records than parameters, leaves residuals.",
+    "The model explains the record exactly, so the record leaves no trace in the optimality condition. This "
+    "attack cannot reach it. That does not protect it.",
+    "Other attacks may reach these records. A penalty, or more records than parameters, leaves residuals.",
 )
 DIVERGED = Caveat(
     "diverged-trainings",
-    "training came to no finite numbers in some of the trials.",
-    "From those trials nothing can be recovered, and each counts as a failure of the attack.",
-    "Train with a smaller rate, or read the rate as that of all trainings, those that fail included.",
+    "training ended in infinite or undefined numbers in some trials.",
+    "Nothing can be recovered from those trials, and each counts as a failure of the attack.",
+    "Train with a smaller learning rate. Or read the rate as one over all trainings, failed ones included.",
 )
 ONE_RELEASE = Caveat(
     "one-release",
-    "the trials share one release and differ in which record plays the target.",
-    "The rate describes the records of this training set; the interval treats them as draws from a larger "
-    "population and does not cover how another training set would fare.",
+    "all trials share one release and differ in which record is the target.",
+    "The rate describes the records of this training set. The interval treats them as draws from a larger "
+    "population. It does not say how another training set would fare.",
     "Audit a fresh training set for an independent figure.",
 )
 INACTIVE_FEATURES = Caveat(
     "inactive-features",
-    "an L1 penalty has set coefficients to zero.",
-    "At a zero coefficient the optimality condition only bounds the feature, so records are compared on the "
+    "an L1 penalty has set some coefficients to zero.",
+    "At a zero coefficient, the optimality condition only bounds the feature. So records are compared on the "
     "features that the model uses.",
-    "Read the result as: these features of a record, not the whole record.",
+    "Read the result as one about these features, not about the whole record.",
 )
 DUPLICATE_RECORDS = Caveat(
     "duplicate-records",
     "some records of the table are equal in every column.",
-    "Who knows the others knows a record's twin already, so that recovering it says less.",
-    "Read the rate beside the number of twins; leave duplicates out of the table where they are a mistake.",
+    "Whoever knows the other records already knows this one's twin, so recovering it says less.",
+    "Read the rate beside the number of twins. Remove duplicates that are a mistake.",
 )
 PART_NOT_CONFIRMED = Caveat(
     "part-not-confirmed",
-    "some part of the model draws at random in training, so that fitting it again does not give it back.",
-    "Whether that part was fitted on this table could not be tested, and nothing that it holds was used.",
+    "some part of the model is random in training, so that fitting it again gives another result.",
+    "Whether that part was fitted on this table could not be tested. Nothing that it holds was used.",
     "Fit it with a fixed random_state.",
 )
-
 NOISE_BELOW_CLAIM = Caveat(
     "noise-below-claim",
-    "the noise that was added, in the run, a step or a tensor, is smaller than the accountant was told, by more than "
-    "chance explains.",
-    "The privacy budget was computed for noise that was not there; the bound that goes with it does not hold.",
-    "Compare the realised noise multiplier with the accounted one, and look at what overrides the optimizer's noise.",
+    "the noise of the run, of a step or of a tensor is smaller than the accountant was told, by more than chance "
+    "explains.",
+    "The privacy budget was computed for noise that was not there. Its bound does not hold.",
+    "Compare the measured noise multiplier with the accounted one. Look for code that overrides the optimizer's "
+    "noise.",
     contradicts=True,
 )
 NOISE_REPEATS = Caveat(
     "noise-repeats",
-    "the noise of two steps, or of two layers, is the same or correlated.",
-    "Noise that comes again can be subtracted: the difference of two such sums is not private at all.",
-    "Seed the noise once, never inside the training loop or for every layer.",
+    "the noise of two steps, or of two layers, is equal or correlated.",
+    "Noise that repeats can be subtracted. The difference of two such sums is not private at all.",
+    "Seed the noise once, never inside the training loop or for each layer.",
     contradicts=True,
 )
 NOISE_NOT_GAUSSIAN = Caveat(
     "noise-not-gaussian",
     "the fourth moment of the noise is not that of a Gaussian, by more than chance explains.",
-    "The budget was computed for Gaussian noise. Noise of the same size and another shape may hide nothing: two values "
-    "are told apart by a glance.",
+    "The budget was computed for Gaussian noise. Noise of the same size and another shape may hide nothing.",
     "Draw the noise with torch.normal, as Opacus does.",
     contradicts=True,
 )
 SEEDED_IN_THE_LOOP = Caveat(
     "seeded-in-the-loop",
-    "the seed of the generator that makes the noise was set while training ran.",
-    "Whoever knows or guesses the seeds makes the same noise and subtracts it. A step's number is no secret.",
-    "Seed once before training, with a number that nobody can guess, or use secure_mode=True.",
+    "the generator that makes the noise was seeded while training ran.",
+    "Anyone who knows or guesses the seeds can make the same noise and subtract it. The number of a step is no "
+    "secret.",
+    "Seed once before training with a number that nobody can guess, or use secure_mode=True.",
     contradicts=True,
 )
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
-    "the summed gradient differs from the sum of the records' gradients, each clipped.",
-    "Nothing limits what one record contributes, so the noise hides no known amount.",
-    "Clip every record's gradient before summing, not the batch's.",
+    "the summed gradient is not the sum of the records' clipped gradients.",
+    "Nothing limits what one record contributes, so nobody knows how much the noise hides.",
+    "Clip each record's gradient before summing, not the gradient of the batch.",
     contradicts=True,
 )
 CLIPPED_ELSEWHERE = Caveat(
     "clipped-elsewhere",
     "gradients were clipped to another norm than the one that the noise was made for.",
-    "One record contributes more than the accountant was told, and the noise hides that much less of it.",
-    "Give the module and the optimizer the same max_grad_norm, and change it for both or for none.",
+    "One record contributes more than the accountant was told, so the noise hides less of it.",
+    "Give the module and the optimizer the same max_grad_norm. Change it for both or for neither.",
     contradicts=True,
 )
 NORM_FROM_THE_BATCH = Caveat(
     "norm-from-the-batch",
     "the clipping norm equals a mean, a median or an extreme of the batch's own gradient norms, step after step.",
-    "The norm is computed from the records without noise, and the noise that is scaled by it gives it away.",
+    "The norm is computed from the records without noise. Noise that is scaled by it gives it away.",
     'Fix the norm, lower it by a schedule, or estimate it privately (clipping="adaptive").',
     contradicts=True,
 )
 UPDATE_NOT_FROM_GRADIENT = Caveat(
     "update-not-from-gradient",
-    "a parameter moved otherwise than the noised gradient and the optimizer's own rule say.",
-    "Something else than the noised gradient has reached the weights, and no noise covers it. Changing weights by hand "
-    "between two steps looks the same.",
+    "a parameter did not move as the noised gradient and the optimizer's rule say.",
+    "Something other than the noised gradient reached the weights, and no noise covers it. Changing weights by "
+    "hand between two steps looks the same.",
     "Look at what touches gradients after the noise (scale_grad, hooks, a second step) and weights between steps.",
     contradicts=True,
 )
 TRAINED_OUTSIDE = Caveat(
     "trained-outside",
-    "a parameter that the private optimizer does not hold has changed.",
-    "It was trained without clipping and without noise, beside the budget.",
+    "a parameter changed that the private optimizer does not hold.",
+    "It was trained without clipping and without noise, and no budget covers it.",
     "Give every trainable parameter to the optimizer that make_private wraps, or freeze it.",
     contradicts=True,
 )
 BUFFERS_CHANGED = Caveat(
     "buffers-changed",
-    "a buffer of the model has changed in training.",
-    "What layers remember of the batches, such as running statistics, is released with the model, without noise.",
-    "Use layers without such memory (GroupNorm for BatchNorm), or keep them in eval mode.",
+    "a buffer of the model changed in training.",
+    "Layers remember something of the batches, such as running statistics. It is released with the model, "
+    "without noise.",
+    "Use layers without such memory (GroupNorm instead of BatchNorm), or keep them in eval mode.",
     contradicts=True,
 )
 DIVIDED_BY_THE_BATCH = Caveat(
     "divided-by-the-real-batch",
-    "updates were divided by the number of records that came instead of the number that was expected.",
-    "The number of records in a batch depends on who is in it, and the noise shrinks with it.",
+    "updates were divided by the actual number of records in the batch, not by the expected number.",
+    "The actual number depends on who is in the batch, and the noise shrinks with it.",
     "Divide by the expected batch size, as Opacus does, and leave expected_batch_size alone.",
     contradicts=True,
 )
 RECORDS_MIXED = Caveat(
     "records-mixed",
-    "what a layer makes of a record depends on the other records of its batch.",
-    "No gradient belongs to one record alone, and clipping limits nobody's influence.",
+    "a layer's output for one record depends on the other records of its batch.",
+    "No gradient belongs to one record alone, so clipping limits nobody's influence.",
     "Replace the layer by one that looks at each record on its own (GroupNorm, LayerNorm).",
     contradicts=True,
 )
 BATCH_NOT_FROM_LOADER = Caveat(
     "batch-not-from-loader",
-    "gradients were of other records than the loader had handed out.",
-    "Who was in a batch is not known, and the accounted sampling did not decide it.",
-    "Record the loader that the loop iterates over, and train on whole batches of it, each once.",
+    "gradients came from other records than those that the loader handed out.",
+    "Nobody knows who was in a batch, and the accounted sampling did not decide it.",
+    "Record the loader that the loop iterates over. Train on its whole batches, each once.",
     contradicts=True,
 )
 SAMPLING_NOT_POISSON = Caveat(
     "sampling-not-poisson",
-    "batch sizes or the number of batches per record vary too little or too much for independent draws.",
-    "The budget was computed for records that enter each batch by an independent coin. Shuffling, which gives "
-    "every record its turn, has no such amplification.",
+    "batch sizes, or the number of batches per record, vary too little or too much for independent draws.",
+    "The budget was computed for records that enter each batch by an independent coin. Shuffling gives every "
+    "record its turn and has no such amplification.",
     "Use the loader that make_private returns with poisson_sampling=True.",
     contradicts=True,
 )
 SAMPLING_ABOVE_CLAIM = Caveat(
     "sampling-above-claim",
     "records were in more batches than the accounted rate allows, by more than chance explains.",
-    "The budget was computed for smaller batches than those that were trained on.",
-    "Account for the rate that ran; Opacus takes one over the loader's length.",
+    "The budget was computed for smaller batches than the ones that ran.",
+    "Account for the rate that ran. Opacus takes one over the length of the loader.",
     contradicts=True,
 )
 STEPS_UNACCOUNTED = Caveat(
@@ -241,134 +244,89 @@ STEPS_UNACCOUNTED = Caveat(
 )
 RECORDS_REPEAT = Caveat(
     "records-repeat-in-a-step",
-    "a record was more than once in one step.",
-    "Its clipped gradient counts several times, while the noise is made for once. Accumulating gradients over several "
-    "Poisson batches does this.",
+    "a record was in one step more than once.",
+    "Its clipped gradient counts several times, but the noise is made for one. Accumulating gradients over "
+    "several Poisson batches does this.",
     "Use one larger batch through BatchMemoryManager instead of accumulating.",
     contradicts=True,
 )
 RECORDS_DUPLICATED = Caveat(
     "records-duplicated",
-    "two records of the training data are equal in what the model is given.",
-    "The claim is about one record. Who is in the data twice is protected as if there were half the noise.",
-    "Remove duplicates before training, or account for as many as belong to one person.",
+    "two training records give the model the same input.",
+    "The claim is about one record. Someone who is in the data twice has the protection of half the noise.",
+    "Remove duplicates before training, or account for as many records as one person has.",
     voids=True,
 )
 RECORDS_NEARLY_DUPLICATED = Caveat(
     "records-nearly-duplicated",
-    "two records of the training data are nearly equal in what the model is given.",
-    "If they belong to one person, the claim, which is about one record, says less about that person.",
+    "two training records give the model nearly the same input.",
+    "The claim is about one record. If both belong to one person, it says less about that person.",
     "Look at the closest pairs of the training data.",
 )
 UPDATES_UNCHECKED = Caveat(
     "updates-unchecked",
-    "the optimizer could not be copied, so that its steps were not repeated beside the training.",
-    "That nothing but the noised gradient reached the weights was not checked.",
-    "Use an optimizer that copy.deepcopy copies.",
+    "the optimizer could not be copied, so its steps could not be repeated beside the training.",
+    "Nobody checked that only the noised gradient reached the weights.",
+    "Use an optimizer that copy.deepcopy can copy.",
     voids=True,
 )
 RECORDING_STOPPED = Caveat(
     "recording-stopped",
-    "an error ended the recording while training went on, or steps that the accountant counted were not seen.",
-    "What is said is about the steps before; the others were not looked at.",
-    "Read the error, mend its cause, and record again.",
+    "an error ended the recording while training went on, or the accountant counted steps that were not seen.",
+    "The findings are about the steps before that. The others were not looked at.",
+    "Read the error, remove its cause, and record again.",
     voids=True,
 )
 RECORDED_IN_PART = Caveat(
     "recorded-in-part",
     "training had begun before the recording did.",
-    "The earlier steps were not looked at, and the claim is about all of them.",
-    "Record from the first step on, or audit the recording of the earlier part too.",
+    "The claim is about all steps. The earlier ones were not looked at.",
+    "Record from the first step, or audit the recording of the earlier part too.",
     voids=True,
 )
 CANARY_GRADIENTS_DIFFER = Caveat(
     "canary-gradients-differ",
-    "canaries' gradients in training differ from those of the same records in a copy of the model.",
-    "The loss or the call that the recording was given are not those of the loop, so that the exact test says nothing.",
-    "record(..., reading=Reading(loss=..., call=...)) as in the loop, with the same reduction.",
+    "the canaries' gradients in training differ from those of the same records in a copy of the model.",
+    "The recording was given another loss or another call than the loop uses. So the exact test says nothing.",
+    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss, call and reduction.",
     voids=True,
 )
 NEVER_UPDATED = Caveat(
     "never-updated",
     "a trainable parameter never moved.",
-    "It holds nothing of the data. If it should have been trained, the optimizer does not reach it.",
-    "Check that the optimizer was made after layers were added or replaced, and its learning rates.",
+    "It holds nothing of the data. If it was meant to be trained, the optimizer does not reach it.",
+    "Check the learning rates, and that the optimizer was made after layers were added or replaced.",
 )
 SUSPICIOUS = Caveat(
     "suspicious",
-    "the p-value of the claim is below 0.05 and above the level at which a run is accused.",
+    "the p-value of the claim is below 0.05 but above the level at which a run is accused.",
     "One honest run in twenty looks like this. So does a run with a little less noise than claimed.",
-    "Record again with other seeds, and more canaries: a second p-value as small is no accident.",
+    "Record again with other seeds and more canaries. A second p-value this small is no accident.",
 )
-
 NO_BASE_MODEL = Caveat(
     "no-base-model",
-    "a language model is audited without the model that its fine-tuning began with.",
-    "What the base model says already, from its own training, counts here as if the fine-tuning gave it away.",
+    "a language model is audited without the base model that its fine-tuning started from.",
+    "What the base model says anyway, from its own training, counts as if the fine-tuning gave it away.",
     "Name the base model, or audit the adapter, whose base is known.",
 )
 NO_UNSEEN_TEXTS = Caveat(
     "no-unseen-texts",
-    "a language model is audited without texts of the same kind that it was not trained on.",
-    "The control is another record's secret after the same prompt. What the model learned about all such texts, and "
-    "would say of others too, may count as recovered.",
-    "Keep some texts out of the training and hand them in as unseen ones.",
+    "a language model is audited without similar texts that it was not trained on.",
+    "The control is another record's secret after the same prompt. What the model would say of any such text may "
+    "count as recovered.",
+    "Keep some texts out of the training and hand them in as unseen texts.",
 )
 
-CAVEATS = {
-    caveat.id: caveat
-    for caveat in (
-        TOO_FEW_TRIALS,
-        NO_BETTER_THAN_CONTROL,
-        NO_BETTER_THAN_GUESSING,
-        SATURATED_CONTROL,
-        OVERLAPPING_CONTROL,
-        ATTRIBUTES_GIVEN,
-        TARGETS_KNOWN,
-        LOOSE_BASELINE,
-        OPTIMISER_NOT_CONVERGED,
-        NO_TRACE,
-        DIVERGED,
-        ONE_RELEASE,
-        NO_BASE_MODEL,
-        NO_UNSEEN_TEXTS,
-        INACTIVE_FEATURES,
-        DUPLICATE_RECORDS,
-        PART_NOT_CONFIRMED,
-        NOISE_BELOW_CLAIM,
-        NOISE_REPEATS,
-        CLIPPING_NOT_PER_RECORD,
-        SAMPLING_NOT_POISSON,
-        SAMPLING_ABOVE_CLAIM,
-        STEPS_UNACCOUNTED,
-        RECORDS_REPEAT,
-        SEEDED_IN_THE_LOOP,
-        NOISE_NOT_GAUSSIAN,
-        CLIPPED_ELSEWHERE,
-        NORM_FROM_THE_BATCH,
-        UPDATE_NOT_FROM_GRADIENT,
-        TRAINED_OUTSIDE,
-        BUFFERS_CHANGED,
-        DIVIDED_BY_THE_BATCH,
-        RECORDS_MIXED,
-        BATCH_NOT_FROM_LOADER,
-        RECORDS_DUPLICATED,
-        RECORDS_NEARLY_DUPLICATED,
-        UPDATES_UNCHECKED,
-        RECORDING_STOPPED,
-        RECORDED_IN_PART,
-        CANARY_GRADIENTS_DIFFER,
-        NEVER_UPDATED,
-        SUSPICIOUS,
-    )
-}
+CAVEATS = {each.id: each for each in list(globals().values()) if isinstance(each, Caveat)}
 
 
-def check_rates(main: SuccessRate, control: SuccessRate, baseline: Baseline) -> Iterator[Caveat]:
-    """The caveats that follow from the three rates of an evidence."""
-    if main.lower <= control.rate:
+def check_rates(
+    main: SuccessRate, control: SuccessRate, baseline: Baseline, *, tells: bool = False
+) -> Iterator[Caveat]:
+    """The caveats that follow from the three rates of an evidence; it may tell single columns all the same."""
+    if main.lower <= control.rate and not tells:
         yield NO_BETTER_THAN_CONTROL
-    if main.lower <= baseline.seen:
+    if main.lower <= baseline.seen and not tells:
         yield NO_BETTER_THAN_GUESSING
     if control.lower > 0.5:
         yield SATURATED_CONTROL

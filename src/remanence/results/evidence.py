@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.attacks.attack import Attack
 from remanence.results.caveats import (
     CAVEATS,
@@ -21,8 +21,9 @@ from remanence.results.caveats import (
     check_rates,
 )
 from remanence.results.outcome import Outcome
+from remanence.results.parts import PartRate, part_rates
 from remanence.results.this_head import PictureExposure, ThisHead
-from remanence.scoring.errors import Criterion
+from remanence.scoring.errors import Criterion, Error
 from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
@@ -41,6 +42,10 @@ class Played(Protocol):
 
     def baseline(self, chances: int = 1) -> Baseline:
         """What a guess achieves."""
+        ...
+
+    def baseline_of(self, part: Error) -> Baseline | None:
+        """What a guess achieves for a single column, where columns are counted."""
         ...
 
     def caveats(self) -> Iterable[Caveat]:
@@ -63,7 +68,8 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
-    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `this_head` is
+    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `parts` are
+    single columns, where records are rows of a table: they share the confidence with the rows. `this_head` is
     about the very head that was handed in, and the rates about heads that are made like it. `prepare`
     returns what the attack had prepared, as long as nobody has stored the evidence.
     """
@@ -84,6 +90,7 @@ class Evidence:
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
+    parts: tuple[PartRate, ...] = ()
     this_head: ThisHead | None = None
     reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
@@ -99,12 +106,17 @@ class Evidence:
         prepare: Callable[[], Any] | None = None,
     ) -> Evidence:
         """Count what all trials found; `record` says which record of the training set each was about."""
+        asked = [(part.name, game.baseline_of(part)) for part in game.criterion.error.parts]
+        guesses = {name: guess.seen for name, guess in asked if guess is not None}
+        confidence = 1 - (1 - confidence) / 2 if guesses else confidence  # one half for rows, one for columns
         main, control = (_counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
         numbers, errors = dict(outcome.numbers), outcome.main.errors
         left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)
         diverged = numbers.pop("diverged", None)
         baseline = game.baseline(outcome.chances)
-        caveats = [*check_rates(main, control, baseline), *game.caveats()]
+        parts = part_rates(numbers, guesses, game.criterion.threshold, confidence)
+        tells = any(part.tells for part in parts)
+        caveats = [*check_rates(main, control, baseline, tells=tells), *game.caveats()]
         record = torch.arange(len(errors)) if record is None else record
         findings, unresolved = dict(game.findings()), ()
         if left is not None and sensitivity is not None:
@@ -145,6 +157,7 @@ class Evidence:
             gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
             settings=attack.settings(),
             proven=None if outcome.proven is None else int(outcome.proven.sum()),
+            parts=parts,
             this_head=outcome.this_head,
             reference=attack.info.reference.short,
             prepare=prepare,
@@ -157,6 +170,11 @@ class Evidence:
         Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
         """
         return self.main.lower > max(self.control.upper, self.baseline.seen)
+
+    @property
+    def telling_parts(self) -> tuple[PartRate, ...]:
+        """The columns that certainly come back more often than without the release, the surest first."""
+        return tuple(sorted((p for p in self.parts if p.tells), key=lambda p: -p.main.lower))
 
     @property
     def pictures(self) -> list[PictureExposure]:
@@ -181,8 +199,8 @@ class Evidence:
         return {
             "attack": self.attack,
             "reference": self.reference,
-            "main": _rate(self.main),
-            "control": _rate(self.control),
+            "main": self.main.to_json(),
+            "control": self.control.to_json(),
             "baseline": {
                 "value": self.baseline.value,
                 "lower": self.baseline.lower,
@@ -193,7 +211,7 @@ class Evidence:
                 {"id": c.id, "means": c.means, "do": c.do, **({"seen": c.seen} if c.seen else {})}
                 for c in self.caveats
             ],
-            "labels": None if self.label_rate is None else _rate(self.label_rate),
+            "labels": None if self.label_rate is None else self.label_rate.to_json(),
             "error": {
                 "median": finite(self.median_error),
                 "worst": finite(self.worst_error),
@@ -204,6 +222,7 @@ class Evidence:
             "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
             **({} if self.proven is None else {"proven": self.proven}),
+            **({"parts": [part.to_json() for part in self.parts]} if self.parts else {}),
             **({} if self.this_head is None else {"this_head": self.this_head.to_json()}),
             **({"findings": dict(self.findings)} if self.findings else {}),
         }
@@ -214,8 +233,8 @@ class Evidence:
         error = entry["error"]
         return cls(
             attack=entry["attack"],
-            main=_read_rate(entry["main"]),
-            control=_read_rate(entry["control"]),
+            main=SuccessRate.from_json(entry["main"]),
+            control=SuccessRate.from_json(entry["control"]),
             baseline=Baseline(**entry["baseline"]),
             caveats=tuple(
                 replace(
@@ -223,7 +242,7 @@ class Evidence:
                 )
                 for c in entry["caveats"]
             ),
-            label_rate=None if entry["labels"] is None else _read_rate(entry["labels"]),
+            label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             median_error=error["median"],
             worst_error=error["worst"],
             median_predicted_error=error["median_predicted"],
@@ -232,6 +251,7 @@ class Evidence:
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
+            parts=tuple(PartRate.from_json(part) for part in entry.get("parts", ())),
             this_head=ThisHead.from_json(entry["this_head"]) if "this_head" in entry else None,
             reference=entry["reference"],
             arrays=arrays,
@@ -261,23 +281,3 @@ def _counted(succeeded: Tensor, confidence: float) -> SuccessRate:
 
 def _summary(errors: Tensor, function: Callable[[Tensor], Tensor]) -> float:
     return float(function(errors.nan_to_num(nan=torch.inf, posinf=torch.inf)))
-
-
-def _rate(rate: SuccessRate) -> Json:
-    return {
-        "rate": rate.rate,
-        "lower": rate.lower,
-        "upper": rate.upper,
-        "successes": rate.successes,
-        "trials": rate.trials,
-        "clusters": rate.clusters,
-        "confidence": rate.confidence,
-        **({} if rate.floor is None else {"floor": rate.floor}),
-    }
-
-
-def _read_rate(entry: Json) -> SuccessRate:
-    if entry["successes"] > entry["trials"]:
-        raise ValueError(f"{entry['successes']} successes in {entry['trials']} trials")
-    counts = entry["successes"], entry["trials"], entry["confidence"], entry["clusters"]
-    return SuccessRate(*counts, floor=entry.get("floor"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -108,8 +108,29 @@ def closest_guesses(criterion: Criterion, targets: Records, others: Records, gue
 def join(parts: Sequence[Tensors]) -> Tensors:
     """Consecutive units as if one had played all trials; what is there once comes from the first."""
     return {
-        name: torch.cat([part[name] for part in parts])
-        if values.ndim and not name.startswith(_ONCE)
-        else values
+        name: torch.cat([part[name] for part in parts]) if _is_per_trial(name, values) else values
         for name, values in parts[0].items()
     }
+
+
+def gather(parts: Iterable[Tensors], trials: int) -> Tensors:
+    """`join`, into room that is there from the start.
+
+    Small results that stay, between large ones that go, would keep the memory of the large ones from being used again.
+    """
+    found, first = Tensors(), 0
+    for part in parts:
+        size = len(part["main.errors"])
+        for name, values in part.items():
+            if not _is_per_trial(name, values):
+                found.setdefault(name, values.clone())
+                continue
+            if name not in found:
+                found[name] = values.new_empty(trials, *values.shape[1:])
+            found[name][first : first + size] = values
+        first += size
+    return found
+
+
+def _is_per_trial(name: str, values: Tensor) -> bool:
+    return values.ndim > 0 and not name.startswith(_ONCE)

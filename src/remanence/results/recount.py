@@ -24,7 +24,7 @@ def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
         ("labels", "labels_agree"),
     ):
         if entry[name] is not None:
-            yield from _of_a_rate(name, entry[name], arrays.get(counted))
+            yield from rate_contradictions(name, entry[name], arrays.get(counted))
     errors = arrays.get("error")
     if errors is not None and entry["error"]["worst"] is not None:
         values = errors.double().nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -39,7 +39,8 @@ def contradictions(entry: Json, arrays: Mapping[str, Tensor]) -> Iterator[str]:
         yield f"{count} records are unresolved in the arrays"
 
 
-def _of_a_rate(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:
+def rate_contradictions(name: str, stored: Json, counted: Tensor | None) -> Iterator[str]:
+    """What a stored rate says and its outcomes or its counts do not."""
     if stored["successes"] > stored["trials"]:
         yield f"{name}: {stored['successes']} successes in {stored['trials']} trials"
         return

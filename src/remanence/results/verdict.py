@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -31,10 +31,10 @@ class Verdict(StrEnum):
 
 
 _MEANINGS = {
-    Verdict.PROTECTED: "A proof caps every attack at or below your limit, under this threat model.",
-    Verdict.UNPROVEN: "No attack certainly beats your limit, its control and a guess; no proof rules one out.",
-    Verdict.EXPOSED: "An attack recovers records more often than your limit allows.",
-    Verdict.CONTRADICTED: "More was found or measured than the claim allows: the training is not what it claims to be.",
+    Verdict.PROTECTED: "A proof caps every attack at or below the limit, under this threat model.",
+    Verdict.UNPROVEN: "No attack certainly beats the limit, its control and a guess. No proof rules one out.",
+    Verdict.EXPOSED: "An attack succeeds more often than the limit allows.",
+    Verdict.CONTRADICTED: "The evidence contradicts the claim: the training is not what it claims to be.",
 }
 
 
@@ -87,6 +87,11 @@ class Measured(Protocol):
         ...
 
     @property
+    def telling_parts(self) -> Sequence[Any]:
+        """The columns of a table that certainly come back more often than without the release."""
+        ...
+
+    @property
     def came_back(self) -> float:
         """The share of a head's classes, where one was handed in, of which a picture came back by its own test."""
         ...
@@ -115,7 +120,8 @@ def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Poli
     """Weigh what was measured and what is proven against the policy.
 
     A bound is contradicted by any attack that certainly beats it. EXPOSED needs a record that was proven to be in the
-    release, or an attack above the limit, its control and a guess, on this head or on heads made like it. A failed
+    release, or an attack above the limit, its control and a guess, on whole records, on one column of them, on this
+    head or on heads made like it. A failed
     attack never yields PROTECTED: only a bound can, one that holds for every record, and only where nothing that was
     measured, the control included, is certainly above it or above the limit. A bound that holds on average over records
     proves nothing about these.
@@ -126,6 +132,7 @@ def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Poli
     if certain > ceiling or any(entry.rejects_the_claim for entry in found):
         return Verdict.CONTRADICTED
     above = any(entry.tells and entry.main.lower > policy.max_success for entry in found)
+    above |= any(part.main.lower > policy.max_success for entry in found for part in entry.telling_parts)
     # This head is judged by the attack that does best on heads made like it: it was chosen without looking at this one.
     best = max(found, key=lambda entry: (entry.main.lower, entry.main.rate), default=None)
     above |= best is not None and best.came_back > policy.max_success

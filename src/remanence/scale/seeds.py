@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -51,3 +51,7 @@ class Draws:
     def stream(self, purpose: str, unit: int = 0) -> torch.Generator:
         """The generator for a purpose, in a unit of trials."""
         return stream(self.seed, purpose, self.device, unit)
+
+    def streams(self, purposes: str, unit: int = 0) -> Iterator[torch.Generator]:
+        """A generator for each of several purposes."""
+        return (self.stream(purpose, unit) for purpose in purposes.split())

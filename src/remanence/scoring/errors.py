@@ -27,13 +27,15 @@ class Error:
     `reach` says how far apart, at most, two targets can be that one guess meets within a
     threshold: 2η for a metric (triangle inequality), 4η for a squared one. A baseline needs it,
     because the best guess need not be a record. Without it the baseline is bounded by 1 only. A `squared`
-    error is a squared euclidean distance up to a factor, for which a tighter count holds (`priors.py`).
+    error is a squared euclidean distance up to a factor, for which a tighter count holds (`priors.py`). `parts` are the
+    errors of single columns, for records of which one column alone is worth telling.
     """
 
     name: str
     measure: Callable[[Records, Records], Tensor]
     reach: Callable[[float], float] | None = None
     squared: bool = False
+    parts: tuple[Error, ...] = ()
 
     def __call__(self, targets: Records, guesses: Records) -> Tensor:
         """The error of each guess, of the common batch shape."""
@@ -94,6 +96,16 @@ def relative_error(centre: Tensor | float = 0.0, scale: Tensor | float = 1.0) ->
     name = "relative error" if plain else "relative error in standard units"
     # ‖a − b‖ ≤ η(‖a‖ + ‖b‖) and ‖b‖ ≤ ‖a‖ + ‖a − b‖ give ρ(a, b) ≤ 2η / (1 − η).
     return Error(name, measure, lambda eta: 2 * eta / (1 - eta) if eta < 1 else float("inf"))
+
+
+def label_error(name: str, spread: float = 1.0) -> Error:
+    """How far a label is off, in its own `spread`; for classes, which are whole numbers, 1 leaves none in reach."""
+
+    def measure(targets: Records, guesses: Records) -> Tensor:
+        off = (targets.labels.double() - guesses.labels.double()).abs() / spread
+        return off.nan_to_num(nan=torch.inf)
+
+    return Error(name, measure, lambda threshold: 2 * threshold)
 
 
 def pixels_off(tolerance: float) -> Error:
@@ -193,6 +205,11 @@ class Criterion:
             errors.gather(2, index).squeeze(-1).masked_fill(missing, torch.inf),
             agree.gather(2, index).squeeze(-1) & ~missing,
         )
+
+    def meets(self, targets: Records, guesses: Records) -> Tensor:
+        """Which guess (column) would be right for which target (row), of batches `(targets,)` and `(guesses,)`."""
+        pairs = targets[:, None], guesses[None, :]
+        return self._judge(self.error(*pairs), self._agree(*pairs)).succeeded
 
     def chance_factor(self, records: int, guesses: int) -> int:
         """By how much several guesses or records can multiply what one guess achieves (union bound)."""

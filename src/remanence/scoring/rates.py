@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from scipy.special import betaincinv, rel_entr
 
@@ -59,6 +60,27 @@ class SuccessRate:
         if self.clusters is None or self.clusters == self.trials:
             return clopper_pearson(self.successes, self.trials, tail)
         return _chernoff(self.rate, self.clusters, tail)
+
+    def to_json(self) -> dict[str, Any]:
+        """As audit.json holds it."""
+        return {
+            "rate": self.rate,
+            "lower": self.lower,
+            "upper": self.upper,
+            "successes": self.successes,
+            "trials": self.trials,
+            "clusters": self.clusters,
+            "confidence": self.confidence,
+            **({} if self.floor is None else {"floor": self.floor}),
+        }
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> SuccessRate:
+        """Read it back; its ends are computed anew from the counts."""
+        if entry["successes"] > entry["trials"]:
+            raise ValueError(f"{entry['successes']} successes in {entry['trials']} trials")
+        counts = entry["successes"], entry["trials"], entry["confidence"], entry["clusters"]
+        return cls(*counts, floor=entry.get("floor"))
 
     def __repr__(self) -> str:
         return f"{self.successes} of {self.trials} = {self.rate:.3f} ({self.lower:.3f} to {self.upper:.3f})"

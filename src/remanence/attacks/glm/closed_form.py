@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.glm.optimality import KnownRecords, gradient_of_others, solve
+from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import BALLE_2022
@@ -22,7 +22,7 @@ from remanence.references import BALLE_2022
 
 @final
 @dataclass(frozen=True)
-class ClosedForm(Attack[Weights]):
+class ClosedForm(ExposesInParts, Attack[Weights]):
     """Solve the optimality condition for the one record that is missing from it."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -37,17 +37,14 @@ class ClosedForm(Attack[Weights]):
         """A GLM, all other records, and an intercept or a label with few values."""
         mechanism = knowledge.mechanism
         if not isinstance(mechanism, GLM) or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "ClosedForm cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )
         mechanism.check_weights(knowledge.known_data)
         weighted = knowledge.known_data.weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
-            raise IncompatibleGameError(
-                "ClosedForm cannot attack this game.",
+            raise self.refusal(
                 needs="an intercept, or classes and no record weights: without one, x is known up to a "
                 "scale that depends on the label and the weight",
                 got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
@@ -69,8 +66,9 @@ class ClosedForm(Attack[Weights]):
             mechanism, release, view, lambda weights: mechanism.known_gradient(known, release, weights)
         )
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
-        """Every record in turn, from the one release."""
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one release."""
         assert isinstance(mechanism, GLM)
-        view = KnownRecords.all_but_one(data, mechanism)
-        return solve(mechanism, release, view, gradient_of_others(mechanism, data, release))
+        return exposer(mechanism, data, release)

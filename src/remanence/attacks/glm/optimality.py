@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from remanence.attacks.attack import Reconstruction
-from remanence.attacks.glm.without_intercept import Neighbourhood, solve_without_intercept
+from remanence.attacks.attack import Reconstruction, joined
+from remanence.attacks.glm.without_intercept import GRID, Neighbourhood, solve_without_intercept
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.glm.model import (
@@ -31,74 +32,126 @@ from remanence.mechanisms.glm.model import (
     slopes_alone,
 )
 
+_ROWS_SUMMED = 2**14  # records that are added up at once
+_NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+
 GradientOfKnown = Callable[[Tensor | None], Tensor]  # class weights → (trials, outputs, 1 + features)
 
 
 @dataclass(frozen=True)
 class KnownRecords:
-    """What the solution needs of the known records beyond their gradients, `(1 or trials, ...)`."""
+    """What the solution needs of the known records beyond their gradients, `(1 or trials, ...)`.
 
-    mean: Tensor  # (., features)
-    scale: Tensor  # (., features)
-    total: Tensor  # (., features)
+    `total` and `squares` are sums of offsets from a centre, any fixed point near the data: it keeps the squares small.
+    """
+
     records: int
+    centre: Tensor  # (features,)
+    total: Tensor  # (., features)
+    squares: Tensor  # (., features)
     counts: Tensor | None  # (., classes)
-    class_means: Tensor | None  # (., classes, features)
+    class_sums: Tensor | None  # (., classes, features)
+
+    @classmethod
+    def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
+        """The same known records in every trial, read in parts."""
+        parts = list(known.split(_ROWS_SUMMED))
+        classes = mechanism.family.classes
+        centre = parts[0].flat.double().median(0).values
+        total, squares = centre.new_zeros(2, 1, len(centre))
+        counts, sums = centre.new_zeros(1, classes).long(), centre.new_zeros(1, classes, len(centre))
+        for part in parts:
+            flat, labels = part.flat.double(), part.labels.long()
+            offsets = flat - centre
+            total, squares = total + offsets.sum(0), squares + offsets.square().sum(0)
+            if classes:
+                counts = counts + class_counts(labels, classes)
+                sums = sums.index_add(1, labels, flat[None])
+        return cls(len(known), centre, total, squares, *((counts, sums) if classes else (None, None)))
+
+    def without_each(self, records: Records) -> KnownRecords:
+        """In trial i all but the i-th of these."""
+        flat = records.flat.double()
+        offsets = flat - self.centre
+        counts, sums = self.counts, self.class_sums
+        if counts is not None and sums is not None:
+            own = one_hot(records.labels.long(), counts.shape[-1])
+            counts, sums = counts - own, sums - own.unsqueeze(-1) * flat.unsqueeze(1)
+        total, squares = self.total - offsets, self.squares - offsets.square()
+        return KnownRecords(self.records - 1, self.centre, total, squares, counts, sums)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Of each feature, `(., features)`."""
+        return self.total / self.records + self.centre
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """The standard deviation of each feature; 1 where it is constant."""
+        variance = (self.squares / self.records - (self.total / self.records).square()).clamp(min=0)
+        return variance.sqrt().where(variance > 1e-24 * self.centre.square(), 1.0)
+
+    @property
+    def whole(self) -> Tensor:
+        """The sum of each feature, `(., features)`."""
+        return self.total + self.records * self.centre
 
     @property
     def neighbourhood(self) -> Neighbourhood:
         """What tells a record from its mirror image."""
-        assert self.class_means is not None
-        return Neighbourhood(self.class_means, self.scale, self.total, self.records)
-
-    @classmethod
-    def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
-        """The same known records in every trial."""
-        return cls._from_sums(known, mechanism, left_out=None)
-
-    @classmethod
-    def all_but_one(cls, data: Records, mechanism: GLM) -> KnownRecords:
-        """In trial i all records but the i-th."""
-        return cls._from_sums(data, mechanism, left_out=data)
-
-    @classmethod
-    def _from_sums(cls, data: Records, mechanism: GLM, left_out: Records | None) -> KnownRecords:
-        flat = data.flat.double()
-        centre = flat.median(0).values  # any fixed point near the data; keeps the squares small
-        offsets = flat - centre
-        count, total, squares = len(data), offsets.sum(0)[None], offsets.square().sum(0)[None]
-        if left_out is not None:
-            count, total, squares = count - 1, total - offsets, squares - offsets.square()
-        mean = total / count
-        variance = (squares / count - mean.square()).clamp(min=0)
-        scale = variance.sqrt().where(variance > 1e-24 * centre.square(), 1.0)
-        whole = total + count * centre
-        if not mechanism.family.classes:
-            return cls(mean + centre, scale, whole, count, None, None)
-        labels = data.labels.long()
-        counts = class_counts(labels, mechanism.family.classes)[None]
-        sums = flat.new_zeros(counts.shape[-1], flat.shape[-1]).index_add(0, labels, flat)[None]
-        if left_out is not None:
-            own = one_hot(labels, counts.shape[-1])
-            counts = counts - own
-            sums = sums - own.unsqueeze(-1) * flat.unsqueeze(1)
-        return cls(mean + centre, scale, whole, count, counts, sums / counts.clamp(min=1).unsqueeze(-1))
+        assert self.counts is not None
+        assert self.class_sums is not None
+        means = self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)
+        return Neighbourhood(means, self.scale, self.whole, self.records)
 
 
-def gradient_of_others(mechanism: GLM, data: Records, release: Release) -> GradientOfKnown:
-    """For each record the sum of the others' gradients: the sum over all, less the record's own term."""
-    own = mechanism.record_gradients(data[None], release, weights=data[None].weights)[0]
-    labels = data.labels.long()
+Features = Callable[[KnownRecords], Tensor]  # (trials, features), where the known records tell them
 
-    def of_others(class_weights: Tensor | None) -> Tensor:
-        if class_weights is None:
-            return own.sum(0) - own
-        by_class = own.new_zeros(class_weights.shape[-1], *own.shape[1:]).index_add(0, labels, own)
-        weights = class_weights.expand(len(data), -1)  # of each trial's training set
-        mine = weights.gather(1, labels[:, None])[..., None] * own
-        return torch.einsum("tc,cko->tko", weights, by_class) - mine
 
-    return of_others
+def exposer(
+    mechanism: GLM, data: Records, release: Release, features: Features | None = None
+) -> Callable[[Tensor], Reconstruction]:
+    """From the places of some records to what is found for each from all the others.
+
+    One pass over the records adds up what they are; what the others of a record are is that, less its own part.
+    """
+    everyone = KnownRecords.all_of(data, mechanism)
+    own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
+    for part in data.split(_ROWS_SUMMED):
+        by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
+    each = mechanism.family.outputs * (1 + data.flat.shape[-1])
+    rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * GRID))
+
+    def find(places: Tensor) -> Reconstruction:
+        found = []
+        for some in places.split(rows):
+            part = data.take(some.to(data.labels.device))
+            others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
+            known = None if features is None else features(others)
+            found.append(solve(mechanism, release, others, theirs, features=known))
+        return found[0] if len(found) == 1 else joined(found)
+
+    return find
+
+
+def _own_gradients(mechanism: GLM, release: Release, records: Records) -> Tensor:
+    return mechanism.record_gradients(records[None], release, weights=records[None].weights)[0]
+
+
+def _by_class(mechanism: GLM, own: Tensor, labels: Tensor) -> Tensor:
+    """The sum of gradients, `(classes, outputs, 1 + features)`; one for all where classes weigh alike."""
+    if mechanism.class_weights is None:
+        return own.sum(0, keepdim=True)
+    return own.new_zeros(mechanism.family.classes, *own.shape[1:]).index_add(0, labels, own)
+
+
+def _of_others(by_class: Tensor, own: Tensor, records: Records, class_weights: Tensor | None) -> Tensor:
+    """The sum over all, less the record's own term."""
+    if class_weights is None:
+        return by_class - own
+    weights = class_weights.expand(len(own), -1)  # of each trial's training set
+    mine = weights.gather(1, records.labels.long()[:, None])[..., None] * own
+    return torch.einsum("tc,cko->tko", weights, by_class) - mine
 
 
 def solve(

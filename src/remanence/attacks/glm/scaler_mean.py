@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.glm.optimality import KnownRecords, gradient_of_others, solve
+from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import REMANENCE
@@ -22,7 +22,7 @@ from remanence.references import REMANENCE
 
 @final
 @dataclass(frozen=True)
-class ScalerMean(Attack[Weights]):
+class ScalerMean(ExposesInParts, Attack[Weights]):
     """Subtract the known records from n times the scaler's mean; whatever the model's tolerance.
 
     With x known, the label follows from the part of the left-over gradient along (1, x).
@@ -40,9 +40,7 @@ class ScalerMean(Attack[Weights]):
         """A GLM with a scaler, and all other records."""
         mechanism = knowledge.mechanism
         if not (isinstance(mechanism, GLM) and mechanism.scaler == "mean") or knowledge.known_data is None:
-            raise IncompatibleGameError(
-                "ScalerMean cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
                 hint="closed-form, which needs no scaler",
             )
@@ -57,24 +55,18 @@ class ScalerMean(Attack[Weights]):
         mechanism, known = knowledge.mechanism, knowledge.known_data
         assert isinstance(mechanism, GLM)
         assert known is not None
-        total = known.flat.double().sum(0)
         view = KnownRecords.all_of(known, mechanism)
         return lambda release: solve(
             mechanism,
             release,
             view,
             lambda weights: mechanism.known_gradient(known, release, weights),
-            features=(len(known) + 1) * release["mean"] - total,
+            features=(len(known) + 1) * release["mean"] - view.whole,
         )
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
-        """Every record in turn, from the one mean."""
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one mean."""
         assert isinstance(mechanism, GLM)
-        flat = data.flat.double()
-        return solve(
-            mechanism,
-            release,
-            KnownRecords.all_but_one(data, mechanism),
-            gradient_of_others(mechanism, data, release),
-            features=len(data) * release["mean"] - (flat.sum(0) - flat),
-        )
+        return exposer(mechanism, data, release, lambda others: len(data) * release["mean"] - others.whole)

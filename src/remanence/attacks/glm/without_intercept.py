@@ -22,7 +22,7 @@ from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.glm.model import GLM
 
-_GRID = 256
+GRID = 256  # scales that are tried for each record
 _BISECTIONS = 60
 _ROOTS = 3  # the equation has one or two in all cases seen
 _ACCEPTED_MISFIT = 1e-3
@@ -84,7 +84,7 @@ def solve_without_intercept(
 
         residual = partial(_residual, mechanism, release, direction, shift, labels, weight)
         gap = partial(_gap, residual, mixing)
-        magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
+        magnitudes = torch.logspace(-7, 0.2, GRID, dtype=torch.float64, device=left_over.device)
         grid = magnitudes * (sign * weight).unsqueeze(1)
         values = gap(grid)
         crossing = values[:, 1:].sign() != values[:, :-1].sign()

@@ -20,7 +20,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.descent import Matching, lbfgs, signed_adam
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.shared_gradient import Parameters, SharedGradient
 from remanence.references import GEIPING_2020, ZHAO_2020, ZHU_2019
 
@@ -46,9 +45,7 @@ class GradientMatching(Attack[Gradient]):
     def check(self, knowledge: Knowledge) -> None:
         """A shared gradient, of whatever network."""
         if not isinstance(knowledge.mechanism, SharedGradient):
-            raise IncompatibleGameError(
-                f"The attack {self.info.name} cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{knowledge.mechanism.name} releasing {knowledge.mechanism.releases.sees}",
                 hint="a game whose mechanism is SharedGradient",
             )

@@ -23,7 +23,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import as_reconstruction, dense_mechanism
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError
 from remanence.references import PAN_2022
 
 Layer = tuple[Tensor, Tensor | None]
@@ -56,9 +55,7 @@ class ParallelRows(Attack[Gradient]):
         """A fully connected ReLU network with a bias in its first layer."""
         _, head = dense_mechanism(knowledge, self.info)
         if head.biases[0] is None:
-            raise IncompatibleGameError(
-                f"The attack {self.info.name} cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"a first layer, {head.names[0]!r}, without a bias",
                 hint="exclusive-neurons or low-rank, for one step",
             )

@@ -23,7 +23,7 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.gradients.text_models import TextModel, text_model
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import PETROV_2024
 
@@ -65,9 +65,7 @@ class TokenSpans(Attack[Gradient]):
                 if mechanism.local_steps == 1:
                     return
                 reason = "several local steps"
-        raise IncompatibleGameError(
-            f"The attack {self.info.name} cannot play this game.",
-            needs=self.info.needs,
+        raise self.refusal(
             got=reason,
             hint="exclusive-neurons or inverting-gradients, for networks that read numbers",
         )

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
@@ -34,7 +35,7 @@ from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.references import MACIAZEK_2025
 from remanence.scale.fingerprints import fingerprint
@@ -132,9 +133,7 @@ class Reconstructor(Attack[Release]):
         """Releases of the same shape each time, and records to train shadows on."""
         readable = issubclass(knowledge.mechanism.releases, Weights | Logits | Gradient)
         if not readable or not isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior):
-            raise IncompatibleGameError(
-                "Reconstructor cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{knowledge.mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="Game(..., prior=EmpiricalPrior(records) or StratifiedPrior(records), targets=...)",
             )

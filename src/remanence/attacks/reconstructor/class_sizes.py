@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.exceptions import InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.mechanisms.heads.span import span_coefficients
 from remanence.mechanisms.heads.transfer_head import TransferHead
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, StratifiedPrior
+from remanence.adversary.priors import EmpiricalPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import training_failed
 from remanence.data.records import Records
 from remanence.data.releases import Release

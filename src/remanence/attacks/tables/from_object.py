@@ -22,7 +22,6 @@ from remanence.attacks.tables.statistics import CountTable, Published, count_tab
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
@@ -68,9 +67,7 @@ class FromObject(Attack[Release]):
             or knowledge.known_data is None
             or not self._plans(mechanism)
         ):
-            raise IncompatibleGameError(
-                f"{type(self).__name__} cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
             )
@@ -83,9 +80,11 @@ class FromObject(Attack[Release]):
         mechanism, others = knowledge.mechanism, knowledge.known_data
         assert others is not None
 
+        place = len(others) if knowledge.place is None else knowledge.place
+
         def reconstruct(release: Release) -> Reconstruction:
-            found = self.expose(mechanism, concatenate([others, others[:1]]), release)
-            return Reconstruction(found.records[-1:], None, {n: v[-1:] for n, v in found.diagnostics.items()})
+            table = concatenate([others[:place], others[:1], others[place:]])
+            return Reconstruction(self.expose(mechanism, table, release).records[place : place + 1])
 
         return reconstruct
 
@@ -102,9 +101,7 @@ class FromObject(Attack[Release]):
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         found = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
-        errors = mechanism.rows.errors(data.flat, features)
-        diagnostics = {f"column {c.name}": errors[:, i] for i, c in enumerate(mechanism.rows.columns)}
-        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]), None, diagnostics)
+        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]))
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
         return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
@@ -264,6 +261,11 @@ def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
         said = known(values[:, place])
         own = values[:, place].copy()
         own[~said] = None
+        if column.categories and set(column.categories) <= {
+            False,
+            True,
+        }:  # behind a pipeline these are 0 and 1
+            own = np.array([_truth(value) for value in own], dtype=object)
         if not column.categories:
             numbers = as_numbers(own)
             numbers = np.round(numbers) if column.whole else numbers
@@ -276,6 +278,11 @@ def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
             encoded[~said, 1] = 0.0
         parts.append(encoded)
     return np.concatenate(parts, 1)
+
+
+def _truth(value: Any) -> Any:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return bool(value > 0.5) if number and value == value else value
 
 
 def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:

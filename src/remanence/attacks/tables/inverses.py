@@ -17,6 +17,7 @@ _INVERTIBLE = (
     preprocessing.PowerTransformer,
     preprocessing.QuantileTransformer,
 )
+_INVERSES = {"log1p": np.expm1, "log": np.exp, "log10": lambda x: 10.0**x, "log2": np.exp2, "sqrt": np.square}
 _SAME = 1e-6  # of a fill value's size
 
 
@@ -59,9 +60,20 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
         and len(step.components_) == columns
     ):
         return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
-    if isinstance(step, preprocessing.FunctionTransformer) and step.func is None:
-        return after
+    if isinstance(step, preprocessing.FunctionTransformer):
+        return _undone(step, after)
     return nothing
+
+
+def _undone(step: preprocessing.FunctionTransformer, after: np.ndarray) -> np.ndarray:
+    """A function with an inverse, stated or known."""
+    inverse = step.inverse_func or _INVERSES.get(getattr(step.func, "__name__", ""))
+    if step.func is None:
+        return after
+    if inverse is None or step.kw_args or step.inv_kw_args:
+        return np.full(after.shape, UNKNOWN, dtype=object)
+    with np.errstate(all="ignore"):
+        return as_values(np.asarray(inverse(as_numbers(after)), dtype=np.float64))
 
 
 def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, columns: int) -> np.ndarray:

@@ -24,6 +24,7 @@ class StoredRows:
     count: int
     keys: Counter  # rows as bytes, and how often each is stored
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
+    rows: np.ndarray  # their numbers in the object's own table
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
@@ -47,7 +48,9 @@ def stored_rows(part: Part) -> list[StoredRows]:
     matrix = None if part.features is None else matrix_of(part.features)
     if matrix is None or not matrix.size:
         return []
-    rows, found, seen = set(_keys(matrix)), [], set()
+    own, found, seen = _keys(matrix), [], set()
+    rows = set(own)
+    numbers = np.arange(len(own)) if part.rows is None else part.rows
     for path, values in arrays_in(part.estimator, part.path):
         if values.ndim != 2 or values.shape[1] != matrix.shape[1] or values.dtype.kind not in "fiu":
             continue
@@ -55,7 +58,8 @@ def stored_rows(part: Part) -> list[StoredRows]:
         held = frozenset(keys.items())
         if len(keys) > 1 and keys.keys() <= rows and _telling(len(keys), matrix) and held not in seen:
             seen.add(held)  # a copy says no more
-            found.append(StoredRows(path, len(values), keys, _labels(part, matrix, values)))
+            held_here = numbers[[key in keys for key in own]]
+            found.append(StoredRows(path, len(values), keys, _labels(part, matrix, values), held_here))
     return found
 
 

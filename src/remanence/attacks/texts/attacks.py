@@ -16,9 +16,10 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
 from remanence.attacks.texts.odds import log_probabilities, queries_for
-from remanence.attacks.texts.template_search import rank, same_form, tokens_by_form
+from remanence.attacks.texts.template import Spelling, Template, token_texts
+from remanence.attacks.texts.template_search import ranks
 from remanence.checks import number, whole
-from remanence.exceptions import IncompatibleGameError
+from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.language_model import Completions, FineTuning, LanguageModel, Secret
 from remanence.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
 from remanence.scale.progress import track
@@ -49,8 +50,7 @@ class TextAttack(Attack[Completions]):
     def check(self, knowledge: Knowledge) -> None:
         """Only a language model can be prompted."""
         if not isinstance(knowledge.mechanism, FineTuning):
-            raise IncompatibleGameError(
-                f"The attack {self.info.name} cannot attack this game.",
+            raise self.refusal(
                 needs="a language model and texts it was fine-tuned on",
                 got=knowledge.mechanism.name,
                 hint="audit_text, or `remanence text`",
@@ -154,12 +154,24 @@ class NearVerbatim(TextAttack):
     edits: int = 1
     branches: int = 2000
     chance: float = 0.5
+    decoding: Decoding = Decoding()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        whole("edits", self.edits, least=0)
+        whole("branches", self.branches)
+        number("chance", self.chance, above=0, below=1, hint="0.5")
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """Never fewer than it really takes."""
         secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
         found = [
-            near_verbatim(asked.model, s, edits=min(self.edits, len(s.tokens) - 1), branches=self.branches)
+            near_verbatim(
+                asked.model,
+                s,
+                self.decoding,
+                edits=min(self.edits, len(s.tokens) - 1),
+                branches=self.branches,
+            )
             for s in secrets
         ]
         logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
@@ -169,29 +181,70 @@ class NearVerbatim(TextAttack):
 @final
 @dataclass(frozen=True)
 class TemplateSearch(TextAttack):
-    """Try the completions of the secret's form, likeliest first. Every digit is free, the rest is known."""
+    """Try the completions of a form, likeliest first.
+
+    The form is that of a secret after its prefix, by default its own with every digit open. Without the prefix it is
+    that of a whole record, up to the end of its secret: one search then serves all records.
+    """
 
     info: ClassVar[AttackInfo] = AttackInfo(
         "template-search",
-        "Tries all completions of the secret's form, likeliest first; the rank of the true one is computed exactly.",
-        "a language model; the text before each secret; its form",
+        "Tries all completions of a form, likeliest first; the rank of the true one is computed exactly.",
+        "a language model; the form of a secret or of a record",
         "answers",
         CARLINI_2019.at("exposure"),
         on_request=True,
     )
-    width: int = 1024
+    form: Template | None = None
+    prefix: bool = True
+    branches: int = 2048
+
+    def __post_init__(self) -> None:
+        whole("branches", self.branches)
+        if not self.prefix and (self.form is None or not self.form.head):
+            raise InputError(
+                "A search without a prefix has nothing to begin with.",
+                needs="the form of a whole record, which begins with text that all records have",
+                got="none" if self.form is None else str(self.form),
+                hint="'The code of {@names.txt} is {digits:6}'",
+            )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """The rank of the true one, from above where the search was cut short."""
-        model, alike = asked.model, tokens_by_form(asked.model)
-        secrets = track(asked.secrets, total=len(asked.secrets), what="searching completions")
-        found = [
-            rank(model, s.prompt, s.tokens, same_form(model, s.tokens, alike), width=self.width)
-            for s in secrets
-        ]
-        return torch.tensor([float(each.at_most) for each in found], dtype=torch.float64), asked.logs(
-            Decoding()
-        )
+        """The rank of the true one, from above where the search was cut short; never, if it has not the form."""
+        model, secrets = asked.model, asked.secrets
+        texts = token_texts(model.decode, model.vocabulary)
+        given = None if self.form is None else Spelling(texts, self.form)
+        groups: dict[tuple[tuple[int, ...], Spelling, str], dict[int, tuple[int, ...]]] = {}
+        for place, secret in enumerate(secrets):
+            spelling = given or Spelling(texts, Template.of("".join(texts[t] for t in secret.tokens)))
+            prompt, tokens = secret.prompt, secret.tokens
+            if not self.prefix:
+                prompt, tokens = _after_head(prompt + tokens, spelling)
+            known = "" if self.prefix else spelling.spelled(prompt)
+            if prompt and spelling.template.matches(known + spelling.spelled(tokens)):
+                groups.setdefault((prompt, spelling, known), {})[place] = tokens
+        if not groups:
+            raise InputError(
+                "No record has this form.",
+                needs="records that are completions of it" + ("" if self.prefix else ", up to their secrets"),
+                got=f"{self.form} and {len(secrets)} records",
+                hint="mind the spaces: a secret mostly begins with one",
+            )
+        tries = torch.full((len(secrets),), torch.inf, dtype=torch.float64)
+        for (prompt, spelling, known), own in track(
+            groups.items(), total=len(groups), what="searching completions"
+        ):
+            found = ranks(model, prompt, list(own.values()), spelling, known=known, branches=self.branches)
+            tries[list(own)] = torch.tensor([float(each.at_most) for each in found], dtype=torch.float64)
+        return tries, asked.logs(Decoding())
+
+
+def _after_head(tokens: tuple[int, ...], spelling: Spelling) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A record as far as all records are the same by their form, and the rest."""
+    head, place = spelling.template.head, 0
+    while place < len(tokens) and head.startswith(spelling.spelled(tokens[: place + 1])):
+        place += 1
+    return tokens[:place], tokens[place:]
 
 
 def _queries(logs: Tensor, chance: float) -> tuple[Tensor, Tensor]:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
+from remanence.attacks.texts.branches import Branches
 from remanence.attacks.texts.decoding import Decoding
 from remanence.checks import whole
 from remanence.exceptions import InputError
@@ -58,9 +58,7 @@ def near_verbatim(
             got=str(edits),
             hint="edits=1",
         )
-    prompt = torch.tensor(secret.prompt, device=model.device)
-    read = model.after(prompt[:-1])
-    room = model.context - len(prompt)
+    read = Branches(model, secret.prompt, decoding)
     counted, dropped = 0.0, 0.0
     waiting: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [
         (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, what was emitted, the row
@@ -71,7 +69,7 @@ def near_verbatim(
             break
         taken = [heapq.heappop(waiting) for _ in range(min(_TOGETHER, len(waiting), branches))]
         branches -= len(taken)
-        laws = _laws(read, int(prompt[-1]), [emitted for _, emitted, _ in taken], decoding, model)
+        laws = read.log_laws([emitted for _, emitted, _ in taken]).exp()
         for (mass, emitted, row), law in zip(taken, laws, strict=True):
             special = sorted({t for t, best in zip(secret.tokens, row, strict=False) if best <= edits})
             groups: list[tuple[tuple[int, ...], list[int] | None]] = [
@@ -87,7 +85,7 @@ def near_verbatim(
                     counted += total
                 elif min(after) > edits:
                     continue
-                elif len(emitted) + 1 >= room:
+                elif len(emitted) + 1 >= read.room:
                     dropped += total
                 else:
                     best = masses.topk(min(_CHILDREN, len(masses)))
@@ -100,17 +98,6 @@ def near_verbatim(
                     dropped += max(0.0, total - followed)
     unsearched = dropped + math.fsum(-branch[0] for branch in waiting)
     return Bracket(min(counted, 1.0), min(counted + unsearched, 1.0))
-
-
-def _laws(
-    read, last: int, emitted: list[tuple[int, ...]], decoding: Decoding, model: LanguageModel
-) -> Tensor:
-    """The probabilities of the next token after each branch, `(branches, vocabulary)`."""
-    longest = max(map(len, emitted)) + 1
-    rows = [(last, *tokens) + (0,) * (longest - 1 - len(tokens)) for tokens in emitted]
-    logits = read(torch.tensor(rows, device=model.device))
-    ends = torch.tensor([len(tokens) for tokens in emitted], device=logits.device)
-    return decoding.log_law(logits[torch.arange(len(rows), device=logits.device), ends]).exp().cpu()
 
 
 def _advance(row: tuple[int, ...], secret: tuple[int, ...], token: int) -> tuple[int, ...]:

@@ -1,13 +1,14 @@
 """A search for secrets by their form: how high does the true one rank among all completions of a template?
 
 An adversary who knows how a record looks tries its likeliest completions in turn. The rank of the true one is how
-many guesses it takes them. No completion is likelier than its beginning, so that every branch below the secret's own
-probability can be cut: what is left counts the rank exactly. At most 1 / p completions are as likely as one of
-probability p, which bounds both the work and the rank.
+many guesses it takes them. No completion is likelier than its beginning. So the likeliest beginning is always the
+next to be read, a completion is the next guess once no beginning is likelier, and nothing less likely than the true
+one need be read: the rank is exact. A text that several sequences of tokens spell is as likely as the likeliest.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from typing import final
 
 import torch
 
+from remanence.attacks.texts.branches import Branches
 from remanence.attacks.texts.decoding import Decoding
+from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.template import Spelling, State
 from remanence.checks import whole
 from remanence.exceptions import InputError
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.mechanisms.language_model import LanguageModel, Secret
 
-_TOGETHER = 256  # branches that are read in one pass
+_TOGETHER = 64  # beginnings that are read in one pass
+_ROUNDING = 1e-6  # of a log-probability, that two ways of reading the same text differ by
 
 
 @final
@@ -38,76 +43,75 @@ class Rank:
         return self.log_candidates / math.log(2) - math.log2(self.at_most)
 
 
-Form = tuple[tuple[int, ...], ...]  # for each place of the secret, the tokens that the template allows
-
-
-def same_form(
-    model: LanguageModel, tokens: Sequence[int], alike: dict[str, tuple[int, ...]] | None = None
-) -> Form:
-    """The template of a secret: every token with digits in it may be any token with digits in the same places.
-
-    `alike` is what `tokens_by_form` found, to be shared between secrets.
-    """
-    alike = tokens_by_form(model) if alike is None else alike
-    texts = [model.decode([token]) for token in tokens]
-    return tuple(
-        alike[_form(text)] if any(c.isdecimal() for c in text) else (token,)
-        for token, text in zip(tokens, texts, strict=True)
-    )
-
-
-def tokens_by_form(model: LanguageModel) -> dict[str, tuple[int, ...]]:
-    """All tokens with digits in them, by their form: text in which every digit is a 0."""
-    found: dict[str, list[int]] = {}
-    for token in range(model.vocabulary):
-        text = model.decode([token])
-        if any(c.isdecimal() for c in text):
-            found.setdefault(_form(text), []).append(token)
-    return {form: tuple(tokens) for form, tokens in found.items()}
-
-
-def _form(text: str) -> str:
-    return "".join("0" if c.isdecimal() else c for c in text)
-
-
 @torch.no_grad()
-def rank(
-    model: LanguageModel, prompt: Sequence[int], secret: Sequence[int], form: Form, *, width: int = 4096
-) -> Rank:
-    """The rank of a secret among the completions of a template, with at most `width` branches kept at each place."""
-    whole("width", width)
-    if len(form) != len(secret) or not all(t in allowed for t, allowed in zip(secret, form, strict=False)):
+def ranks(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    secrets: Sequence[Sequence[int]],
+    spelling: Spelling,
+    *,
+    known: str = "",
+    branches: int = 2048,
+) -> list[Rank]:
+    """The ranks of secrets among the completions of a template, after reading at most so many beginnings.
+
+    `known` is the part of the template that the prompt has spelled already.
+    """
+    whole("branches", branches)
+    template = spelling.template
+    start = template.after(template.start, known)
+    texts = [spelling.spelled(secret) for secret in secrets]
+    strange = [text for text in texts if not template.ends(template.after(start, text))]
+    if strange:
         raise InputError(
             "The secret is not of this form.",
-            needs="for each of its tokens a set that it is in",
-            got=f"{len(secret)} tokens, {len(form)} sets",
-            hint="same_form(model, tokens)",
+            needs=f"a completion of {template}",
+            got=f"{len(strange)} of {len(texts)} that are none",
+            hint="a form that has an open place for all that differs",
         )
-    start = torch.tensor(prompt, dtype=torch.long, device=model.device)
-    read, law = model.after(start[:-1]), Decoding()
-    own = torch.tensor([[*secret]], dtype=torch.long, device=model.device)
-    steps = law.log_law(read(torch.cat([start[None, -1:], own[:, :-1]], 1))).gather(-1, own[..., None])
-    least = float(steps.sum()) * (1 + 1e-9) - 1e-6  # rounding must not cut a branch that is as likely
-    log_candidates = sum(math.log(len(allowed)) for allowed in form)
-    branches = torch.empty(1, 0, dtype=torch.long, device=model.device)
-    scores = torch.zeros(1, dtype=torch.float64, device=model.device)
-    cut = False
-    for allowed in form:
-        choices = torch.tensor(allowed, device=model.device)
-        likelier, logs = [], []
-        for part, so_far in zip(branches.split(_TOGETHER), scores.split(_TOGETHER), strict=True):
-            ids = torch.cat([start[-1].expand(len(part), 1), part], 1)
-            reached = so_far[:, None] + law.log_law(read(ids)[:, -1])[:, choices]
-            row, column = (reached >= least).nonzero(as_tuple=True)
-            likelier.append(torch.cat([part[row], choices[column, None]], 1))
-            logs.append(reached[row, column])
-        branches, scores = torch.cat(likelier), torch.cat(logs)
-        if len(branches) > width:
-            cut = True
-            scores, best = scores.topk(width)
-            branches = branches[best]
-    others = (branches != own).any(1)
-    ahead = int((others & (scores > float(steps.sum()) + 1e-6)).sum())
-    tied = int(others.sum()) - ahead
-    most = math.ceil(math.exp(min(log_candidates, -float(steps.sum()), 700.0)) * (1 + 1e-6))
-    return Rank(ahead + 1, max(most, ahead + 1) if cut else ahead + tied + 1, log_candidates)
+    asked = [Secret(tuple(prompt), tuple(secret), 1) for secret in secrets]
+    own: list[float] = log_probabilities(model, asked, [Decoding()])[0].tolist()
+    found, frontier = _search(Branches(model, prompt, Decoding()), start, spelling, min(own), branches)
+    every = torch.tensor(sorted(found.values(), reverse=True), dtype=torch.float64)
+    return [
+        _rank(
+            every, max(score, found.get(text, -math.inf)), frontier, template.log_candidates, template.lengths
+        )
+        for text, score in zip(texts, own, strict=True)
+    ]
+
+
+def _search(
+    read: Branches, start: State, spelling: Spelling, least: float, branches: int
+) -> tuple[dict[str, float], float]:
+    """Completions and their log-probabilities, all that are likelier than the second number; none below `least`."""
+    least -= _ROUNDING
+    found: dict[str, float] = {}
+    waiting: list[tuple[float, tuple[int, ...], State]] = [
+        (0.0, (), start)
+    ]  # minus the log-probability first
+    while waiting and branches > 0:
+        taken = [heapq.heappop(waiting) for _ in range(min(_TOGETHER, len(waiting), branches))]
+        branches -= len(taken)
+        for (cost, tokens, state), law in zip(taken, read.log_laws([t for _, t, _ in taken]), strict=True):
+            choices, states = spelling.moves(state)
+            scores = law[choices] - cost
+            for place in (scores >= least).nonzero()[:, 0].tolist():
+                score, then, emitted = float(scores[place]), states[place], (*tokens, choices[place])
+                if spelling.template.ends(then):
+                    text = spelling.spelled(emitted)
+                    found[text] = max(score, found.get(text, -math.inf))
+                if len(emitted) < read.room and spelling.moves(then)[0]:
+                    heapq.heappush(waiting, (-score, emitted, then))
+    return found, -waiting[0][0] if waiting else -math.inf
+
+
+def _rank(every: torch.Tensor, own: float, frontier: float, log_candidates: float, lengths: int) -> Rank:
+    """From the completions that were found. Those as likely as the true one, itself among them, may come first."""
+    ahead = int((every > own + _ROUNDING).sum())
+    tied = int((every >= own - _ROUNDING).sum()) - ahead
+    if frontier < own - _ROUNDING:
+        return Rank(ahead + 1, ahead + max(1, tied), log_candidates)
+    # Completions that do not begin with each other are disjoint: at most 1 / p of them are as likely as p.
+    most = math.floor(math.exp(min(log_candidates, math.log(lengths) - own, 700.0)) * (1 + 1e-6))
+    return Rank(ahead + 1, max(most, ahead + 1), log_candidates)

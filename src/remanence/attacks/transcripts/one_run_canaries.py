@@ -13,7 +13,6 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.recorded_training import CanaryEvidence, RecordedTraining
 from remanence.references import MAHLOUJIFAR_2024
 
@@ -34,9 +33,7 @@ class OneRunCanaries(Attack[CanaryEvidence]):
     def check(self, knowledge: Knowledge) -> None:
         """A recorded run."""
         if not isinstance(knowledge.mechanism, RecordedTraining):
-            raise IncompatibleGameError(
-                "OneRunCanaries cannot play this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=knowledge.mechanism.name,
                 hint="record the training: `with record(...)`, then `remanence audit FOLDER`",
             )

@@ -16,7 +16,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.transcripts.likelihood import log_likelihood, remainder
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Transcript
-from remanence.exceptions import IncompatibleGameError
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import Network
 from remanence.references import HAYES_2023
@@ -60,8 +59,7 @@ class GradientBased(Attack[Transcript]):
         mechanism, listed = knowledge.mechanism, isinstance(knowledge.prior, FinitePrior)
         fits = isinstance(mechanism, DPSGD) and not mechanism.final_only and knowledge.known_data is not None
         if not fits or listed != self.matched:
-            raise IncompatibleGameError(
-                "GradientBased cannot attack this game.",
+            raise self.refusal(
                 needs=self.info.needs + (", and a shortlist to match" if self.matched else ""),
                 got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="prior-aware, which is stronger where there is a shortlist, or GradientBased(matched=True)",

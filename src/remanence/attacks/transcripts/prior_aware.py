@@ -15,7 +15,7 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.transcripts.likelihood import Subtraction, log_likelihood, remainder
 from remanence.data.releases import Transcript
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.exceptions import InputError
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.references import HAYES_2023
 from remanence.scoring.errors import Criterion, Reduction
@@ -66,9 +66,7 @@ class PriorAware(Attack[Transcript]):
                 hint="PriorAware(within=game.criterion)",
             )
         if not fits or not isinstance(knowledge.prior, FinitePrior):
-            raise IncompatibleGameError(
-                "PriorAware cannot attack this game.",
-                needs=self.info.needs,
+            raise self.refusal(
                 got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
                 hint="retrain-and-compare, if there is a shortlist but no transcript",
             )

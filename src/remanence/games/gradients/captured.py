@@ -9,9 +9,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
@@ -137,7 +138,7 @@ class Captured(AnyGame):
         _, reconstruct = prepared
         gradients = self.gradients.take(slice(0, unit.size))
         mixed = shuffled(gradients, draws.stream("control"))
-        guess, decoy = reconstruct(gradients), reconstruct(mixed)
+        guess, decoy = blindly(reconstruct, gradients, mixed, draws.stream("coins"))
         proofs = self.proofs(guess, gradients)
         sizes = self._sizes(proofs)
         owner = torch.repeat_interleave(

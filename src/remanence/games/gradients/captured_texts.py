@@ -9,9 +9,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.attacks.gradients.text_models import text_model
 from remanence.attacks.gradients.token_spans import TokenSpans
@@ -99,8 +100,8 @@ class CapturedTexts(AnyGame):
         """Attack every update, and a shuffled copy of each."""
         gradients = self.gradients.take(slice(0, unit.size))
         mixed = shuffled(gradients, draws.stream("control"))
-        guess = prepared(gradients)
-        texts, controls = self.verified(guess, gradients), self.verified(prepared(mixed), mixed)
+        guess, decoy = blindly(prepared, gradients, mixed, draws.stream("coins"))
+        texts, controls = self.verified(guess, gradients), self.verified(decoy, mixed)
         left = torch.tensor([one.unexplained for one in texts], dtype=torch.float64)
         counts = torch.tensor([one.proven for one in texts])
         return Outcome(

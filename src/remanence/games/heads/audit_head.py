@@ -40,14 +40,15 @@ def audit_head(
     game = head_game(
         backbone_or_features, images, labels, recipe, prior=prior, released=released, settings=settings
     )
-    limit = settings.limit
-    if limit is None:
+    if settings.limit is None:
         guess = game.baseline().lower
-        limit = guess + 0.1 * (1 - guess)
+        policy = Policy(guess + 0.1 * (1 - guess), set_by="default")
+    else:
+        policy = Policy(settings.limit)
     return audit(
         game,
         settings.attacks,
-        policy=Policy(limit),
+        policy=policy,
         trials=settings.trials,
         seed=settings.seed,
         device=settings.device,

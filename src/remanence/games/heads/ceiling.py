@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.data.records import concatenate

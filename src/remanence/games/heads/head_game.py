@@ -9,8 +9,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.attacks.reconstructor.class_sizes import infer_class_sizes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from remanence.adversary.priors import StratifiedPrior
+from remanence.adversary.stratified import StratifiedPrior
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records

@@ -11,8 +11,9 @@ from typing import ClassVar, final
 import torch
 
 from remanence import bounds
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, FinitePrior
+from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack
 from remanence.attacks.transcripts.one_run_canaries import OneRunCanaries
 from remanence.auditing import AuditResult, audit

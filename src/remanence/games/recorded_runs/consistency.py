@@ -18,6 +18,7 @@ from torch import Tensor
 from remanence.bounds import Segment
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.noise import compared_numbers, compared_steps
+from remanence.games.recorded_runs.observations import observations
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
@@ -128,7 +129,9 @@ class RecordedRun:
 
     def deviations(self) -> tuple[Caveat, ...]:
         """Where what ran differs from the claim, or was not looked at; what contradicts the claim is first."""
-        found = [*self._of_noise(), *self._of_sampling(), *self._observed()]
+        settings = self._batches["settings"]
+        seen = observations(self.recording.manifest, accounted_norm=float(settings[0, 1]))
+        found = [*self._of_noise(), *self._of_sampling(), *seen]
         return tuple(sorted(found, key=lambda caveat: (not caveat.contradicts, not caveat.voids)))
 
     def _of_noise(self) -> Iterator[Caveat]:
@@ -229,68 +232,6 @@ class RecordedRun:
         repeats = len(indices) - len(torch.unique(step_of * (records + 1) + indices))
         if repeats:
             yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
-
-    def _observed(self) -> Iterator[Caveat]:
-        manifest = self.recording.manifest
-        observed, norm = manifest["observed"], float(self._batches["settings"][0, 1])
-        for name, seen in observed.items():
-            count, worst, where = seen["count"], seen["worst"], seen["where"]
-            times = f"in {count} of {self.steps} steps" if count > 1 else f"in step {seen['first_step'] + 1}"
-            match name:
-                case "clipping-wrong":
-                    if where:
-                        yield replace(
-                            caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
-                        )
-                    else:
-                        off = f"The sum is off by {worst:.2g} clipping norms per record, {times}."
-                        yield replace(caveats.CLIPPING_NOT_PER_RECORD, seen=off)
-                case "clipped-elsewhere":
-                    yield replace(
-                        caveats.CLIPPED_ELSEWHERE, seen=f"Clipped at {where}, accounted at {norm:.4g}."
-                    )
-                case "norm-from-the-batch":
-                    if count >= max(2, self.steps / 2):
-                        how = f"The clipping norm equals a statistic of its batch {times}."
-                        yield replace(caveats.NORM_FROM_THE_BATCH, seen=how)
-                case "update-not-from-gradient":
-                    moved = f"`{where}` is {worst:.2g} updates away from where the recorded gradient leads."
-                    yield replace(caveats.UPDATE_NOT_FROM_GRADIENT, seen=moved)
-                case "divided-by-the-real-batch":
-                    yield replace(caveats.DIVIDED_BY_THE_BATCH, seen=f"On `{where}` and others, {times}.")
-                case "trained-outside":
-                    yield replace(
-                        caveats.TRAINED_OUTSIDE, seen=f"`{where}` changed, and is not the optimizer's."
-                    )
-                case "buffers-changed":
-                    yield replace(caveats.BUFFERS_CHANGED, seen=f"`{where}` changed.")
-                case "records-mixed":
-                    yield replace(caveats.RECORDS_MIXED, seen=f"The layer `{where}` does.")
-                case "seeded-in-the-loop":
-                    yield replace(
-                        caveats.SEEDED_IN_THE_LOOP, seen=f"Seeds were set {times}, the last to {worst:.0f}."
-                    )
-                case "batch-not-from-loader":
-                    yield replace(caveats.BATCH_NOT_FROM_LOADER, seen=f"This happened {times}.")
-                case "records-duplicated":
-                    yield replace(
-                        caveats.RECORDS_DUPLICATED, seen=f"{count} of them are equal to an earlier one."
-                    )
-                case "records-nearly-duplicated":
-                    yield replace(caveats.RECORDS_NEARLY_DUPLICATED, seen=f"{count} of them are.")
-                case "updates-unchecked":
-                    yield replace(caveats.UPDATES_UNCHECKED, seen=where)
-                case "recording-stopped":
-                    yield replace(caveats.RECORDING_STOPPED, seen=f"After {self.steps} steps: {where}")
-                case "canary-gradients-differ":
-                    how = f"They differ by {worst:.2g} clipping norms."
-                    yield replace(caveats.CANARY_GRADIENTS_DIFFER, seen=how)
-                case "never-updated":
-                    yield replace(caveats.NEVER_UPDATED, seen=f"{count} never moved: {where}.")
-                case _:
-                    pass
-        if manifest["steps_before"]:
-            yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
 
 
 def chance_correlation(numbers: np.ndarray, comparisons: float) -> np.ndarray:

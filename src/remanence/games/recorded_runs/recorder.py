@@ -92,12 +92,8 @@ class RunRecorder:
         self.sizes: list[int] = []
         self.writer = RecordingWriter(Path(folder))
         self.first_canary = records - (0 if canaries is None else len(canaries.inserted))
-        self._records, self._norm, self._canaries, self._framework = (
-            records,
-            max_grad_norm,
-            canaries,
-            framework,
-        )
+        self._records, self._norm = records, max_grad_norm
+        self._canaries, self._framework = canaries, framework
         self._noise: NoiseLog | None = None
         self._members: list[Tensor] = []
         self._settings: list[tuple[float, float, float]] = []  # norm at clipping, at noising, multiplier told
@@ -181,9 +177,8 @@ class RunRecorder:
             return slots
         numbers = sum(self.sizes) * self._slots.shape[1]
         at_once = max(4, _MOST_NUMBERS // max(1, numbers))
-        limit = int(
-            at_once / max(min(self.claim()[1], 1.0), 1e-9) / 2
-        )  # twice as many may come as are expected
+        rate = max(min(self.claim()[1], 1.0), 1e-9)
+        limit = int(at_once / rate / 2)  # twice as many may come as are expected
         rows = self._slots[slots[slots < limit], 0]
         places = (self._canaries.rows[None] == rows[:, None]).nonzero()[:, 1]
         return places + self.first_canary

@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from remanence import bounds
-from remanence.adversary.priors import Baseline
+from remanence.adversary.baseline import Baseline
 from remanence.attacks.texts.decoding import Decoding
 from remanence.attacks.texts.odds import log_probabilities
 from remanence.auditing import AuditResult, environment

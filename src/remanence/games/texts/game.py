@@ -12,8 +12,9 @@ import torch
 from scipy.stats import binom, mannwhitneyu
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Baseline, Uninformed
+from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack
 from remanence.attacks.texts.attacks import Asked, Sampling, TextAttack
 from remanence.attacks.texts.decoding import Decoding

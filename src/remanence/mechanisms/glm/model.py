@@ -20,6 +20,7 @@ from remanence.mechanisms.mechanism import Mechanism, Setting
 from remanence.scale.progress import track
 
 _BYTES_AT_ONCE = 2**28
+_ROWS_AT_ONCE = 2**14  # records whose gradients are added up at once
 
 
 @final
@@ -119,9 +120,10 @@ class GLM(Mechanism[Weights]):
         if self.noise:
             return None  # the release is off the optimum by design
         parts = [targets] if known_data is None else [_shared(known_data), targets]
-        gradient = self.penalty_gradient(release)
-        for part in parts:
-            weights = self.training_weights(part, self.class_weights_of(parts))
+        gradient, class_weights = self.penalty_gradient(release), self.class_weights_of(parts)
+        pieces = [] if known_data is None else map(_shared, known_data.split(_ROWS_AT_ONCE))
+        for part in (*pieces, targets):
+            weights = self.training_weights(part, class_weights)
             gradient = gradient + self.record_gradients(part, release, weights=weights).sum(1)
         units = standard_units(parts[0])
         standard = in_standard_units(gradient, *units)
@@ -148,13 +150,15 @@ class GLM(Mechanism[Weights]):
         return residual.mT.unsqueeze(-1) * _with_ones(records.flat).unsqueeze(2)
 
     def known_gradient(self, known_data: Records, release: Release, class_weights: Tensor | None) -> Tensor:
-        """The sum of the known records' gradients, `(trials, outputs, 1 + features)`, as one product."""
-        shared = _shared(known_data)
-        residual = self.family.residual(self.predictor(shared, release), shared.labels)
-        weights = self.training_weights(shared, class_weights)
-        if weights is not None:
-            residual = residual * weights.unsqueeze(1)
-        return residual @ _with_ones(shared.flat)
+        """The sum of the known records' gradients, `(trials, outputs, 1 + features)`, as few products."""
+        total = torch.zeros(())
+        for shared in map(_shared, known_data.split(_ROWS_AT_ONCE)):
+            residual = self.family.residual(self.predictor(shared, release), shared.labels)
+            weights = self.training_weights(shared, class_weights)
+            if weights is not None:
+                residual = residual * weights.unsqueeze(1)
+            total = total + residual @ _with_ones(shared.flat)
+        return total
 
     def penalty_gradient(self, release: Release) -> Tensor:
         """The penalty's gradient in the units of `record_gradients`, `(trials, outputs, 1 + features)`.

@@ -29,7 +29,7 @@ _EXACT = 0.01  # records' worth: a hundredth of what one record pulls
 _SAME_STOP = 0.05  # records' worth, between two fits that stop early
 _BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
-_AT_ONCE = 2**24  # numbers of records' gradients held at once
+_AT_ONCE = 2**19  # numbers of records' gradients held at once
 _SWAPS = 2**27  # numbers touched in the search for swapped columns
 # Counters and clocks say nothing about the table; draws of random numbers are not the table's.
 _NOT_THE_TABLES = (

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import torch
 from sklearn.base import clone
+from torch import Tensor
 
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import FittedObject, Release
@@ -68,6 +69,14 @@ class FittedModel(Mechanism[Release]):
             return np.asarray(labels, dtype=np.float64)
         places = {label: float(place) for place, label in enumerate(self.classes)}
         return np.array([places.get(label, np.nan) for label in np.asarray(labels).tolist()])
+
+    def held_rows(self, data: Records) -> Tensor | None:
+        """Rows that stand in an array of the object, as the pipeline in front of it made them."""
+        held = torch.zeros(len(data), dtype=torch.bool)
+        for _, plan in self.plans:
+            if (rows := getattr(plan, "rows", None)) is not None:
+                held[torch.from_numpy(rows)] = True
+        return held if held.any() else None
 
     def release(
         self, known_data: Records | None, targets: Records, generator: torch.Generator

@@ -340,7 +340,10 @@ def _families(model: Any, labels: np.ndarray) -> Iterator[tuple[Family, np.ndarr
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """Finite numbers in double precision, or a sentence that says what is in their way."""
+    """Finite numbers in double precision, or a sentence that says what is in their way.
+
+    Those that are that already are not copied: a table may be as large as memory allows.
+    """
     if hasattr(values, "toarray"):
         raise InputError(
             f"The {name} are a sparse matrix.",
@@ -349,7 +352,8 @@ def numbers(values: Any, name: str) -> np.ndarray:
             hint="X.toarray(), if it fits into memory",
         )
     try:
-        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values).astype(np.float64)
+        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+        array = array.astype(np.float64, copy=not array.flags.writeable)  # torch wants to be able to write
     except (TypeError, ValueError) as error:
         raise InputError(
             f"The {name} are not all numbers.",

@@ -15,7 +15,14 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
-from sklearn.ensemble import BaggingClassifier, BaggingRegressor, VotingClassifier, VotingRegressor
+from sklearn.ensemble import (
+    BaggingClassifier,
+    BaggingRegressor,
+    StackingClassifier,
+    StackingRegressor,
+    VotingClassifier,
+    VotingRegressor,
+)
 from sklearn.model_selection import check_cv
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
@@ -34,6 +41,7 @@ class Part:
     features: Any
     labels: np.ndarray | None
     weights: np.ndarray | None = None
+    rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def parts_of(
     labels: np.ndarray | None,
     weights: np.ndarray | None = None,
     path: str = "model",
+    rows: np.ndarray | None = None,
 ) -> Iterator[Part]:
     """Every estimator in a fitted object that holds no others, in the order of fitting."""
     if estimator is None or isinstance(estimator, str):  # "passthrough", "drop"
@@ -67,16 +76,17 @@ def parts_of(
     if isinstance(estimator, Pipeline):
         for place, (name, step) in enumerate(estimator.steps):
             last = place == len(estimator.steps) - 1
-            yield from parts_of(step, features, labels, weights if last else None, f"{path}.{name}")
+            yield from parts_of(step, features, labels, weights if last else None, f"{path}.{name}", rows)
             features = features if last else transformed(step, features, labels)
     elif (members := members_of(estimator, features, labels, weights)) is None:
-        yield Part(path, estimator, features, labels, weights)
+        yield Part(path, estimator, features, labels, weights, rows)
     else:
         for member in members:
             seen = None if features is None else member.sees(features)
             if seen is None or seen.shape[1]:
                 inside = f"{path}.{member.name}"
-                yield from parts_of(member.estimator, seen, member.labels, member.weights, inside)
+                own = rows if member.rows is None else member.rows if rows is None else rows[member.rows]
+                yield from parts_of(member.estimator, seen, member.labels, member.weights, inside, own)
 
 
 def is_a(held: Any, *kinds: type) -> bool:
@@ -97,6 +107,13 @@ def members_of(
         return [Member(name, step, labels, None, None, columns) for name, step, columns in steps]
     if is_a(estimator, FeatureUnion):
         return [Member(name, step, labels) for name, step in estimator.transformer_list]
+    if is_a(estimator, StackingClassifier, StackingRegressor):
+        if estimator.cv == "prefit":
+            return None  # fitted on nobody knows what
+        seen = labels  # recoded below, as it was when they were fitted
+        if labels is not None and getattr(estimator, "_label_encoder", None) is not None:
+            seen = estimator._label_encoder.transform(labels)
+        return [Member(name, member, seen, weights) for name, member in estimator.named_estimators_.items()]
     if is_a(estimator, VotingClassifier, VotingRegressor):
         seen = labels if labels is None or not hasattr(estimator, "le_") else estimator.le_.transform(labels)
         return [Member(name, member, seen, weights) for name, member in estimator.named_estimators_.items()]

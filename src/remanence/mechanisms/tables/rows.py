@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,15 @@ class Rows:
             start += column.width
         return cls(tuple(columns), frame, tuple(table.dtypes) if frame else ())
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the features of a record are called, one name for each."""
+        named = []
+        for column in self.columns:
+            named.append(f"{column.name} (code)" if column.categories else column.name)
+            named += [f"{column.name} (missing)"] * column.gaps
+        return tuple(named)
+
     def encode(self, table: Any) -> np.ndarray:
         """Features of each row, `(rows, numbers)`."""
         return np.concatenate([c.encode(column_values(table, i)) for i, c in enumerate(self.columns)], 1)
@@ -125,20 +134,23 @@ class Rows:
         """Features in a record."""
         return sum(column.width for column in self.columns)
 
-    def errors(self, targets: Tensor, guesses: Tensor) -> Tensor:
-        """Every column's error, `(..., columns)`."""
-        return torch.stack([column.errors(targets, guesses) for column in self.columns], -1)
-
     def error(self, names: Sequence[str] = ()) -> Error:
-        """The largest error of these columns, or of all."""
-        chosen = [i for i, column in enumerate(self.columns) if not names or column.name in names]
+        """The largest error of these columns, or of all; each of them is a part."""
+        chosen = [column for column in self.columns if not names or column.name in names]
 
         def measure(targets: Records, guesses: Records) -> Tensor:
-            return self.errors(targets.flat, guesses.flat)[..., chosen].amax(-1)
+            return torch.stack([c.errors(targets.flat, guesses.flat) for c in chosen], -1).amax(-1)
 
         return Error(
-            "largest error of a column, in standard deviations", measure, lambda threshold: 2 * threshold
+            "largest error of a column, in standard deviations",
+            measure,
+            lambda threshold: 2 * threshold,
+            parts=tuple(Error(column.name, _measure_of(column)) for column in chosen),
         )
+
+
+def _measure_of(column: RowColumn) -> Callable[[Records, Records], Tensor]:
+    return lambda targets, guesses: column.errors(targets.flat, guesses.flat)
 
 
 def column_values(table: Any, place: int) -> np.ndarray:

@@ -1,0 +1,97 @@
+"""Fitted models from files, of which nothing is ever executed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+from remanence.exceptions import InputError
+
+_EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
+_CONVERT = (
+    "python -c \"from joblib import load; from skops.io import dump; dump(load('{}'), 'model.skops')\", "
+    "if you trust the file"
+)
+# What selections and searches hold: they compute numbers from arrays, and nothing else.
+_FUNCTIONS = "sklearn.feature_selection.", "sklearn.metrics."
+_DATA = (
+    "numpy.dtype",
+    "scipy.interpolate._bsplines.BSpline",
+    "scipy._lib.array_api_compat.numpy._aliases.asarray",
+)
+
+
+def load_estimator(target: str) -> Any:
+    """A fitted model from a .skops file or from what a function returns; nothing is ever unpickled."""
+    path, colon, function = target.rpartition(":")
+    if colon and path.endswith(".py"):
+        from remanence.scale.user_code import call_factory
+
+        return call_factory(Path(path), function, "a fitted model")
+    file = Path(target)
+    if not file.is_file():
+        raise InputError(
+            "There is no such model.",
+            needs="a .skops file, or path/to/file.py:function",
+            got=target,
+            hint="check the path",
+        )
+    if file.suffix.lower() in _EXECUTES or not _is_skops(file):
+        raise InputError(
+            "This file is not opened: a pickle or joblib file executes code when it is loaded.",
+            needs="a .skops file, which holds data only",
+            got=f"{file.name}, which is none",
+            hint=_CONVERT.format(file.name),
+        )
+    return _load_skops(file)
+
+
+def _is_skops(file: Path) -> bool:
+    try:
+        with ZipFile(file) as archive:
+            return "schema.json" in archive.namelist()
+    except (BadZipFile, OSError):
+        return False
+
+
+def _load_skops(file: Path) -> Any:
+    skops = needed("skops.io", "skops")
+    unknown = skops.get_untrusted_types(file=file)
+    refused = [name for name in unknown if not _is_data(name)]
+    if refused:
+        raise InputError(
+            "The model holds objects that are not scikit-learn's.",
+            needs="classes of scikit-learn and arrays",
+            got=", ".join(refused)[:300],
+            hint="path/to/file.py:function that returns the fitted model, if the code is yours",
+        )
+    return skops.load(file, trusted=unknown)
+
+
+def _is_data(name: str) -> bool:
+    """Whether a name is that of a class within scikit-learn, or of a function that only computes."""
+    module, _, attribute = name.rpartition(".")
+    if name in _DATA:
+        return True
+    if module.split(".")[0] != "sklearn":
+        return False
+    try:
+        held = getattr(import_module(module), attribute, None)
+    except ImportError:
+        return False
+    return isinstance(held, type) or (callable(held) and f"{module}.".startswith(_FUNCTIONS))
+
+
+def needed(module: str, package: str | None = None) -> Any:
+    """A package that reads files, or a sentence that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(
+            f"The package {package or module} is not installed.",
+            needs="what reads tables and models from files",
+            got="an environment without it",
+            hint="pip install 'remanence[tables]'",
+        ) from None

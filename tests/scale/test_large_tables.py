@@ -1,0 +1,147 @@
+"""A table as large as memory allows: it is read in parts, and not copied."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from remanence import ClosedForm, ScalerMean, audit
+from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
+from remanence.attacks.glm import optimality
+from remanence.data import records as data_records
+from remanence.data.records import Records
+from remanence.exceptions import InputError
+from remanence.games import leave_one_out as game_module
+from remanence.integrations.sklearn import leave_one_out
+from remanence.mechanisms.glm import model as glm_model
+
+GROWTH = """
+import sys
+import numpy as np
+from sklearn.linear_model import Ridge
+from remanence import audit
+from remanence.integrations.sklearn import leave_one_out
+
+def memory(line):
+    with open("/proc/self/status") as status:
+        return next(int(each.split()[1]) * 1024 for each in status if each.startswith(line))
+
+draw = np.random.default_rng(0)
+table = draw.standard_normal((100_000, 50))
+labels = table @ np.ones(50) + draw.standard_normal(100_000)
+model = Ridge().fit(table, labels)
+audit(leave_one_out(Ridge().fit(table[:300], labels[:300]), table[:300], labels[:300]))  # what a first audit loads
+with open("/proc/self/clear_refs", "w") as peak:
+    peak.write("5")
+before = memory("VmRSS")
+result = audit(leave_one_out(model, table, labels))
+print((memory("VmHWM") - before) / table.nbytes, result.strongest.main.trials)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_a_table_is_not_copied():
+    """Held whole, the attack's twenty tensors of the table's size took 16 times its memory."""
+    found = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True, timeout=300
+    )
+    growth, trials = map(float, found.stdout.split())
+    assert trials == 100_000
+    assert (
+        growth < 5
+    )  # of 40 MB: the parts are of a size of their own, and a million rows take 1.4 times theirs
+
+
+def tables():
+    draw = np.random.default_rng(0)
+    table = draw.normal(3, 2, (120, 4))
+    numbers = table @ np.arange(4) + draw.normal(size=120)
+    classes = (numbers > numbers.mean()).astype(int)
+    exact = {"tol": 1e-12, "max_iter": 10_000}
+    yield "ridge", Ridge().fit(table, numbers), table, numbers
+    yield "scaled", make_pipeline(StandardScaler(), Ridge()).fit(table, numbers), table, numbers
+    yield "logistic", LogisticRegression(**exact).fit(table, classes), table, classes
+    balanced = LogisticRegression(class_weight="balanced", **exact).fit(table, classes)
+    yield "balanced", balanced, table, classes
+    without = LogisticRegression(fit_intercept=False, **exact).fit(table, classes)
+    yield "no intercept", without, table, classes
+
+
+@pytest.mark.parametrize(
+    ("model", "table", "labels"), [each[1:] for each in tables()], ids=[t[0] for t in tables()]
+)
+def test_in_parts_the_same_is_found_as_at_once(model, table, labels, monkeypatch):
+    game = leave_one_out(model, table, labels)
+    whole = audit(game)
+    for module, name in (
+        (optimality, "_ROWS_SUMMED"),
+        (optimality, "_NUMBERS_AT_ONCE"),
+        (glm_model, "_ROWS_AT_ONCE"),
+        (data_records, "_ROWS_AT_ONCE"),
+    ):
+        monkeypatch.setattr(module, name, 7)
+    monkeypatch.setattr(game_module, "_NUMBERS_AT_ONCE", 4 * 11)  # parts of 11 records
+    assert len(game.data) <= game_module._COPIED * game._rows
+    monkeypatch.setattr(game_module, "_COPIED", 2)  # and now the table is too large to be copied
+    parts = audit(game)
+    assert parts.subject == whole.subject
+    for one, other in zip(whole.evidence, parts.evidence, strict=True):
+        assert one.main == other.main
+        assert one.control == other.control
+        assert one.arrays.keys() == other.arrays.keys()
+        found = one.arrays["succeeded"][:, 0]
+        assert found.sum() > 60
+        assert torch.equal(found, other.arrays["succeeded"][:, 0])
+        close = torch.allclose(one.arrays["error"][found], other.arrays["error"][found], atol=1e-5)
+        assert close
+
+
+@dataclass(frozen=True)
+class Peeking(ExposesInParts, Attack):
+    """Finds the record that it looks at."""
+
+    info: ClassVar = ClosedForm.info
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        return ClosedForm().prepare(knowledge, generator)
+
+    def exposer(self, mechanism, data, release):
+        return lambda places: Reconstruction(data.take(places)[:, None])
+
+
+def test_an_attack_on_a_large_table_may_not_look_at_the_record_in_question(monkeypatch):
+    _, model, table, labels = next(tables())
+    game = leave_one_out(model, table, labels)
+    monkeypatch.setattr(game_module, "_NUMBERS_AT_ONCE", 4 * 11)
+    monkeypatch.setattr(game_module, "_COPIED", 2)
+    assert audit(game, [ClosedForm()]).strongest.main.rate > 0.9
+    with pytest.raises(InputError, match="only while it looks at it"):
+        audit(game, [Peeking()])
+
+
+def test_the_hash_of_records_does_not_depend_on_how_they_are_read(monkeypatch):
+    records = Records(torch.arange(60.0).view(20, 3), torch.arange(20))
+    columns = Records(torch.arange(60.0).view(20, 3).T.contiguous().T, torch.arange(20))
+    before = records.sha256()
+    assert columns.sha256() == before
+    monkeypatch.setattr(data_records, "_ROWS_AT_ONCE", 7)
+    assert records.sha256() == before
+    assert before == "c172bca862f4aa055aafcffd5691eb8823ca04cd40073f80684ad74aeb1c72f0"
+
+
+def test_a_scaler_mean_is_read_in_parts():
+    _, model, table, labels = list(tables())[1]
+    game = leave_one_out(model, table, labels)
+    find = ScalerMean().exposer(game.mechanism, game.data, game.release)
+    some = torch.tensor([3, 90, 4])
+    assert torch.allclose(find(some).records.features[:, 0], game.data.features[some], atol=1e-9)

@@ -1,0 +1,123 @@
+"""A row need not come back whole: single columns, and rows that the object holds, decide by themselves."""
+
+import json
+
+import numpy as np
+import pytest
+from patients import patients, prepared
+from sklearn import ensemble, neighbors, preprocessing, svm
+from sklearn import linear_model as linear
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_breast_cancer
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import make_pipeline
+
+from remanence import audit
+from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
+from remanence.auditing import AuditResult
+from remanence.exceptions import UnreadableAuditError
+from remanence.integrations.sklearn import table_game
+from remanence.report import words
+from remanence.results.verdict import Policy, Verdict
+
+X, Y = load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def scaler_alone():
+    """A pipeline whose model says nothing: the scaler in front of it gives every number of every row."""
+    frame, labels = patients()
+    game = table_game(prepared(DummyClassifier()).fit(frame, labels), frame, labels)
+    return audit(game, [PublishedStatistics()])
+
+
+def test_a_scaler_exposes_columns_though_no_row_comes_back(scaler_alone):
+    evidence = scaler_alone.strongest
+    assert evidence.main.successes == 0
+    assert {p.name for p in evidence.telling_parts} == {"age", "income", "bmi"}
+    assert all(p.main.rate == 1 and p.control.rate < 0.2 for p in evidence.telling_parts)
+    assert scaler_alone.verdict is Verdict.EXPOSED
+    said = words.found(scaler_alone)
+    assert "It is single columns that came back: age of 120" in said
+    assert not {"no-better-than-control", "no-better-than-guessing"} & {c.id for c in evidence.caveats}
+
+
+def test_words_that_nothing_holds_are_not_claimed(scaler_alone):
+    rates = {p.name: p for p in scaler_alone.strongest.parts}
+    assert rates["sex"].main.rate == rates["region"].main.rate == rates["label"].main.rate == 0
+    assert 0.4 < rates["sex"].guess < 0.7
+
+
+def test_a_column_that_a_guess_finds_too_exposes_nothing():
+    frame, labels = patients()
+    frame = frame.assign(member=True)[["member", "sex"]]  # everybody is: a guess is always right
+    table = preprocessing.OneHotEncoder(sparse_output=False).fit_transform(frame)
+    game = table_game(
+        make_pipeline(preprocessing.StandardScaler(), DummyClassifier()).fit(table, labels), table, labels
+    )
+    parts = audit(game, [PublishedStatistics()], policy=Policy(0.99)).strongest.parts
+    assert parts[0].main.rate == parts[0].guess == 1
+    assert not parts[0].tells
+
+
+def test_columns_are_stored_counted_again_and_believed_only_so(scaler_alone, tmp_path):
+    path = scaler_alone.save(tmp_path)
+    again = AuditResult.load(path)
+    assert again.strongest.parts == scaler_alone.strongest.parts
+    document = json.loads(path.read_text())
+    document["evidence"][0]["parts"][0]["main"]["successes"] -= 1
+    path.write_text(json.dumps(document))
+    with pytest.raises(UnreadableAuditError, match="age, main"):
+        AuditResult.load(path)
+
+
+def test_one_row_that_the_object_holds_is_a_fact():
+    features, labels = X[:200, :6], Y[:200]
+    model = svm.OneClassSVM(nu=0.02).fit(features)  # a few support vectors, far below the limit of one in ten
+    result = audit(table_game(model, features, labels), [StoredInObject()])
+    evidence = result.strongest
+    assert 0 < evidence.proven == len(model.support_vectors_) < 20
+    assert evidence.main.lower < result.policy.max_success
+    assert result.verdict is Verdict.EXPOSED
+    assert "the model holds them as they are" in words.found(result)
+
+
+def test_rows_in_members_that_saw_some_of_the_table_are_told_by_their_own_numbers():
+    features, labels = X[:60, :4], Y[:60]
+    model = ensemble.BaggingClassifier(
+        neighbors.KNeighborsClassifier(), n_estimators=2, max_samples=0.3, random_state=0
+    ).fit(features, labels)
+    game = table_game(model, features, labels)
+    held = game.mechanism.held_rows(game.data)
+    assert held is not None
+    assert set(held.nonzero()[:, 0].tolist()) == set(np.unique(np.concatenate(model.estimators_samples_)))
+
+
+def test_a_truth_that_passes_through_comes_back():
+    frame, labels = patients()
+    frame["smoker"] = frame["age"] % 3 == 0
+    columns = ColumnTransformer(
+        [("numbers", preprocessing.StandardScaler(), ["age"])], remainder="passthrough"
+    )
+    frame = frame[["age", "smoker"]]
+    model = make_pipeline(columns, linear.LogisticRegression(tol=1e-9)).fit(frame, labels)
+    game = table_game(model, frame, labels)
+    found = WholeObject().expose(game.mechanism, game.data, game.release)
+    assert (game.mechanism.table(found.records[:, 0])[0]["smoker"] == frame["smoker"]).all()
+
+
+def test_a_forest_with_bootstrap_is_read_with_the_rows_that_its_seeds_drew():
+    frame, labels = patients()
+    model = prepared(ensemble.RandomForestClassifier(15, random_state=0)).fit(frame, labels)
+    found = audit(table_game(model, frame, labels), [TreeLeaves()]).strongest
+    sexes = next(part for part in found.parts if part.name == "sex")
+    assert sexes.main.rate > 0.8
+    assert sexes.tells
+
+
+def test_stacked_models_are_opened():
+    frame, labels = patients()
+    members = [("first", prepared(linear.LogisticRegression())), ("second", prepared(DummyClassifier()))]
+    model = ensemble.StackingClassifier(members, cv=3).fit(frame, labels)
+    found = audit(table_game(model, frame, labels), [WholeObject()]).strongest
+    assert {"age", "income", "sex", "region"} <= {part.name for part in found.telling_parts}
