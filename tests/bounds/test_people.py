@@ -23,9 +23,9 @@ from remanence.bounds import (
     participation_matrix,
     true_positives,
 )
+from remanence.bounds.balls_in_bins import allocation_success
 from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.engine.contour import estimate_success
-from remanence.bounds.person import allocation_success
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 
 

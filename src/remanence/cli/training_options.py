@@ -227,13 +227,8 @@ class Whose:
             self.neighbours is Neighbours.REPLACE,
         )
         person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
-        if dataset_size is not None and person.most > dataset_size:
-            raise InputError(
-                "A person has more records than the data.",
-                needs=f"--records-per-person of at most {dataset_size}, the size of the data",
-                got=str(person.most),
-                hint="count the records of your most frequent person",
-            )
+        if dataset_size is not None:
+            person.check_within(dataset_size)
         return person
 
 
