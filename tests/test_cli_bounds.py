@@ -110,6 +110,9 @@ def test_a_frontier_is_printed_or_written(run, tmp_path):
     assert out == ""
     assert "wrote" in err
     assert {path.name for path in tmp_path.iterdir()} == {"f.csv", "f.json"}
+    assert {point["whose"] for point in json.loads((tmp_path / "f.json").read_text())["points"]} == {
+        "one record"
+    }
 
 
 SIZES = ["--dataset-size", "1000", "--batch-size", "100"]
@@ -322,6 +325,10 @@ def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path)
     assert document["groups"].keys() == {"f", "m"}
     assert [group["baseline"] for group in document["groups"].values()] == pytest.approx([0.75, 0.75])
     assert all(group["success"]["upper"] > 0.75 for group in document["groups"].values())
+    once = json.loads(
+        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--person", "patient_id", "--json")[1]
+    )
+    assert once["baseline"] == pytest.approx(4 / 6)  # six people, and not eight visits
     out = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex")[1]
     assert "smoker of one person, by sex: a guess, and at most" in out
     code, _, err = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--candidates", "9")

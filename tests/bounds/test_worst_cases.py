@@ -1,12 +1,22 @@
 """The two-sided story for people: attacks in our own games that come near their ceilings and never pass them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from worst_cases import CASES, attacked, attacked_crowd
+from worst_cases import CASES, SIGNS, attacked, attacked_crowd
 
-from remanence import InputError, Records, TransferHead
+from remanence import (
+    Criterion,
+    FinitePrior,
+    Game,
+    InputError,
+    NoisySum,
+    Records,
+    TransferHead,
+    mismatch,
+)
 from remanence.bounds import Person, dpsgd, of
 from remanence.mechanisms.glm.families import Gaussian, Logistic, Multinomial
 from remanence.mechanisms.glm.model import GLM
@@ -104,3 +114,16 @@ def test_a_model_without_a_proof_is_refused(model):
         of(GLM(Multinomial(3), penalty=9.0, intercept_penalty=9.0, noise=0.1), 0.1, feature_norm=1.0).success
         < 1
     )
+
+
+def test_an_audit_says_that_its_data_hold_several_records_of_one_person():
+    known = Records(torch.tensor([[0.0], [0.5], [0.5]]), torch.zeros(3))
+    mechanism = NoisySum(noise_multiplier=2.0)
+    for person, raised in ((None, True), (Person(2), False)):
+        bound = of(mechanism, 0.5, person=person)
+        game = Game(mechanism, FinitePrior(SIGNS), known, Criterion(mismatch, threshold=0.5), bounds=(bound,))
+        found = {caveat.id: caveat.seen for caveat in game.caveats()}
+        assert ("several-records-of-one" in found) == raised
+        assert found.get("several-records-of-one", "1 of").startswith("1 of")
+    unique = replace(game, known_data=known[:2], bounds=(of(mechanism, 0.5),))
+    assert "several-records-of-one" not in {caveat.id for caveat in unique.caveats()}

@@ -35,6 +35,7 @@ class FrontierPoint:
     noise_multiplier: float
     success_lower: float
     success_upper: float
+    whose: str = "one record"
 
 
 def frontier(
@@ -78,7 +79,7 @@ def frontier(
         lower = bound.baseline if bound.lower is None else bound.lower
         points.append(
             FrontierPoint(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
-                  success_upper=float(bound.success), **at)
+                  success_upper=float(bound.success), whose=bound.whose, **at)
         )  # fmt: skip
     if over == "sample_rate":
         return points
@@ -164,7 +165,7 @@ def _picture(points: Sequence[FrontierPoint], over: Axis, suffix: str) -> bytes:
              "candidates": f"{first.candidates:g} candidates"}  # fmt: skip
     rest = ", ".join(text for name, text in fixed.items() if name != over)
     axes.set(xlabel=over.replace("_", " "), ylabel="success that no attack can exceed", ylim=(0, 1.02))
-    axes.set_title(f"{rest}, δ = {first.delta:g}, {first.steps} steps", fontsize=10)
+    axes.set_title(f"For {first.whose}: {rest}, δ = {first.delta:g}, {first.steps} steps", fontsize=10)
     axes.grid(alpha=0.3)
     buffer = io.BytesIO()
     figure.savefig(

@@ -95,11 +95,14 @@ class InData:
                 hint=f"one of {', '.join(map(str, frame.columns))}"[:200],
             )
         counts = None if self.person is None else frame[self.person].value_counts()
+        rows, suspects = len(frame), () if self.person else tuple(_naming_people(frame))
+        if self.person is not None:
+            frame = frame.drop_duplicates(self.person)  # a value counts once for each person
         return Facts(
-            rows=len(frame),
+            rows=rows,
             most=None if counts is None else int(counts.max()),
             several=0 if counts is None else int((counts > 1).sum()),
-            suspects=() if self.person else tuple(_naming_people(frame)),
+            suspects=suspects,
             values=None if self.attribute is None else frame[self.attribute].astype(str).tolist(),
             groups=None if not self.by else _groups(frame, self.by.split(",")),
         )
