@@ -23,7 +23,7 @@ from torch import nn
 from remanence import Records, SharedGradient
 from remanence.attacks.gradients.descent import Matching
 from remanence.attacks.gradients.matching import match_gradients
-from remanence.attacks.gradients.metrics import quality
+from remanence_papers.picture_quality import quality
 
 
 class Config(dict):

@@ -32,9 +32,9 @@ from remanence import (
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.exact import reconstruct
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank
-from remanence.attacks.gradients.metrics import Quality, quality
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.pan_convolutional import NETWORKS
+from remanence_papers.picture_quality import Quality, quality
 
 Pictures = tuple[Tensor, Tensor]  # (samples, channels, h, w) in [−1, 1], and labels
 

@@ -15,7 +15,8 @@ from torch import nn
 from remanence.data.records import Records
 from remanence.data.releases import Weights
 from remanence.games.heads.fit import fit
-from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.transfer_head import TransferHead
 
 
 def main(right: int = 400, wrong: int = 20) -> None:

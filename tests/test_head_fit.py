@@ -10,7 +10,7 @@ from remanence import HeadAudit, Records, TransferHead, audit_head, head_game
 from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
 from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, compare, fit
-from remanence.mechanisms.heads.transfer_head import embed
+from remanence.mechanisms.heads.embedding import embed
 
 RECIPES = {start: TransferHead(10, 30, 0.05, initialisation=start) for start in (0.002, "pytorch")}
 

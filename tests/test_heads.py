@@ -7,7 +7,8 @@ from torch import nn
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
-from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.transfer_head import TransferHead
 
 
 def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):

@@ -149,7 +149,7 @@ def test_it_comes_before_the_network_in_every_audit_of_heads():
 
 
 def test_it_refuses_what_it_cannot_read():
-    with pytest.raises(IncompatibleGameError, match="LinearReader cannot play"):
+    with pytest.raises(IncompatibleGameError, match="linear-reader cannot attack"):
         LinearReader().check(network_game().knowledge)
     with pytest.raises(InputError, match="shadows cannot be used"):
         LinearReader(shadows=1)

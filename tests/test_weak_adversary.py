@@ -12,6 +12,7 @@ from remanence import (
     HeadAudit,
     InputError,
     Oblivious,
+    Published,
     Reconstructor,
     Records,
     StratifiedPrior,
@@ -29,7 +30,7 @@ from remanence.results.caveats import TARGETS_KNOWN
 from remanence.scoring.errors import Reduction
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup
-from remanence_papers.maciazek_faces import one_person_sets
+from remanence_papers.maciazek_faces import OTHERS, person_places, trained
 from remanence_papers.maciazek_factors import (
     HOW_HEADS_ARE_TRAINED,
     WHAT_THE_ADVERSARY_HAS,
@@ -48,7 +49,7 @@ def heads(head, trials=400, per_class=1, seed=0):
 
 def test_noise_at_release_has_the_deviation_that_was_asked_for_and_no_other_effect():
     plain = TransferHead(3, 10, 0.1)
-    noise = heads(replace(plain, release_noise=0.5))["weight"] - heads(plain)["weight"]
+    noise = heads(replace(plain, published=Published(0.5)))["weight"] - heads(plain)["weight"]
     # The deviation of n normal numbers is within 5 / √(2n) of the truth but for one case in a million.
     assert float(noise.std()) == pytest.approx(0.5, rel=5 / math.sqrt(2 * noise.numel()))
     assert abs(float(noise.mean())) < 5 * 0.5 / math.sqrt(noise.numel())
@@ -57,7 +58,7 @@ def test_noise_at_release_has_the_deviation_that_was_asked_for_and_no_other_effe
 @pytest.mark.parametrize("bits", [1, 3, 8])
 def test_rounded_weights_have_so_many_levels_and_are_off_by_half_a_step_at_most(bits):
     plain = TransferHead(3, 10, 0.1)
-    exact, rounded = heads(plain)["weight"], heads(replace(plain, bits=bits))["weight"]
+    exact, rounded = heads(plain)["weight"], heads(replace(plain, published=Published(bits=bits)))["weight"]
     largest = exact.abs().flatten(1).amax(1)
     step = 2 * largest / (2**bits - 1)
     assert (
@@ -69,10 +70,10 @@ def test_rounded_weights_have_so_many_levels_and_are_off_by_half_a_step_at_most(
     assert off.max() > 0
 
 
-@pytest.mark.parametrize("wrong", [{"release_noise": -1.0}, {"bits": 0}])
+@pytest.mark.parametrize("wrong", [{"release_noise": -1.0}, {"release_noise": None}, {"bits": 0}])
 def test_what_cannot_be_published_is_refused(wrong):
     with pytest.raises(InputError, match="cannot be published"):
-        TransferHead(3, 10, **wrong)
+        Published(**wrong)
 
 
 def test_the_order_of_hidden_units_means_nothing_to_the_reader():
@@ -238,15 +239,18 @@ def test_a_stored_backbone_is_the_same_backbone_and_a_damaged_one_is_refused(tmp
 def test_a_set_of_one_person_has_nobody_else_twice_over_and_strangers_are_other_people():
     pool = pictures(120)
     generator = torch.Generator().manual_seed(0)
-    sets, person = one_person_sets(pool, 2, 50, generator)
-    who = (sets.features[:, :, None] == pool.features).flatten(3).all(3).float().argmax(2)  # which picture
+    who, person = person_places(pool.labels, 2, 50, generator)
     names = pool.labels[who]
-    assert sets.labels[0].tolist() == [0] * 18 + [1] * 2
+    assert who.shape == (50, 2 * OTHERS + 2)
     assert (names[:, 18:] == person[:, None]).all()
     assert (names[:, :18] != person[:, None]).all()
     assert all(len(set(row)) == 20 for row in who.tolist())
-    _, others = one_person_sets(pool, 2, 50, generator, other_than=person)
+    _, others = person_places(pool.labels, 2, 50, generator, other_than=person)
     assert (others != person).all()
+    heads = trained(TransferHead(2, 5, 0.1, hidden=2), pool, 2, 30, generator)
+    torch.testing.assert_close(heads.own.features, pool.features[heads.places[:, -2:]])
+    assert (pool.labels[heads.places[:, -2:]] == heads.person[:, None]).all()
+    torch.testing.assert_close(heads.seen(given=True)["embedding"], pool.embedding[heads.places[:, -2:-1]])
 
 
 @pytest.mark.parametrize(
@@ -352,7 +356,9 @@ def test_a_picture_drawn_from_the_prior_is_an_attack_of_its_own():
         {"class_weights": 3},
         {"task": 3},
         {"noise_multiplier": "much"},
-        {"release_noise": None},
+        {"hidden": (4, 0)},
+        {"hidden": (4, 3, 2)},
+        {"hidden": "many"},
     ],
     ids=str,
 )

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.records import Records
+from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.game import Game
-from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scoring.errors import (
     Criterion,
     Reduction,
@@ -31,8 +32,10 @@ from remanence_papers.letters import load_letters, pixels, train_letters
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval
 
 LARGEST_ERROR = 4.0  # pixels are in [−1, 1]
+ORACLE = "oracle, given the embedding"
 BACKBONE = "letters-backbone.safetensors"
 _SHOWN = 10
+_AT_ONCE = 500  # heads whose pictures are drawn and compared together
 
 Reconstruct = Callable[[Release], Reconstruction]
 
@@ -81,7 +84,7 @@ class Setup:
 def handwriting_setup(settings: Settings) -> Setup:
     """MNIST on a backbone that learned letters, or the embedded digits on one that learned the other half."""
     if settings.small:
-        from remanence.targets import digits_backbone, digits_elsewhere, digits_heads, digits_transfer
+        from remanence.targets import digits_backbone, digits_heads, digits_transfer
 
         public, private = digits_transfer()
         game = digits_heads()
@@ -158,13 +161,26 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
     generator = torch.Generator(settings.device).manual_seed(settings.seed + 1)
     game = game.to(settings.device)
     assert game.targets is not None
-    targets, strangers = game.targets.sample_pair(trials, generator, generator)
-    release = game.mechanism.release(None, targets, generator)
-    guesses = reconstruct(release).records
-    own, stranger = (
-        game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
+    parts: list[Trials] = []
+    for start in range(0, trials, _AT_ONCE):
+        count = min(_AT_ONCE, trials - start)
+        targets, strangers = game.targets.sample_pair(count, generator, generator)
+        release = game.mechanism.release(None, targets, generator)
+        guesses = reconstruct(release).records
+        own, stranger = (
+            game.criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)
+        )
+        parts.append(
+            Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger, release)
+        )
+    return Trials(
+        concatenate([part.targets for part in parts]),
+        concatenate([part.strangers for part in parts]),
+        concatenate([part.guesses for part in parts]),
+        torch.cat([part.own for part in parts]),
+        torch.cat([part.stranger for part in parts]),
+        type(parts[0].release).concatenate([part.release for part in parts]),
     )
-    return Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), own, stranger, release)
 
 
 def without_the_head(
@@ -219,6 +235,16 @@ def judged(found: Trials, threshold: float) -> dict[str, Cell]:
         "FPR": rate_of(found.stranger, threshold),
         "TPR at 1 %": rate_cell(found.roc().tpr_at_fpr(0.01), found.own),
     }
+
+
+def share_of(rows: list[dict[str, Cell]], oracle: int = 0) -> list[dict[str, Cell]]:
+    """Each row with its TPR at 1 % over that of the oracle, which is one of them."""
+    whole = rows[oracle]["TPR at 1 %"]
+    for row in rows:
+        own = row["TPR at 1 %"]
+        if isinstance(own, Mapping) and isinstance(whole, Mapping) and whole["rate"]:
+            row["share of the oracle"] = own["rate"] / whole["rate"]
+    return rows
 
 
 def relative(found: Trials, setup: Setup) -> dict[str, Cell]:
@@ -297,3 +323,11 @@ def tiles(features: Tensor) -> list:
     squares = ((features + 1) / 2).clamp(0, 1)
     squares = squares[:, 0] if squares.ndim == 4 and squares.shape[1] == 1 else squares
     return (squares.double() * 100).round().div(100).tolist()
+
+
+def digits_elsewhere() -> Records:
+    """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
+    from remanence.targets import digits_backbone
+
+    backbone, pictures, labels, _ = digits_backbone()
+    return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)

@@ -1,11 +1,14 @@
 """Maciazek and Allison 2025, Tables 1 and 5: heads that know one person among others, on unbalanced sets.
 
-The Olivetti faces stand in for CelebA at the paper's scale, and digits for people at the small one.
+UTKFace, Labeled Faces in the Wild and the Olivetti faces stand in for CelebA at the paper's scale, and digits for
+people at the small one. Only Olivetti faces are ever shown.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,16 +17,20 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.stratified import StratifiedPrior
+from remanence.attacks.linear_reader import learn_reading
 from remanence.attacks.reconstructor.attack import Reconstructor
+from remanence.attacks.reconstructor.network import HeldOut
 from remanence.attacks.reconstructor.shadows import Shadows
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Weights
-from remanence.mechanisms.heads.transfer_head import TransferHead, augment, embed
+from remanence.mechanisms.heads.embedding import augment, embed
+from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.progress import track
 from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
-from remanence_papers.maciazek import Trials, gallery, judged
+from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
 from remanence_papers.reproduction import Cell, Outcome, Panel, Settings
 
 # TPR and FPR at the threshold, TPR at 1 %; accuracy, TPR and TNR of the classifiers: Tables 1 and 5.
@@ -31,6 +38,8 @@ PAPER = {10: (0.441, 0.012, 0.385, 0.914, 0.434, 0.967), 40: (0.341, 0.102, 0.08
 OTHERS = 9  # pictures of others for each of the person's
 _SIDE = 32
 _BLOCK = 500
+_HELD_OUT = 500  # heads of public people that nothing is learnt from
+_ASIDE = 8  # one in so many of the public people is one of those
 
 
 @dataclass(frozen=True)
@@ -41,40 +50,173 @@ class People:
     public: Records
     private: Records
     head: TransferHead
+    may_be_shown: bool = True
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much the adversary does."""
+
+    shadows: int
+    network: Reconstructor
+    seeds: int = 1
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads that know a person, that person's pictures `(heads, own)`, who it is, and all pictures by their places."""
+
+    release: Weights
+    own: Records
+    person: Tensor
+    places: Tensor
+
+    def seen(self, *, given: bool) -> Weights:
+        """The heads, or the true embedding of one picture of the person."""
+        assert self.own.embedding is not None
+        return Weights({"embedding": self.own.embedding[:, :1]}) if given else self.release
 
 
 def faces(settings: Settings) -> Outcome:
-    """One picture of a person among nine of others, and four among thirty-six."""
+    """One picture of a person among nine of others, and four among thirty-six: Olivetti faces."""
     people = _digits() if settings.small else _olivetti(settings)
-    shadows, steps = (6000, 500) if settings.small else (8000, 400)
-    trials = settings.trials or 500
+    shadows, steps = (6000, 500) if settings.small else (20_000, 1500)
+    network = Reconstructor(steps=steps, batch=64, width=32, separation=0.3)
+    return _table(people, settings, (1, 4), Effort(shadows, network))
+
+
+def one_face(settings: Settings) -> Outcome:
+    """One face of UTKFace among ten, behind a backbone that learned ImageNet."""
+    people = _digits() if settings.small else _many_faces(settings, "utkface-64.npz", "UTKFace", 2000)
+    return _table(people, settings, (1,), _effort(settings))
+
+
+def four_faces(settings: Settings) -> Outcome:
+    """Four pictures of one person of Labeled Faces in the Wild among thirty-six of others."""
+    name = "Labeled Faces in the Wild"
+    people = _digits() if settings.small else _many_faces(settings, "lfw-64.npz", name, 30)
+    return _table(people, settings, (4,), _effort(settings))
+
+
+def _effort(settings: Settings) -> Effort:
+    if settings.small:
+        return Effort(6000, Reconstructor(steps=300, batch=64, width=32, separation=1.0))
+    return Effort(100_000, Reconstructor(steps=2000, batch=512, separation=1.0), seeds=2)
+
+
+def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: Effort) -> Outcome:
+    trials = settings.trials or (500 if settings.small else 2000)
     threshold = float(nearest_neighbour_errors(people.private, people.public).mean())
     rows: list[dict[str, Cell]] = []
     panels: list[Panel] = []
-    for own in (1, 4):
+    for own in sizes:
         size = own * (1 + OTHERS)
-        generator = torch.Generator(settings.device).manual_seed(settings.seed)
-        known = _trained(people.head, people.public, own, shadows, generator)
-        knowledge = Knowledge(people.head, _prior(people.public, own), None)
-        attack = Reconstructor(steps=steps, batch=64, width=32, shadows=shadows, separation=0.3)
-        reconstruct = attack.learn(knowledge, generator, known)
-        found, scores = _attacked(people, own, reconstruct, threshold, trials, generator)
-        rows.append({"N": size, "whose": "ours", **judged(found, threshold), **scores})
+        generator = torch.Generator(settings.device).manual_seed(settings.seed + 1)
+        heads = trained(people.head, people.private, own, trials, generator)
+        strangers = _others(people.private, heads, own, generator)
+        here: list[dict[str, Cell]] = []
+        found = None
+        for name, draw, seconds in _attacks(people, own, effort, settings):
+            given = name == ORACLE
+            found = _attacked(heads, strangers, draw(heads.seen(given=given)), threshold)
+            here.append({"N": size, "whose": name, **judged(found, threshold)})
+            here[-1] |= {} if given else _scores(people, heads)
+            here[-1] |= {"seconds of learning": round(seconds, 1)}
+        rows += share_of(here)
         if not settings.small:
             names = "TPR", "FPR", "TPR at 1 %", "accuracy", "classification TPR", "classification TNR"
-            rows.append({"N": size, "whose": "CelebA", **dict(zip(names, PAPER[size], strict=True))})
-        panels.append(gallery(f"N = {size}", found, threshold))
+            rows.append(
+                {"N": size, "whose": "the paper, CelebA", **dict(zip(names, PAPER[size], strict=True))}
+            )
+        if people.may_be_shown and found is not None:
+            panels.append(gallery(f"N = {size}, the first heads", found, threshold))
     notes = [
         f"The nearest-neighbour threshold is {threshold:.4f}. A head has 4 hidden units and one output; a person's "
         "pictures count ten times. A stranger is another person's set, so that the person's usual look counts too.",
-        "The last three columns are the heads' own: how often they are right about pictures that they were not "
+        f"*{ORACLE}* is the same network, as long, given the true embedding of one picture of the person instead of a "
+        "head. What it cannot draw is lost in the backbone; what an attack has less is lost in the head.",
+        "Accuracy and classification are the heads' own: how often they are right about pictures that they were not "
         "trained on.",
-        "Intervals are about heads of these private people: few of them stand behind many trials. The network's best "
-        "state was chosen on shadows of the same public people.",
+        "Intervals are about heads of these private people: few of them may stand behind many trials. The network's "
+        "best state was chosen on public people that no shadow was trained on.",
         "The paper trains again from new initial weights until the loss is below 0.05; here every head trains once.",
     ]
-    settings_shown = {"trials": trials, "shadows": shadows, "steps": steps, **_shown(people.head)}
-    return Outcome(people.name, rows, panels, settings_shown, notes)
+    shown = {
+        "trials": trials,
+        "shadows": effort.shadows,
+        "steps": effort.network.steps,
+        **_shown(people.head),
+    }
+    return Outcome(people.name, rows, panels, shown, notes)
+
+
+def _attacks(
+    people: People, own: int, effort: Effort, settings: Settings
+) -> Iterator[tuple[str, Callable[[Weights], Tensor], float]]:
+    """The oracle, the linear reader, and the network with every seed; each with what it draws and its seconds."""
+    generator = torch.Generator(settings.device).manual_seed(settings.seed)
+    kept = _kept_from_learning(people.public.labels)
+    ours, theirs = people.public[~kept], people.public[kept]
+    started = time.perf_counter()
+    known = trained(people.head, ours, own, effort.shadows, generator)
+    held = trained(people.head, theirs, own, _HELD_OUT, generator)
+    strangers = _others(theirs, held, own, generator)
+    making = time.perf_counter() - started
+    prior = StratifiedPrior(Records(ours.features, torch.ones_like(ours.labels), None, ours.embedding), own)
+    knowledge = Knowledge(people.head, prior, None)
+
+    def learnt(seed: int, *, given: bool) -> tuple[Callable[[Weights], Tensor], float]:
+        started = time.perf_counter()
+        shadows, looks = (Shadows(each.seen(given=given).tensors, each.own) for each in (known, held))
+        reconstruct = effort.network.learn(
+            replace(knowledge, mechanism=GivenEmbeddings(((0,),))) if given else knowledge,
+            torch.Generator(settings.device).manual_seed(seed),
+            shadows,
+            held_out=HeldOut(looks.tensors, looks.targets, strangers),
+        )
+        return lambda seen: reconstruct(seen).records.features, time.perf_counter() - started
+
+    draw, seconds = learnt(settings.seed, given=True)
+    yield ORACLE, draw, seconds
+    started = time.perf_counter()
+    looks = Shadows(held.release.tensors, held.own)
+    reading = learn_reading(knowledge, [Shadows(known.release.tensors, known.own)], looks)
+    yield (
+        "ours, linear reader",
+        lambda seen: reading.draw(seen.tensors),
+        making + time.perf_counter() - started,
+    )
+    for seed in range(settings.seed, settings.seed + effort.seeds):
+        draw, seconds = learnt(seed, given=False)
+        yield f"ours, network, seed {seed}", draw, making + seconds
+
+
+def _kept_from_learning(labels: Tensor) -> Tensor:
+    """Which public pictures nothing is learnt from: all of some people; of a handful, some pictures of each."""
+    persons = torch.unique(labels)
+    if len(persons) >= 2 * _ASIDE:
+        return torch.isin(labels, persons[::_ASIDE])
+    return torch.arange(len(labels), device=labels.device) % _ASIDE == 0
+
+
+def _many_faces(settings: Settings, file: str, name: str, private: int) -> People:
+    """Faces and their mirror images behind a MobileNetV2 (`benchmarks/face_features.py`); so many private people."""
+    arrays = load_arrays(settings, file, "x", "y", "f", "g")
+    pixels = torch.from_numpy(arrays["x"]).permute(0, 3, 1, 2).float() / 127.5 - 1
+    labels = torch.from_numpy(arrays["y"].astype(np.int64))
+    straight, mirrored = (torch.from_numpy(arrays[key]).float() for key in ("f", "g"))
+    persons = torch.unique(labels)
+    order = torch.randperm(len(persons), generator=torch.Generator().manual_seed(settings.seed))
+    ours = torch.isin(labels, persons[order[:private]])
+    both = [Records(pixels, labels, embedding=straight), Records(pixels.flip(3), labels, embedding=mirrored)]
+    public = concatenate([each[~ours] for each in both]).to(settings.device)
+    # The paper has a rate of 0.02, and trains again until the loss is below 0.05; at 0.05 one training is enough.
+    head = TransferHead(2, 100, 0.05, 0.01, hidden=4, initialisation=0.0002, class_weights=(1.0, 10.0))
+    told = (
+        f"{name} (64x64, {len(persons) - private} people public, each picture mirrored too, {private} private) "
+        "behind a MobileNetV2 that learned ImageNet, a stand-in for CelebA"
+    )
+    return People(told, public, both[0][ours].to(settings.device), head, may_be_shown=False)
 
 
 def _olivetti(settings: Settings) -> People:
@@ -122,67 +264,73 @@ def _digits() -> People:
     return People("scikit-learn's digits 5 to 9, a stand-in for people", public, private, head)
 
 
-def one_person_sets(
-    pool: Records, own: int, count: int, generator: torch.Generator, other_than: Tensor | None = None
-) -> tuple[Records, Tensor]:
-    """Sets of others (label 0) and then of one person (label 1), and who that is; nobody of `other_than`."""
-    people = torch.unique(pool.labels)
+def person_places(
+    labels: Tensor, own: int, count: int, generator: torch.Generator, other_than: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Where sets of others and then of one person stand in a pool, and who that is; nobody of `other_than`."""
+    people = torch.unique(labels)
     draws = torch.rand(count, len(people), generator=generator, device=generator.device).to(people.device)
     if other_than is not None:
         draws = draws.where(people != other_than[:, None], -1.0)
     person = people[draws.argmax(1)]
-    mine = pool.labels == person[:, None]  # (count, pictures)
+    mine = labels == person[:, None]  # (count, pictures)
     keys = torch.rand(mine.shape, generator=generator, device=generator.device).to(people.device)
     positives = keys.where(mine, -1.0).topk(own, 1).indices
     negatives = keys.where(~mine, -1.0).topk(OTHERS * own, 1).indices
-    drawn = pool[torch.cat([negatives, positives], 1)]
-    labels = torch.tensor([0] * OTHERS * own + [1] * own, device=people.device).expand(count, -1)
-    return Records(drawn.features, labels, embedding=drawn.embedding), person
+    return torch.cat([negatives, positives], 1), person
 
 
-def _trained(head: TransferHead, pool: Records, own: int, count: int, generator: torch.Generator) -> Shadows:
-    sets, heads = [], []
+def trained(head: TransferHead, pool: Records, own: int, count: int, generator: torch.Generator) -> Heads:
+    """Heads that know one person of the pool each, whose pictures come last in their sets."""
+    assert pool.embedding is not None
+    answers = torch.tensor([0] * OTHERS * own + [1] * own, device=pool.labels.device)
+    parts = []
     starts = range(0, count, _BLOCK)
-    for _ in track(starts, total=len(starts), what="training shadows"):
-        drawn, _ = one_person_sets(pool, own, _BLOCK, generator)
-        sets.append(drawn)
-        heads.append(head.release(None, drawn, generator))
-    return Shadows(Weights.concatenate(heads).tensors, concatenate(sets))
+    for start in track(starts, total=len(starts), what="training heads"):
+        size = min(_BLOCK, count - start)
+        places, person = person_places(pool.labels, own, size, generator)
+        labels = answers.expand(size, -1)
+        sets = Records(labels.unsqueeze(2).float(), labels, embedding=pool.embedding[places])  # no pictures
+        parts.append((head.release(None, sets, generator), person, places))
+    release, person, places = zip(*parts, strict=True)
+    whole = torch.cat(places)
+    return Heads(Weights.concatenate(release), _theirs(pool, whole, own), torch.cat(person), whole)
 
 
-def _prior(pool: Records, own: int) -> StratifiedPrior:
-    """What tells the reconstructor how sets are laid out; the shadows themselves are drawn by person."""
-    both = concatenate(
-        [Records(pool.features, torch.full_like(pool.labels, c), None, pool.embedding) for c in (0, 1)]
-    )
-    return StratifiedPrior(both, (OTHERS * own, own))
+def _others(pool: Records, heads: Heads, own: int, generator: torch.Generator) -> Records:
+    """As many pictures of somebody else for every head."""
+    parts = heads.person.split(_BLOCK)
+    places = [person_places(pool.labels, own, len(each), generator, other_than=each)[0] for each in parts]
+    return _theirs(pool, torch.cat(places), own)
 
 
-def _attacked(
-    people: People, own: int, reconstruct, threshold: float, trials: int, generator: torch.Generator
-) -> tuple[Trials, dict[str, Cell]]:
-    """What comes back of the person, and how good the heads are."""
-    targets, person = one_person_sets(people.private, own, trials, generator)
-    strangers, _ = one_person_sets(people.private, own, trials, generator, other_than=person)
-    release = people.head.release(None, targets, generator)
-    guesses = reconstruct(release).records[:, 1:]  # of the person; nobody asks for the others
+def _theirs(pool: Records, places: Tensor, own: int) -> Records:
+    """The person's pictures of each set, who is class 1."""
+    drawn = pool[places[:, -own:]]
+    return Records(drawn.features, torch.ones_like(drawn.labels), embedding=drawn.embedding)
+
+
+def _attacked(heads: Heads, strangers: Records, drawn: Tensor, threshold: float) -> Trials:
+    """What comes back of the person."""
+    guesses = Records(drawn, torch.ones(drawn.shape[:2], device=drawn.device))
     criterion = Criterion(mean_squared_error, threshold, Reduction.CLASS)
-    errors = [criterion.compare(records, guesses).errors.cpu() for records in (targets, strangers)]
-    found = Trials(targets.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), errors[0], errors[1], release)
-    return found, _scores(people, targets, person, release)
+    errors = [criterion.compare(records, guesses).errors.cpu() for records in (heads.own, strangers)]
+    return Trials(
+        heads.own.to("cpu"), strangers.to("cpu"), guesses.to("cpu"), errors[0], errors[1], heads.release
+    )
 
 
-def _scores(people: People, targets: Records, person: Tensor, release: Weights) -> dict[str, Cell]:
+def _scores(people: People, heads: Heads) -> dict[str, Cell]:
+    """How good the heads are, on pictures that they were not trained on."""
     test = people.private
-    known = (targets.flat[:, :, None] == test.flat).all(3).any(1)  # (trials, pictures)
     unlabelled = Records(test.features, torch.zeros_like(test.labels), embedding=test.embedding)
-    says = people.head.answer(release, unlabelled).argmax(2) == 1
-    truth = test.labels == person[:, None]
+    says = people.head.answer(heads.release, unlabelled).argmax(2) == 1  # (heads, pictures)
+    truth = test.labels == heads.person[:, None]
+    fresh = torch.ones_like(truth).scatter(1, heads.places, value=False)
 
-    def share(right: Tensor, of: Tensor) -> float:
-        return float((right & of).sum() / of.sum())
+    def share(right: Tensor, of: Tensor) -> float | None:
+        return float((right & of).sum() / of.sum()) if of.any() else None
 
-    fresh = ~known
     return {
         "accuracy": share(says == truth, fresh),
         "classification TPR": share(says, fresh & truth),

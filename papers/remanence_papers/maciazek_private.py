@@ -12,6 +12,7 @@ from remanence import bounds
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.game import Game
+from remanence.mechanisms.heads.published import Published
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (
@@ -148,10 +149,14 @@ def defences(settings: Settings) -> Outcome:
         "DP-SGD": {f"ε = {e:g}": private(plain, size, e, as_the_code_ran()) for e in (10.0, 40.0, 160.0)},
         "wide initial weights": {f"{w:g}": replace(plain, initialisation=w) for w in (0.02, 0.1, 0.3)},
         "noise at release": {
-            f"{share:g} of a weight's deviation": replace(plain, release_noise=share * scale)
+            f"{share:g} of a weight's deviation": replace(
+                plain, published=Published(release_noise=share * scale)
+            )
             for share in (0.3, 1.0, 3.0)
         },
-        "rounded weights": {f"{bits} bits": replace(plain, bits=bits) for bits in (8, 4, 2)},
+        "rounded weights": {
+            f"{bits} bits": replace(plain, published=Published(bits=bits)) for bits in (8, 4, 2)
+        },
         "fewer epochs": {f"{epochs}": replace(plain, epochs=epochs) for epochs in (8, 1)},
     }
     settings_tried = [(name, what, head) for name, heads in tried.items() for what, head in heads.items()]

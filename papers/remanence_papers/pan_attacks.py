@@ -14,12 +14,12 @@ from remanence.attacks.gradients.descent import Matching
 from remanence.attacks.gradients.exact import reconstruct
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 from remanence.attacks.gradients.matching import match_gradients
-from remanence.attacks.gradients.metrics import match
 from remanence.data.records import Records
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.scale.progress import track
 from remanence_papers.gradients.printed import paper_attack
 from remanence_papers.pan_data import Scenario, insecure, leak, measured, scenarios, summary
+from remanence_papers.picture_quality import match
 from remanence_papers.reproduction import Cell, Outcome, Panel, Row, Settings, curve
 
 PAPER_TABLE_2 = {

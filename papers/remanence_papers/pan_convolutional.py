@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence.attacks.gradients.metrics import match, quality
 from remanence.data.records import Records
 from remanence.scale.progress import track
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.pan_attacks import grey_pictures
 from remanence_papers.pan_data import Scenario, leak, scenarios, summary
+from remanence_papers.picture_quality import match, quality
 from remanence_papers.reproduction import Outcome, Panel, Row, Settings
 
 PAPER = {"LeNet-5": "19.52 to 28.88", "AlexNet": "12.79 to 24.90", "VGG-13": "17.55 to 29.53"}

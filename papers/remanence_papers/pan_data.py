@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.metrics import Quality, quality
 from remanence.data.records import Records
 from remanence_papers.datasets import DIGITS, load_arrays
 from remanence_papers.gradients.insecure import make_insecure
+from remanence_papers.picture_quality import Quality, quality
 from remanence_papers.reproduction import Cell, Settings
 
 

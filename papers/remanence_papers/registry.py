@@ -129,6 +129,20 @@ REPRODUCTIONS = {
             minutes=1,
         ),
         Reproduction(
+            "maciazek-one-face",
+            "One face among ten, with many public faces: attack, linear reader and the oracle",
+            MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 10"),
+            f"{_HOME}.maciazek_faces:one_face",
+            minutes=1,
+        ),
+        Reproduction(
+            "maciazek-four-faces",
+            "Four pictures of one person among forty: attack, linear reader and the oracle",
+            MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 40"),
+            f"{_HOME}.maciazek_faces:four_faces",
+            minutes=1,
+        ),
+        Reproduction(
             "maciazek-tests",
             "Other tests of whether a picture was trained on: MSE + MAE, features, relative errors, membership first",
             MACIAZEK_2025.at("Appendix F"),

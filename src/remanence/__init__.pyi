@@ -73,10 +73,13 @@ from .mechanisms.glm.families import Logistic as Logistic
 from .mechanisms.glm.families import Multinomial as Multinomial
 from .mechanisms.glm.families import Tweedie as Tweedie
 from .mechanisms.glm.model import GLM as GLM
+from .mechanisms.heads.embedding import augment as augment
+from .mechanisms.heads.embedding import embed as embed
+from .mechanisms.heads.embedding import embed_views as embed_views
+from .mechanisms.heads.loop import EarlyStopping as EarlyStopping
 from .mechanisms.heads.loop import Loop as Loop
+from .mechanisms.heads.published import Published as Published
 from .mechanisms.heads.transfer_head import TransferHead as TransferHead
-from .mechanisms.heads.transfer_head import augment as augment
-from .mechanisms.heads.transfer_head import embed as embed
 from .mechanisms.known_attributes import Disclosed as Disclosed
 from .mechanisms.language_model import LanguageModel as LanguageModel
 from .mechanisms.looped import looped as looped

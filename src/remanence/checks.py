@@ -5,26 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from remanence.exceptions import InputError
 
 T = TypeVar("T")
 
 
-def is_whole(value: object, least: int) -> bool:
+def is_whole(value: object, least: int) -> TypeGuard[int]:
     """Whether it is a whole number of at least so much."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
-def is_number(value: object, above: float = -math.inf) -> bool:
+def is_number(value: object, above: float = -math.inf) -> TypeGuard[float]:
     """Whether it is a finite number, and more than so much."""
-    return (
-        isinstance(value, Real)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and float(value) > above
-    )
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and float(value) > above
 
 
 def whole(name: str, value: object, *, least: int = 1, hint: str | None = None) -> int:
@@ -41,7 +38,7 @@ def whole(name: str, value: object, *, least: int = 1, hint: str | None = None) 
     """
     if not is_whole(value, least):
         raise _refusal(name, f"a whole number of at least {least}", value, hint or f"{name}={least}")
-    return int(value)  # pyright: ignore[reportArgumentType]
+    return int(value)
 
 
 def number(
@@ -67,15 +64,16 @@ def number(
     """
     limits = (("above", above), ("of at least", least), ("below", below), ("at most", most))
     wanted = "a number " + " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
-    if not (
+    allowed = (
         is_number(value)
-        and (above is None or value > above)  # pyright: ignore[reportOperatorIssue]
-        and (least is None or value >= least)  # pyright: ignore[reportOperatorIssue]
-        and (below is None or value < below)  # pyright: ignore[reportOperatorIssue]
-        and (most is None or value <= most)  # pyright: ignore[reportOperatorIssue]
-    ):
+        and (above is None or value > above)
+        and (least is None or value >= least)
+        and (below is None or value < below)
+        and (most is None or value <= most)
+    )
+    if not is_number(value) or not allowed:
         raise _refusal(name, wanted, value, hint)
-    return float(value)  # pyright: ignore[reportArgumentType]
+    return float(value)
 
 
 def one_of(name: str, value: T, choices: Iterable[T]) -> T:

@@ -184,21 +184,12 @@ def digits_transfer() -> tuple[Records, Records]:
     The first part is public: what the adversary holds. The second is what heads are trained on.
     """
     from remanence.data.records import Records
-    from remanence.mechanisms.heads.transfer_head import embed
+    from remanence.mechanisms.heads.embedding import embed
 
     backbone, pictures, labels, order = digits_backbone()
     new = labels >= 5
     embedded = embed(Records(pictures[new], labels[new] - 5)[order], backbone)
     return embedded[:600], embedded[600:]
-
-
-def digits_elsewhere() -> Records:
-    """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
-    from remanence.data.records import Records
-    from remanence.mechanisms.heads.transfer_head import embed
-
-    backbone, pictures, labels, _ = digits_backbone()
-    return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)
 
 
 def digits_backbone() -> tuple[nn.Module, Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from remanence import InputError
-from remanence.attacks.gradients.metrics import label_accuracy, match, psnr, quality, ssim
+from remanence_papers.picture_quality import label_accuracy, match, psnr, quality, ssim
 
 
 def test_the_two_conventions_of_psnr_differ_by_six_decibels_on_minus_one_to_one():

@@ -21,6 +21,8 @@ from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
+from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
+from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.references import REMANENCE
 from remanence.scoring.errors import public_errors
@@ -111,16 +113,20 @@ def read(tensors: Tensors, rows: Tensor) -> Tensor:
 
     Hidden units are summed up to rows, because their order means nothing.
     """
+    if "embedding" in tensors:
+        return tensors["embedding"]
     weight, bias = tensors["weight"], tensors.get("bias")
-    if "out_weight" in tensors:
-        weight, bias = tensors["out_weight"] @ weight, tensors.get("out_bias")
+    if (last := outgoing(tensors)) is not None:
+        weight, bias = last @ weight, tensors.get("out_bias")
     both = weight if bias is None else torch.cat([weight, bias.unsqueeze(2)], 2)
     return (both - both.mean(1, keepdim=True) if both.shape[1] > 1 else both)[:, rows]
 
 
-def _rows(head: TransferHead, classes: Tensor) -> Tensor:
+def _rows(head: TransferHead | GivenEmbeddings, classes: Tensor) -> Tensor:
     """The row of the head that each class is read from; all have the same where there is one output."""
     rows = classes.long()
+    if isinstance(head, GivenEmbeddings):
+        return torch.arange(len(rows), device=rows.device)
     if head.task is not None:
         rows = torch.tensor(head.task, device=rows.device)[rows]
     return rows if head.outputs > 1 else torch.zeros_like(rows)
@@ -128,13 +134,14 @@ def _rows(head: TransferHead, classes: Tensor) -> Tensor:
 
 def linear_reads(knowledge: Knowledge) -> bool:
     """Whether there are rows to read, and classes to ask for."""
-    return isinstance(knowledge.mechanism, TransferHead) and isinstance(knowledge.prior, StratifiedPrior)
+    heads = TransferHead | GivenEmbeddings
+    return isinstance(knowledge.mechanism, heads) and isinstance(knowledge.prior, StratifiedPrior)
 
 
 def learn_reading(knowledge: Knowledge, shadows: Iterable[Shadows], held_out: Shadows) -> Reading:
     """Regress on shadows, block by block, and choose the penalty on those that are held out."""
     head, prior = knowledge.mechanism, knowledge.prior
-    assert isinstance(head, TransferHead)
+    assert isinstance(head, TransferHead | GivenEmbeddings)
     assert isinstance(prior, StratifiedPrior)
     pixels = prior.records.features
     rows, places = _rows(head, prior.classes), prior.places.to(pixels.device)

@@ -30,12 +30,20 @@ from remanence.attacks.reconstructor.decoders import (
 )
 from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.network import HeldOut, ReconstructorNetwork
-from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, HiddenReader, Reader, Tensors
+from remanence.attacks.reconstructor.readers import (
+    EmbeddingReader,
+    FlatReader,
+    HeadReader,
+    HiddenReader,
+    Reader,
+    Tensors,
+)
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient, Logits, Release, Weights
 from remanence.exceptions import InputError
+from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.references import MACIAZEK_2025
 from remanence.scale.fingerprints import fingerprint
@@ -156,16 +164,18 @@ class Reconstructor(Attack[Release]):
         generator: torch.Generator,
         shadows: Shadows | None = None,
         run: Run = IN_PROCESS,
+        *,
+        held_out: HeldOut | None = None,
     ) -> Callable[[Release], Reconstruction]:
-        """The same, from shadows that somebody has trained already, on records that the prior holds."""
+        """The same, from shadows that somebody has trained already, and others to watch the learning by."""
         self.check(knowledge)
-        ours, aside = split(knowledge)
+        ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm = ShadowFarm(ours, generator)
         belongs_to = self._fingerprint(ours, generator, shadows)
         stored = shadows
         if stored is None and not self._streams(knowledge):
             stored = farm.stored(self.shadows or _STORED, run)
-        trial = HeldOut.of(aside, generator, self._asked(knowledge))
+        trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
         start = None
         if self.mode == "strong" and self.conditional and linear_reads(knowledge):
@@ -198,7 +208,7 @@ class Reconstructor(Attack[Release]):
         """Heads in the span train faster than a network learns; anything else is trained once and kept."""
         mechanism = knowledge.mechanism
         quick = isinstance(mechanism, TransferHead) and mechanism.plain
-        return quick and self.shadows is None
+        return (quick or isinstance(mechanism, GivenEmbeddings)) and self.shadows is None
 
     def _learn(
         self,
@@ -301,6 +311,8 @@ class Reconstructor(Attack[Release]):
             head = mechanism
         if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
             reader = HeadReader(sample.tensors, head, prior)
+        elif isinstance(mechanism, GivenEmbeddings) and places is not None:
+            reader = EmbeddingReader(sample.tensors)
         else:
             layers = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
             flat = HiddenReader if self.mode == "strong" and layers else FlatReader

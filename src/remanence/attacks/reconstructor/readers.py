@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence.adversary.stratified import StratifiedPrior
+from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.span import span_coefficients
 from remanence.mechanisms.heads.transfer_head import TransferHead
 
@@ -78,7 +79,8 @@ class HiddenReader(FlatReader):
         """Sort the units by their outgoing weights, and add what does not depend on their order."""
         if "summed" in tensors:
             return tensors
-        weight, bias, out = tensors["weight"], tensors["bias"], tensors["out_weight"]
+        weight, bias, out = tensors["weight"], tensors["bias"], outgoing(tensors)
+        assert out is not None
         order = out[:, 0].argsort(1)  # (trials, hidden)
         rows = torch.arange(len(order), device=order.device)[:, None]
         return {
@@ -88,6 +90,28 @@ class HiddenReader(FlatReader):
             "out_weight": out.gather(2, order.unsqueeze(1).expand(-1, out.shape[1], -1)),
             "out_bias": tensors["out_bias"],
         }
+
+
+class EmbeddingReader(Reader):
+    """The asked class's embedding, which is there to be read, in standard units of the class."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, shadows: Tensors) -> None:
+        super().__init__()
+        seen = shadows["embedding"]
+        self.register_buffer("mean", seen.mean(0))  # (classes, numbers)
+        self.register_buffer("deviation", seen.std(0).clamp(min=_EPSILON))
+        self.classes = seen.shape[1]
+        self.size = seen.shape[2] + self.classes
+
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """Standardise and append the class."""
+        assert asked is not None
+        rows = torch.arange(len(asked), device=asked.device)
+        values = (tensors["embedding"][rows, asked] - self.mean[asked]) / self.deviation[asked]
+        return torch.cat([values, one_hot(asked, self.classes).to(values)], 1)
 
 
 class HeadReader(Reader):

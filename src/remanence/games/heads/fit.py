@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from remanence.data.records import Records
 from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
+from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.transfer_head import TransferHead
 
 SIBLINGS = 199  # heads that are made anew: a p-value of 1 in 200 is the smallest
@@ -154,8 +155,8 @@ def _beyond(heads: Weights, own: Tensor, public: Records, recipe: TransferHead) 
     directions = torch.linalg.svd(torch.stack(groups), full_matrices=False)
     used = directions.Vh[1e-6 * basis.S[0] < directions.S][:_DIRECTIONS]
     seen = heads["weight"].double() @ used.mT  # (heads, rows, directions)
-    if "out_weight" in heads.tensors:  # the order of hidden units means nothing
-        seen = heads["out_weight"].double() @ seen
+    if (last := outgoing(heads.tensors)) is not None:  # the order of hidden units means nothing
+        seen = last.double() @ seen
     return seen.flatten(1)
 
 

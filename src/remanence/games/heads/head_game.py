@@ -25,7 +25,8 @@ from remanence.games.heads.ceiling import head_ceiling
 from remanence.games.heads.check_pictures import check_enough, check_kinds, check_pictures
 from remanence.games.heads.fit import Fit, fit, likelier
 from remanence.games.heads.released_head import HeadWeights, read_head
-from remanence.mechanisms.heads.transfer_head import TransferHead, embed
+from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
@@ -88,7 +89,7 @@ class HeadGame(AnyGame):
     and against public ones that nothing was learned from.
     """
 
-    said: ClassVar[tuple[str, str]] = ("met a picture with", "drawings")
+    said: ClassVar[tuple[str, str]] = ("matched a picture with", "drawings")
 
     heads: Game
     released: Weights | None = None
@@ -237,6 +238,13 @@ def head_game(
         )
     check_pictures(images, labels, prior, copies)
     if isinstance(backbone_or_features, nn.Module):
+        if recipe.views > 1:
+            raise InputError(
+                "A backbone alone does not say how pictures are changed.",
+                needs=f"features of {recipe.views} views of each picture, and such a prior",
+                got="a module",
+                hint="own = embed_views(Records(images, labels), backbone, change, views, generator): own.embedding",
+            )
         own = embed(Records(images, labels), backbone_or_features)
         public = embed(prior, backbone_or_features)
     else:
@@ -294,8 +302,7 @@ def head_game(
     criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
     targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
     ceiling = head_ceiling(recipe, targets, prior_sets, criterion, independent=settings.independent)
-    assert own.embedding is not None
-    head = None if released is None else read_head(released, recipe, own.embedding.shape[-1])
+    head = None if released is None else read_head(released, recipe, recipe.inputs_of(own).shape[-1])
     if not settings.sizes_known:
         prior_sets = _inferred(recipe, targets, prior_sets, head, settings.seed)
     heads = Game(

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from remanence.data.releases import Weights
 from remanence.exceptions import InputError
+from remanence.mechanisms.heads.layers import layer_names, layer_shapes
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
@@ -29,16 +30,7 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
             got=f"{type(tensors).__name__} of other things",
             hint="head.state_dict(), not a checkpoint around it",
         )
-    rows = [(recipe.outputs, numbers), (recipe.outputs,)]
-    names = ["weight", "bias"]
-    if recipe.hidden is not None:
-        rows = [
-            (recipe.hidden, numbers),
-            (recipe.hidden,),
-            (recipe.outputs, recipe.hidden),
-            (recipe.outputs,),
-        ]
-        names += ["out_weight", "out_bias"]
+    rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
     left = list(tensors.values())
     if recipe.loop is not None and not recipe.loop.bias:  # as good as biases of 0
         kind = next((each for each in left if _is_tensor(each)), torch.zeros(0)).dtype

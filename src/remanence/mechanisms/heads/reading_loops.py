@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -76,15 +77,15 @@ def _layers(tensors: list[Tensor]) -> dict[str, Any]:
     weights = [shape for shape in shapes if len(shape) == 2]
     biases = [shape for shape in shapes if len(shape) == 1]
     order = [shape for weight in weights for shape in (weight, weight[:1])]
-    chained = len(weights) == 1 or (len(weights) == 2 and weights[1][1] == weights[0][0])
+    chained = 0 < len(weights) <= 3 and all(after[1] == before[0] for before, after in pairwise(weights))
     if not chained or shapes not in (order, weights):
-        needs = "the weights, and the biases of all or none, of one or two linear layers"
+        needs = "the weights, and the biases of all or none, of one to three linear layers"
         raise _unread("optimizer", needs, f"tensors of the shapes {shapes}")
-    outputs = weights[-1][0]
+    outputs, hidden = weights[-1][0], tuple(weight[0] for weight in weights[:-1])
     return {
         "classes": max(2, outputs),
         "two_outputs": outputs == 2,
-        "hidden": weights[0][0] if len(weights) == 2 else None,
+        "hidden": hidden[0] if len(hidden) == 1 else hidden or None,
         "bias": bool(biases),
     }
 
