@@ -315,8 +315,11 @@ def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path)
     fewer = ["--person", "patient_id", "--records-per-person", "2"]
     out = run("bound", *SETTINGS, "--candidates", "100", *table, *fewer)[1]
     assert (
-        "of the people in the data, 1 have more than one record, up to 3. A ceiling for 2 is not theirs."
-        in out
+        "Warning: the data hold people with more than 2 records, up to 3, 1 of them. This is not their" in out
+    )
+    assert (
+        "Warning"
+        not in run("bound", *SETTINGS, "--candidates", "9", *table, *fewer, "--batches", "people")[1]
     )
     document = json.loads(
         run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex", "--json")[1]

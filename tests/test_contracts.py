@@ -96,6 +96,7 @@ GAMES = {
     "retrain-and-compare": [shortlist_game(candidates=4)],
     "parallel-rows": [gradient_game(), gradient_game(hidden=2)],
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
+    "span-fit": [gradient_game(), gradient_game(bias=False)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],
     "dlg": [gradient_game()],
     "idlg": [gradient_game(local_steps=2)],

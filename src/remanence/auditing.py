@@ -67,6 +67,8 @@ class AuditResult:
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
         said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
+        if evidence.of_unknown_many:
+            return f"{said['done']} {evidence.proven} {said['many']}, of an unknown number"
         return f"{said['done']} {evidence.main.successes} of {evidence.main.trials} {said['many']}"
 
     @property
@@ -190,10 +192,11 @@ class AuditResult:
     def __str__(self) -> str:
         best = self.strongest
         rate, limit = best.main, self.policy.max_success
+        shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
+        shown += f" at {rate.confidence:.3g} confidence)"
         lines = [
             f"{self.target}: {self.verdict}. {self.verdict.meaning}",
-            f"  {best.attack} {self.done(best)}, {rate.rate * 1000:.0f} in 1000 "
-            f"({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f} at {rate.confidence:.3g} confidence); "
+            f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
             f"{self.policy.whose} limit is {limit * 1000:.0f}.",
         ]
         if found := best.pictures:

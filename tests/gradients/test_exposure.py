@@ -119,7 +119,8 @@ def test_the_gradient_of_the_dense_part_is_the_one_that_autograd_computes():
     ("network", "complaint"),
     [
         (nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), "no fully connected layer"),
-        (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "does not end in"),
+        (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "behind tanh"),
+        (nn.Sequential(nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)), "does not end in"),
         (nn.Sequential(nn.Linear(4, 3)), "does not end in"),
         (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Softmax(-1)), "does not end in"),
     ],

@@ -106,7 +106,8 @@ def bound(
         noise.epsilon,
         noise.delta,
     )
-    answer = _answer(asked, noise.opacus, seen, method, others=whose.batches is BatchesBy.ALL or data.people)
+    about_training = whose.batches is BatchesBy.ALL or data.people is not None or facts.values is not None
+    answer = _answer(asked, noise.opacus, seen, method, about_training=about_training)
     context = dict(answer.context)
     if data.people is not None:
         context["people"] = answers.crowd_of(data.people, guess.candidates, answer.run, asked.person)
@@ -118,7 +119,7 @@ def bound(
     if as_json:
         entries = {key: bound_entry(key, one) for key, one in answer.found.items()}
         document = {**entries[answer.best[0]], **context, "assumed": list(answer.notes)}
-        document["warnings"] = facts.warnings(asked.person.most)
+        document["warnings"] = facts.warnings(asked.person.covers)
         if len(entries) > 1:
             document["compared"] = list(entries.values())
         if groups:
@@ -135,7 +136,7 @@ def bound(
 
 
 def _answer(
-    asked: BoundQuestion, opacus: Path | None, seen: Seen, method: Method, *, others: object
+    asked: BoundQuestion, opacus: Path | None, seen: Seen, method: Method, *, about_training: bool
 ) -> BoundAnswer:
     if seen.release is Published.FINAL or any(value is not None for value in seen.convexity.values()):
         return answers.of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
@@ -148,7 +149,7 @@ def _answer(
             got="neither" if asked.epsilon is None else "both",
             hint="remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100",
         )
-    if asked.batching.steps is None and (asked.noise_multiplier is not None or others):
+    if asked.batching.steps is None and (asked.noise_multiplier is not None or about_training):
         raise InputError(
             "The number of steps is missing.",
             needs="--steps, or --epochs with --dataset-size and --batch-size",
@@ -177,7 +178,7 @@ def _lines(
         yield f"\n{asked.batching.echoed()}"
     if answer.notes:
         yield "\n" + "\n".join(answer.notes)
-    if warnings := facts.warnings(asked.person.most):
+    if warnings := facts.warnings(asked.person.covers):
         yield "\n" + "\n".join(warnings)
     if crowd := context.get("people"):
         share = f"with {crowd['confidence']:.0%} confidence at most {crowd['most']}"

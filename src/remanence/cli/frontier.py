@@ -72,8 +72,8 @@ def frontier(
     The noise is recalibrated to (ε, δ) at every point. The same ε is a different risk at a different
     sampling rate.
     """
-    from remanence.bounds.frontier import check_name, write
     from remanence.bounds.frontier import frontier as trace
+    from remanence.report.frontier import check_name, write
 
     for path in out or []:
         check_name(path)

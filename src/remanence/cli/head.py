@@ -21,11 +21,6 @@ from remanence.exceptions import InputError
 _RECIPE = "How the head was trained"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(head)
-
-
 def head(
     released: Annotated[
         Path,

@@ -83,11 +83,6 @@ def factory():
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(init)
-
-
 def init(
     kind: Annotated[
         Kind | None, typer.Argument(help="What you release. Without it, you are asked.", show_default=False)

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 _SECRETS, _DECODING = "Which parts are secrets, and what is known", "How the adversary asks"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(text)
-
-
 def text(
     model: Annotated[
         Path, typer.Argument(help="The model: a folder with safetensors and its tokenizer, or a .gguf file.")

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence.cli.audit import manifest_settings
+from remanence.cli.run_folder import manifest_settings
 from remanence.exceptions import InputError
 from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(verify)
 
 
 def verify(

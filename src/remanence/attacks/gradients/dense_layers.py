@@ -1,10 +1,10 @@
-"""The fully connected ReLU part in which a network ends, found in any module and computed in batches."""
+"""The fully connected part in which a network ends, found in any module and computed in batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import final
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from remanence.attacks.gradients.activations import RELU, Activation, recognised
 from remanence.exceptions import InputError
 
 _BEYOND = (
@@ -23,16 +24,19 @@ _TEXTS = "texts are read from transformers with two attention layers; recurrent 
 @final
 @dataclass(frozen=True)
 class DenseHead:
-    """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H with σ = ReLU, in double precision.
+    """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H, in double precision; σ is ReLU unless `activation` is another.
 
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
-    features that convolutions made of it. Any number of leading dimensions is a batch.
+    features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
+    evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it.
     """
 
     names: tuple[str, ...]  # of the layers, as the module calls them
     weights: tuple[Tensor, ...]  # (outputs, inputs) each
     biases: tuple[Tensor | None, ...]  # (outputs,) each
     is_whole_network: bool  # nothing but flattening comes before
+    activation: Activation = RELU
+    folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
 
     @property
     def classes(self) -> int:
@@ -44,8 +48,19 @@ class DenseHead:
         """The number of neurons of each ReLU layer."""
         return tuple(weight.shape[0] for weight in self.weights[:-1])
 
+    def require_relu(self) -> None:
+        """Refuse heads in which no neuron can be one sample's alone."""
+        if not self.activation.is_relu:
+            raise InputError(
+                f"No neuron belongs to one sample alone behind {self.activation.name}.",
+                needs="ReLU between the layers, which switches neurons off",
+                got=self.activation.name,
+                hint="span-fit, which takes any of the usual functions",
+            )
+
     def require_readable(self) -> None:
-        """Refuse heads whose inputs a gradient gives up to an unknown scale only."""
+        """Refuse heads whose inputs a gradient gives up to an unknown scale only, or mixed in every neuron."""
+        self.require_relu()
         if self.biases[0] is None and (any(b is not None for b in self.biases[1:-1]) or self.classes < 3):
             raise InputError(
                 f"The scale of the inputs of layer {self.names[0]!r} cannot be read off its gradient.",
@@ -63,15 +78,26 @@ class DenseHead:
             before = before if bias is None else before + bias
             if index == len(self.weights) - 1:
                 return inputs, before
-            inputs.append(before.clamp(min=0))
+            inputs.append(self.activation(before))
         raise AssertionError("a head has at least one layer")
 
     def backward(self, inputs: Sequence[Tensor], loss_vectors: Tensor, down_to: int = 0) -> list[Tensor]:
         """The loss's derivative in what each layer puts out, from the last layer back to layer `down_to`."""
         deltas = [loss_vectors]
-        for weight, values in zip(self.weights[:down_to:-1], inputs[:down_to:-1], strict=True):
-            deltas.append((deltas[-1] @ weight) * (values > 0))
+        for index in range(len(self.weights) - 1, down_to, -1):
+            deltas.append((deltas[-1] @ self.weights[index]) * self.slopes(inputs, index))
         return deltas[::-1]
+
+    def slopes(self, inputs: Sequence[Tensor], index: int) -> Tensor:
+        """The activation's slope where what enters layer `index` was made."""
+        if self.activation.is_relu and self.activation.is_kinked:
+            return (inputs[index] > 0).to(inputs[index])
+        return self.activation.slope(self.before(inputs, index - 1))
+
+    def before(self, inputs: Sequence[Tensor], index: int) -> Tensor:
+        """What layer `index` puts out, before the activation."""
+        made, bias = inputs[index] @ self.weights[index].mT, self.biases[index]
+        return made if bias is None else made + bias
 
     def gradients(
         self, x: Tensor, labels: Tensor, present: Tensor | None = None
@@ -93,34 +119,49 @@ class DenseHead:
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias gradients of each layer out of a named gradient, in double precision."""
         found = []
-        for name, bias in zip(self.names, self.biases, strict=True):
+        folded = self.folded or (None,) * len(self.names)
+        for name, bias, fold in zip(self.names, self.biases, folded, strict=True):
             prefix = f"{name}." if name else ""
-            own = None if bias is None else gradient[f"{prefix}bias"].to(bias)
-            found.append((gradient[f"{prefix}weight"].to(self.weights[0]), own))
+            weight = gradient[f"{prefix}weight"].to(self.weights[0])
+            if fold is not None:
+                own = gradient[fold.bias].to(weight) / (fold.factor if fold.bias == f"{prefix}bias" else 1)
+                found.append((weight / fold.factor[:, None], own))
+            else:
+                found.append((weight, None if bias is None else gradient[f"{prefix}bias"].to(bias)))
         return found
 
     def to(self, device: torch.device | str) -> DenseHead:
         """The same head on another device."""
-        return DenseHead(
-            self.names,
-            tuple(weight.to(device) for weight in self.weights),
-            tuple(None if bias is None else bias.to(device) for bias in self.biases),
-            self.is_whole_network,
+        return replace(
+            self,
+            weights=tuple(weight.to(device) for weight in self.weights),
+            biases=tuple(None if bias is None else bias.to(device) for bias in self.biases),
+            folded=tuple(fold and Folded(fold.bias, fold.factor.to(device)) for fold in self.folded),
         )
 
 
-def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
-    """Find the fully connected ReLU part of a module by watching its linear layers at work.
+@final
+@dataclass(frozen=True)
+class Folded:
+    """Batch normalisation that was folded into the layer before it."""
 
-    Two linear layers belong together if what enters the second is ReLU of what left the first, and the last
-    one's output must be the module's. So ReLU may be a layer or a function, and the module may be of any class.
+    bias: str  # the parameter whose gradient tells the shift's
+    factor: Tensor  # (outputs,), what each output is multiplied by
+
+
+def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
+    """Find the fully connected part of a module by watching its linear layers at work.
+
+    Two linear layers belong together if what enters the second is ReLU (or another of the usual functions, the same
+    throughout) of what left the first, and the last one's output must be the module's. So the function may be a layer
+    or a call, and the module may be of any class. Batch normalisation in evaluation mode may come before it.
     `example` is one batch of inputs; without it, inputs of the first linear layer's size are tried.
     """
     linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     if not linear:
         raise InputError(
             "The network has no fully connected layer.",
-            needs="a network that ends in fully connected layers with ReLU between them",
+            needs="a network that ends in fully connected layers",
             got=f"{type(model).__name__} without nn.Linear",
             hint=_BEYOND,
         )
@@ -130,8 +171,13 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
         generator = torch.Generator(device=parameter.device).manual_seed(0)
         shape = (4, size)
         example = torch.randn(shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
-    seen: list[tuple[str, Tensor, Tensor]] = []
-    with _watching(linear, seen), torch.no_grad():
+    norms = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.BatchNorm1d) and not layer.training and layer.running_mean is not None
+    }
+    watched: list[tuple[str, Tensor, Tensor]] = []
+    with _watching({**linear, **norms}, watched), torch.no_grad():
         try:
             output = model(example)
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -144,23 +190,65 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
                 if reads_ids
                 else "give the shape of one input, for example --input-shape 3,32,32",
             ) from None
-    chain = _chain(seen, output)
+    seen, normed = _after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
+    chain, activation = _chain(seen, output)
     if len(chain) < 2:
         raise InputError(
             "The network does not end in fully connected layers with ReLU between them.",
-            needs="linear, ReLU, ..., linear as the last layers (dropout switched off by model.eval())",
+            needs="linear, ReLU, ..., linear as the last layers (dropout switched off by model.eval()); or GELU, SiLU, "
+            "tanh, leaky ReLU in its place",
             got=f"{len(chain)} such layer(s) out of {len(linear)} linear ones"
             + (f": {', '.join(name for name, _, _ in seen)}" if seen else ""),
             hint=_BEYOND,
         )
-    layers = [linear[name] for name, _, _ in chain]
+    parts = [_affine(name, linear[name], normed.get(name), norms) for name, _, _ in chain]
     first = chain[0][1]
     return DenseHead(
         tuple(name for name, _, _ in chain),
-        tuple(layer.weight.detach().double() for layer in layers),
-        tuple(None if layer.bias is None else layer.bias.detach().double() for layer in layers),
+        tuple(weight for weight, _, _ in parts),
+        tuple(bias for _, bias, _ in parts),
         prod(example.shape[1:]) == first.shape[-1] and torch.equal(first, example.flatten(1).to(first)),
+        activation,
+        tuple(fold for _, _, fold in parts) if normed else (),
     )
+
+
+Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
+
+
+def _after_norms(
+    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
+) -> tuple[list[Seen], dict[str, str]]:
+    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
+    seen: list[Seen] = []
+    normed: dict[str, str] = {}
+    for name, entered, left in watched:
+        if name not in norms:
+            seen.append((name, entered, left))
+        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
+            normed[seen[-1][0]] = name
+            seen[-1] = (seen[-1][0], seen[-1][1], left)
+    return seen, normed
+
+
+def _affine(
+    name: str, layer: nn.Linear, norm: str | None, norms: Mapping[str, nn.BatchNorm1d]
+) -> tuple[Tensor, Tensor | None, Folded | None]:
+    """Weight and bias of a layer, batch normalisation folded in."""
+    weight = layer.weight.detach().double()
+    bias = None if layer.bias is None else layer.bias.detach().double()
+    if norm is None:
+        return weight, bias, None
+    after = norms[norm]
+    assert after.running_mean is not None
+    assert after.running_var is not None
+    factor = (after.running_var.double() + after.eps).rsqrt()
+    shift = -after.running_mean.double() * factor if bias is None else (bias - after.running_mean) * factor
+    if after.affine:
+        factor, shift = factor * after.weight.detach().double(), shift * after.weight.detach().double()
+        shift = shift + after.bias.detach().double()
+    source = f"{norm}.bias" if after.affine else f"{name}.bias"
+    return weight * factor[:, None], shift, Folded(source, factor)
 
 
 def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
@@ -187,17 +275,18 @@ def _watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Ten
             handle.remove()
 
 
-def _chain(seen: Sequence[tuple[str, Tensor, Tensor]], output: Tensor) -> list[tuple[str, Tensor, Tensor]]:
-    """The longest run of linear layers, ending in the output, that are joined by nothing but ReLU."""
+def _chain(seen: Sequence[Seen], output: Tensor) -> tuple[list[Seen], Activation]:
+    """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
     output = getattr(output, "logits", output)  # as transformers wraps them
     if not isinstance(output, Tensor) or not seen:
-        return []
+        return [], RELU
     if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
-        return []
-    chain = [seen[-1]]
+        return [], RELU
+    chain, kind = [seen[-1]], None
     for layer in reversed(seen[:-1]):
-        after = layer[2].clamp(min=0)
-        if after.shape != chain[0][1].shape or not torch.equal(after, chain[0][1]):
+        found = recognised(layer[2], chain[0][1])
+        if found is None or (kind is not None and found.name != kind.name):
             break
+        kind = found
         chain.insert(0, layer)
-    return chain
+    return chain, kind or RELU

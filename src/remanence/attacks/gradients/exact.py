@@ -42,6 +42,10 @@ class Recovered:
         """Which slots hold a sample, `(trials, slots)`."""
         return self.labels >= 0
 
+    def is_complete(self, precision: float) -> Tensor:
+        """Where nothing but rounding is left to explain, `(trials,)`."""
+        return self.found.any(1) & (self.unexplained.amax(1) < max(1e-6, 1e2 * precision))
+
     def padded(self, slots: int) -> Recovered:
         """The same with empty slots at the end."""
         more = slots - self.labels.shape[1]

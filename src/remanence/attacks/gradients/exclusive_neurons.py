@@ -65,13 +65,20 @@ class ExclusiveNeurons(Attack[Gradient]):
 def whole_gradient_head(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedGradient, DenseHead]:
     """The mechanism and its dense layers, where a gradient of one step can be taken apart exactly."""
     mechanism, head = dense_mechanism(knowledge, info)
-    if mechanism.local_steps == 1:
-        try:
-            head.require_readable()
-        except InputError as error:
-            raise _cannot_play(info, error.got) from None
-        return mechanism, head
-    raise _cannot_play(info, "several local steps", "parallel-rows, which takes any number of local steps")
+    refuse_steps(mechanism, info)
+    try:
+        head.require_readable()
+    except InputError as error:
+        raise _cannot_play(info, error.got) from None
+    return mechanism, head
+
+
+def refuse_steps(mechanism: SharedGradient, info: AttackInfo) -> None:
+    """One step only."""
+    if mechanism.local_steps > 1:
+        raise _cannot_play(
+            info, "several local steps", "parallel-rows, which takes any number of local steps"
+        )
 
 
 def dense_mechanism(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedGradient, DenseHead]:

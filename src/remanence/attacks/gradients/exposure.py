@@ -84,6 +84,7 @@ def gradient_exposure(model: nn.Module, inputs: Tensor, labels: Tensor) -> Expos
 
 def head_exposure(head: DenseHead, x: Tensor, labels: Tensor) -> Exposure:
     """The same, from what enters the head."""
+    head.require_relu()
     values, logits = head.forward(x)
     deltas = head.backward(values, head.loss_vectors(logits, labels.to(x.device).long()))
     exclusive = []

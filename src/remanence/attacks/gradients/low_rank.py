@@ -111,7 +111,7 @@ def reconstruct_low_rank(
     is peeled on from there.
     """
     first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
-    complete = first.found.any(1) & (first.unexplained.amax(1) < max(1e-6, 1e2 * precision))
+    complete = first.is_complete(precision)
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
         if complete[trial] or precision > _COARSE:
             continue

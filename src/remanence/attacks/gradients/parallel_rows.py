@@ -54,10 +54,12 @@ class ParallelRows(Attack[Gradient]):
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected ReLU network with a bias in its first layer."""
         _, head = dense_mechanism(knowledge, self.info)
-        if head.biases[0] is None:
+        if head.biases[0] is None or not head.activation.is_relu:
             raise self.refusal(
-                got=f"a first layer, {head.names[0]!r}, without a bias",
-                hint="exclusive-neurons or low-rank, for one step",
+                got=f"a first layer, {head.names[0]!r}, without a bias"
+                if head.biases[0] is None
+                else head.activation.name,
+                hint="exclusive-neurons or low-rank, for one step; span-fit for other functions than ReLU",
             )
 
     def prepare(

@@ -9,6 +9,7 @@ and cross-entropy does not care about a constant added to all logits, so that Σ
 on the batch, its size, dropout, class weights, or a factor that multiplies the update. Noise, another network's
 update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
 it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
+Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh only the last layer's sums are left.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Belonging:
 
 def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
     """Hold one update against the identities, with and without a weight decay."""
-    kinds = [_neurons(head, layers, index) for index in range(len(layers) - 1)] + [_logits(head, layers)]
+    balanced = range(len(layers) - 1 if head.activation.is_kinked else 0)
+    kinds = [_neurons(head, layers, index) for index in balanced] + [_logits(head, layers)]
     kinds = [kind for kind in (kind.where_there_is_any() for kind in kinds) if len(kind.off)]
     if not kinds:
         return Belonging(0.0, 0.0, 0.0)
@@ -83,7 +85,7 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
     if fit.is_foreign:
         return MisfitError(
             f"This is no gradient of this network at these weights: {source}.",
-            needs="an update that was made from these weights: the gradient of every ReLU neuron then balances",
+            needs="an update that was made from these weights: the gradient of every neuron then balances",
             got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
             hint="--weights for the weights before the round; --local-steps if the client took many; `remanence bound` "
             "for what an update with noise gives away at most; signs or a few entries cannot be read exactly",

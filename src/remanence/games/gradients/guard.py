@@ -40,6 +40,8 @@ class ExclusivityGuard:
         self, model: nn.Module, example: Tensor | None = None, *, allowed: int = 0, thorough: bool = False
     ) -> None:
         head = dense_head(model, example)
+        if not thorough:
+            head.require_relu()
         self.model, self.allowed, self.thorough, self._example = model, allowed, thorough, example
         self.layer, self.smaller_side = head.names[0], min(head.weights[0].shape)
         self.batches = self.batches_exposed = self.samples = self.samples_exposed = 0

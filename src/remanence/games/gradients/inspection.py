@@ -41,7 +41,7 @@ from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.verdict import Policy
 from remanence.scale.user_code import call_factory
 
-_EXACT = ("exclusive-neurons", "low-rank", "parallel-rows")
+_EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
 
 
 @final
@@ -95,7 +95,8 @@ def open_batch(target: str, batch: Path, declared: Declared) -> Subject:
     head = dense_head(model, records.features)
     _check_labels(records.labels, head.classes)
     entering = Records(head_inputs(model, head, records.features), records.labels)
-    exposure = head_exposure(head, entering.features, entering.labels)
+    is_relu = head.activation.is_relu
+    exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
     rounding = Rounding(torch.finfo(dtype).eps)
     own = [_own_gradient(model, records)]
     return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model))
@@ -296,7 +297,7 @@ def _head_module(head: DenseHead, dtype: torch.dtype) -> nn.Sequential:
         layer.weight.data = weight.to(dtype)
         if bias is not None:
             layer.bias.data = bias.to(dtype)
-        layers += [layer, nn.ReLU()]
+        layers += [layer, nn.ReLU() if head.activation.is_relu else head.activation.module()]
     return nn.Sequential(*layers[:-1])
 
 

@@ -14,11 +14,14 @@ from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
+from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
 from remanence.games.gradients.local_training import LocalTraining, explains
 from remanence.games.gradients.recomputed import Proposal
 from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof, verify, verify_rows
+
+_AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
 
 
 @final
@@ -71,6 +74,8 @@ def _quickly(
     head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
 ) -> Iterator[Proposal]:
     """What the attacks name that take no search."""
+    if not head.activation.is_relu:
+        return
     precision = min(rounding.of_largest(one[0][0]), 0.1)
     if training.is_plain:
         yield proposed(reconstruct_at_any_scale(head, _batched(one), precision=precision))
@@ -81,8 +86,12 @@ def _quickly(
 def _by_search(
     head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
 ) -> Iterator[Proposal]:
-    """What the sparse directions of the gradient give."""
+    """What a solution within the gradient's span and its sparse directions give."""
     precision = min(rounding.of_largest(one[0][0]), 0.1)
+    if training.is_plain:
+        yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE))
+    if not head.activation.is_relu:
+        return
     attack = reconstruct_low_rank if training.is_plain else unmixed
     yield proposed(attack(head, _batched(one), precision=precision))
 

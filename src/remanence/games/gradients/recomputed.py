@@ -121,10 +121,9 @@ class Recomputed:
 
     def undecided(self, index: int) -> Tensor:
         """Neurons that lie so near to zero for some record that rounding decides whether they are active."""
-        if index == len(self.layers) - 1:
+        if index == len(self.layers) - 1 or not self.head.activation.is_kinked:
             return torch.zeros(len(self.layers[index][0]), dtype=torch.bool, device=self.sizes.device)
-        weight, bias = self.head.weights[index], self.head.biases[index]
-        before = self.values[index] @ weight.mT + (0 if bias is None else bias)
+        weight, before = self.head.weights[index], self.head.before(self.values, index)
         off = self.value_errors[index] @ weight.abs().mT + self.precision * (
             self.values[index].abs() @ weight.abs().mT
         )

@@ -40,19 +40,24 @@ def rounding_errors(
     precision: float,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
-    off = [inputs_off]
-    for weight, value, after in zip(head.weights, values, [*values[1:], logits], strict=True):
+    off, before = [inputs_off], []
+    for index, (weight, value) in enumerate(zip(head.weights, values, strict=True)):
         # Errors of many terms are independent: their squares add up, not their sizes.
         spread = (off[-1].square() @ weight.square().mT).sqrt()
+        after = logits if index == len(values) - 1 else values[index + 1]
         rounded = precision * (value.square() @ weight.square().mT).sqrt() + precision * after.abs()
-        off.append(spread + rounded)
+        before.append(spread + rounded)
+        off.append(before[-1])  # none of the functions between is much steeper than 1
     chances = logits.softmax(-1)
-    slope = off.pop()
-    back = [chances * (1 - chances) * slope + precision * chances + precision * deltas[-1].abs()]
-    for weight, value, delta in zip(head.weights[:0:-1], values[:0:-1], list(deltas)[-2::-1], strict=True):
-        source = list(deltas)[len(deltas) - len(back)]
+    off.pop()
+    back = [chances * (1 - chances) * before.pop() + precision * chances + precision * deltas[-1].abs()]
+    for index in range(len(values) - 1, 0, -1):
+        weight, source, slope = head.weights[index], deltas[index], head.slopes(values, index)
         spread = ((back[-1].square() + (precision * source).square()) @ weight.square()).sqrt()
-        back.append((spread + precision * delta.abs()) * (value > 0))
+        error = (spread + precision * deltas[index - 1].abs()) * slope.abs()
+        if not head.activation.is_kinked:  # the slope itself moves, by no more than what enters it does
+            error = error + (source @ weight).abs() * before[index - 1]
+        back.append(error)
     return off, back[::-1]
 
 

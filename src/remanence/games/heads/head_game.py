@@ -89,7 +89,7 @@ class HeadGame(AnyGame):
     and against public ones that nothing was learned from.
     """
 
-    said: ClassVar[tuple[str, str]] = ("met a picture with", "drawings")
+    said: ClassVar[tuple[str, str]] = ("matched a picture with", "drawings")
 
     heads: Game
     released: Weights | None = None
