@@ -154,6 +154,9 @@ class Game(AnyGame):
             yield ATTRIBUTES_GIVEN
         about_one = any(bound.whose == "one record" for bound in self.bounds)
         if about_one and self.known_data is not None and (repeated := self.known_data.repeated()):
-            yield replace(SEVERAL_RECORDS_OF_ONE, seen=f"{repeated} of them are equal to an earlier one.")
+            yield replace(
+                SEVERAL_RECORDS_OF_ONE,
+                seen=f"{repeated} of the {len(self.known_data)} known records equal an earlier one.",
+            )
         if self.targets is not None and self.knowledge.holds_some_of(self.targets):
             yield TARGETS_KNOWN
