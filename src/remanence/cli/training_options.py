@@ -250,7 +250,7 @@ def bound_entry(method: str, one: Bound) -> dict[str, Any]:
         "estimate": None if one.log_estimate is None else share(one.log_estimate, math.exp(one.log_estimate)),
         "baseline": baseline,
         "log10_baseline": one.log_baseline / math.log(10),
-        "advantage": None if baseline is None or upper is None else float(one.advantage),
+        "advantage": None if baseline in (None, 1.0) or upper is None else float(one.advantage),
         "whose": one.whose,
         "on_average": one.on_average,
         "method": method,
