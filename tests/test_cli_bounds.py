@@ -334,6 +334,10 @@ def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path)
     assert once["baseline"] == pytest.approx(4 / 6)  # six people, and not eight visits
     out = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex")[1]
     assert "smoker of one person, by sex: a guess, and at most" in out
+    alone = json.loads(
+        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "patient_id", "--json")[1]
+    )
+    assert {group["success"]["upper"] for group in alone["groups"].values()} == {1.0}  # a name tells it all
     code, _, err = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--candidates", "9")
     assert code == 2
     assert "given twice" in err

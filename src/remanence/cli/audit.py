@@ -24,6 +24,7 @@ from remanence.cli.output import (
 from remanence.cli.output import policy as limit
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
 from remanence.cli.tables import TableOptions, load_table_game, show_table
+from remanence.cli.text import refuse_model
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def audit(
     accept_unproven: AcceptUnproven = False,
     as_json: Json = False,
 ) -> None:
-    """Attack a model and hold the result against your limit.
+    """Attack a model and compare the result with your limit.
 
-    Writes audit.json for machines and report.html for people. What is finished is kept at once: an audit that was
+    Writes audit.json for machines and report.html for people. Finished work is kept: an audit that was
     killed goes on with `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.auditing import audit as run_audit
@@ -84,6 +85,7 @@ def audit(
     from remanence.targets import TARGETS
 
     target = named_target(target, scale.resume, "audit")
+    refuse_model(target)
     policy, attacks, folder = limit(play.max_success), play.attacks(), play.out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
