@@ -18,7 +18,11 @@ NOISES, RATES, STEPS, CANDIDATES = (
 
 
 def main() -> None:
-    page = TestClient(application(8000), base_url="http://127.0.0.1:8000")
+    with TestClient(application(8000), base_url="http://127.0.0.1:8000") as page:
+        measure(page)
+
+
+def measure(page: TestClient) -> None:
     settings = list(itertools.product(NOISES, RATES, STEPS, CANDIDATES))
     draw = random.Random(0)  # noqa: S311
     draw.shuffle(settings)

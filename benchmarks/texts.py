@@ -1,7 +1,8 @@
 """Exact extraction odds against sampling and counting, on the same fine-tune: error and time side by side.
 
     python benchmarks/texts.py                                   # the tiny model, seconds on a CPU
-    python benchmarks/texts.py --model FOLDER_OR_GGUF            # a real one
+    python benchmarks/texts.py --model FOLDER_OR_GGUF            # a real one, after prompts of any kind
+    python benchmarks/texts.py --model FOLDER --adapter FOLDER --records train.jsonl held-out.jsonl     # a fine-tune
     python benchmarks/texts.py --model FOLDER_OR_GGUF --texts 10000 --secrets 32 --samples 1000 10000   # on a GPU
 
 Sampling is what scanners do: ask n times and count. Its relative error is 1 / sqrt(n p), so that a secret that comes
@@ -11,12 +12,18 @@ out once in a million queries takes 10^8 of them to be known to a tenth.
 import argparse
 import math
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.odds import log_probabilities
 from remanence.mechanisms.language_model import LanguageModel, Secret
+
+_AT_ONCE = 2500  # continuations that are drawn together, so that their logits fit into memory
 
 
 def seconds(work, device):
@@ -30,21 +37,37 @@ def seconds(work, device):
     return time.perf_counter() - started, found
 
 
+Sampler = Callable[[Secret, int], int]  # how many of so many continuations are the secret
+
+
 @torch.no_grad()
-def sampled(model: LanguageModel, secret: Secret, count: int, generator: torch.Generator) -> int:
-    """How many of so many continuations are the secret, drawn token by token as a scanner would."""
-    prompt = torch.tensor(secret.prompt, device=model.device)
-    read = model.after(prompt[:-1])
-    drawn = prompt[-1:].expand(count, 1)
+def token_by_token(model: LanguageModel, secret: Secret, count: int, generator: torch.Generator) -> int:
+    """Continuations of a model that is only a function, drawn as a scanner would."""
+    read = model.after(torch.tensor(secret.prompt[:-1]))
+    drawn = torch.tensor(secret.prompt[-1:]).expand(count, 1)
     for _ in secret.tokens:
         law = read(drawn)[:, -1].softmax(-1)
         drawn = torch.cat([drawn, torch.multinomial(law, 1, generator=generator)], 1)
-    return int((drawn[:, 1:] == torch.tensor(secret.tokens, device=model.device)).all(1).sum())
+    return int((drawn[:, 1:] == torch.tensor(secret.tokens)).all(1).sum())
 
 
-def compare(model: LanguageModel, secrets: list[Secret], counts: list[int]) -> None:
+@torch.no_grad()
+def generated(model: Any, secret: Secret, count: int) -> int:
+    """The same by the `generate` of transformers, with its cache."""
+    own, hits = torch.tensor(secret.tokens, device=model.device), 0
+    settings = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0, "pad_token_id": 0}
+    for first in range(0, count, _AT_ONCE):
+        prompt = torch.tensor([secret.prompt], device=model.device).expand(min(_AT_ONCE, count - first), -1)
+        drawn = model.generate(
+            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=len(own), **settings
+        )[:, prompt.shape[1] :]
+        if drawn.shape[1] == len(own):  # shorter if all of them ended early
+            hits += int((drawn == own).all(1).sum())
+    return hits
+
+
+def compare(model: LanguageModel, secrets: list[Secret], counts: list[int], sample: Sampler) -> None:
     """Both ways on the same secrets."""
-    generator = torch.Generator(device=model.device).manual_seed(0)
     log_probabilities(model, secrets[:2], [Decoding()])  # warm
     exact_time, logs = seconds(lambda: log_probabilities(model, secrets, [Decoding()])[0], model.device)
     exact = logs.exp()
@@ -56,7 +79,7 @@ def compare(model: LanguageModel, secrets: list[Secret], counts: list[int]) -> N
     each = 0.0
     for count in counts:
         taken, hits = seconds(
-            lambda count=count: torch.tensor([sampled(model, s, count, generator) for s in secrets]),
+            lambda count=count: torch.tensor([sample(s, count) for s in secrets]),
             model.device,
         )
         error = ((hits / count - exact).abs() / exact).median()
@@ -100,11 +123,27 @@ def spoken(model: LanguageModel, count: int, length: int) -> list[Secret]:
     return found
 
 
+def opened(path: Path, adapter: str | None, device: str) -> tuple[Any, Any]:
+    """The model itself, which `generate` needs, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
+    options |= {"local_files_only": True}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).to(device)
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter)
+    return model.eval(), AutoTokenizer.from_pretrained(folder, **options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model")
+    parser.add_argument("--adapter")
+    parser.add_argument("--records", nargs="+", help="secrets to compare on, as files for `remanence text`")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
@@ -116,15 +155,20 @@ def main() -> None:
         from remanence.games.texts.tiny import tiny_pair
 
         _, model, mine, unseen = tiny_pair(steps=100)
-        compare(model, read_records([*mine[:20], *unseen[:20]], model), [100, 1000])
+        sample = partial(token_by_token, model, generator=torch.Generator().manual_seed(0))
+        compare(model, read_records([*mine[:20], *unseen[:20]], model), [100, 1000], sample)
         return
-    from remanence.integrations.transformers import load_language_model
+    from remanence.games.texts.secrets import read_texts
+    from remanence.integrations.transformers import language_model
 
-    model, _ = load_language_model(options.model, device=options.device)
+    torch.manual_seed(0)
+    plain, tokenizer = opened(Path(options.model), options.adapter, options.device)
+    model = language_model(plain, tokenizer, name=options.model)
     where = torch.cuda.get_device_name() if "cuda" in str(options.device) else "CPU"
     print(f"{model.name} on {where}, torch {torch.__version__}")
     assert math.isfinite(float(model.logits(torch.tensor([[1, 2]], device=model.device)).sum()))
-    compare(model, spoken(model, options.secrets, 6), options.samples)
+    secrets = [secret for file in options.records or () for secret in read_texts(file, model)]
+    compare(model, secrets or spoken(model, options.secrets, 6), options.samples, partial(generated, plain))
     throughput(model, options.texts, options.tokens)
 
 

@@ -10,7 +10,8 @@ from remanence import InputError, calibrate, noise_for_epsilon
 from remanence.bounds import Segment, delta_lower, delta_upper, dpsgd, epsilon_upper
 from remanence.bounds.calibration import MOST_STEPS
 from remanence.bounds.engine.bracket import dpsgd_bracket
-from remanence.bounds.frontier import evenly, frontier, write
+from remanence.bounds.frontier import evenly, frontier
+from remanence.report.frontier import write
 
 # Smallest noise with γ(κ) ≤ target, recomputed before this project by another program.
 ANCHORS = [

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from remanence.exceptions import InputError
 from remanence.plain_text import plainly
+from remanence.report.svg import SERIES, logarithmic, themed
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence_papers.reproduction import Reproduction, as_text
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Document = Mapping[str, Any]
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and a line style for each.
-_STYLES = (
-    ("#0072B2", "-"),
-    ("#D55E00", "--"),
-    ("#009E73", "-."),
-    ("#CC79A7", ":"),
-    ("#E69F00", (0, (5, 1, 1, 1, 1, 1))),
-    ("#000000", (0, (1, 3))),
-    ("#56B4E9", (0, (3, 1, 1, 1))),
-)
 
 
 def listing(entries: Iterable[Reproduction]) -> Table:
@@ -183,15 +173,10 @@ def can_draw() -> bool:
 
 def svg(document: Document) -> bytes:
     """The panels as a picture; the same document gives the same bytes."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     panels = document["panels"]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    look: Any = {"svg.fonttype": "none", "svg.hashsalt": "remanence", "font.size": 9, "image.cmap": "gray"}
-    with mpl.rc_context({**look, "font.sans-serif": ["DejaVu Sans", "Arial"]}):
-        figure = Figure(figsize=(max(6.0, 4.4 * columns), 3.6 * rows), layout="constrained")
+    with themed(max(6.0, 4.4 * columns), 3.6 * rows) as figure:
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel in zip(grid, panels, strict=False):
             (_draw_pictures if panel["pictures"] else _draw_curves)(axes, panel)
@@ -205,7 +190,7 @@ def svg(document: Document) -> bytes:
 
 def _draw_curves(axes: Axes, panel: Mapping[str, Any]) -> None:
     for number, line in enumerate(panel["curves"]):
-        colour, style = _STYLES[number % len(_STYLES)]
+        colour, style = SERIES[number % len(SERIES)]
         printed = line["label"].startswith("paper")  # two values that a text mentions are no curve
         dots = panel.get("dots", False)
         axes.plot(
@@ -215,12 +200,9 @@ def _draw_curves(axes: Axes, panel: Mapping[str, Any]) -> None:
         )  # fmt: skip
         if line["lower"] is not None:
             axes.fill_between(line["x"], line["lower"], line["upper"], color=colour, alpha=0.2, linewidth=0)
-    if panel["log_across"]:
-        axes.set_xscale("log")
-    if panel["log_up"]:
-        axes.set_yscale("log")
+    logarithmic(axes, "x" * bool(panel["log_across"]) + "y" * bool(panel["log_up"]))
     axes.set(title=panel["title"], xlabel=panel["across"], ylabel=panel["up"])
-    axes.grid(visible=True, alpha=0.3)
+    axes.grid(visible=True)
     axes.legend(fontsize=7)
 
 

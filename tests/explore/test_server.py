@@ -24,7 +24,10 @@ QUESTION = {
 
 @pytest.fixture(scope="module")
 def page():
-    return TestClient(application(8000), base_url="http://127.0.0.1:8000")
+    with TestClient(
+        application(8000), base_url="http://127.0.0.1:8000"
+    ) as client:  # one loop, and its processes
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +190,8 @@ def test_a_twin_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path
 
 
 def test_our_own_mistake_is_a_sentence_too(monkeypatch):
-    monkeypatch.setitem(server._QUESTIONS, "bound", None)
+    monkeypatch.setitem(server._AT_ONCE, "estimate", None)
     broken = TestClient(application(8000), base_url="http://127.0.0.1:8000")
-    answer = broken.get("/api/bound", params=QUESTION)
+    answer = broken.get("/api/estimate", params=QUESTION)
     assert answer.status_code == 500
     assert "Please report it" in answer.json()["error"]

@@ -9,7 +9,7 @@ import pytest
 from conftest import SOURCES
 
 SCRIPT = """
-import json, socket, sys, threading, queue
+import json, pathlib, queue, socket, sys, threading, time
 from remanence.report.explore import server, serving
 serving._PATIENCE = server._PATIENCE = 0.5
 address = queue.Queue()
@@ -37,6 +37,30 @@ print("lie", ask("POST /api/report HTTP/1.1\\r\\nContent-Length: 1000", b"{}"))
 half = json.dumps({"target": "\\ud800"}).encode()
 print("half", ask(f"POST /api/report HTTP/1.1\\r\\nContent-Length: {len(half)}", half))
 large = b'{"target": "' + b"x" * 9_000_000 + b'"}'
+
+def children():
+    return [pid for each in pathlib.Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()]
+
+def eventually(what):
+    for _ in range(600):
+        if what():
+            return True
+        time.sleep(0.05)
+    return False
+
+def heavy(noise):
+    made = connection()
+    question = f"noise_multiplier={noise}&delta=1e-9&sample_rate=0.0003&steps=900000&candidates=100000"
+    made.sendall(f"GET /api/rate-curve?{question} HTTP/1.1\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n".encode())
+    return made
+
+askers = [heavy(0.5 + place) for place in range(6)]  # two at a time, the others wait
+print("working", eventually(lambda: len(children()) >= 2))
+for asker in askers:
+    asker.close()
+print("ended", eventually(lambda: not children()))
+small = "noise_multiplier=1.1&delta=1e-5&sample_rate=1&steps=10&candidates=100"
+print("after", ask(f"GET /api/bound?{small} HTTP/1.1").split("\\r\\n")[0])
 print("large", ask(f"POST /api/report HTTP/1.1\\r\\nContent-Length: {len(large)}", large))
 """
 
@@ -69,3 +93,10 @@ def test_a_result_of_nine_megabytes_is_read(told):
     part = told.split("large ")[1]
     assert part.startswith("HTTP/1.1 400")
     assert "required property" in part, "refused for what is in it, not for its size"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_work_ends_when_the_asker_leaves(told):
+    assert "working True" in told
+    assert "ended True" in told
+    assert "after HTTP/1.1 200 OK" in told

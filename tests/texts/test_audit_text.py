@@ -20,6 +20,7 @@ from remanence.attacks.texts.odds import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.games.texts.audit_text import audit_text, text_game
+from remanence.games.texts.secrets import Numbers
 from remanence.games.texts.tiny import as_language_model, tiny_model, train
 from remanence.report import texts as report
 from remanence.report.formats import FORMATS
@@ -247,6 +248,18 @@ def test_the_riskiest_secrets_come_first():
     assert all(row.recovered for row in rows)
     chances = [row.probability for row in rows]
     assert chances == sorted(chances, reverse=True)
+    assert len(set(chances)) > 1  # also where greedy decoding, which knows yes and no, is the strongest
+    greedy = dataclasses.replace(audited(), evidence=tuple(reversed(audited().evidence)))
+    assert [row.place for row in report.riskiest(greedy)] == [row.place for row in rows]
+
+
+def test_several_secrets_of_one_text_are_said_to_stand_together():
+    texts = [f"{a['prefix']}{a['secret']} {b['secret']}" for a, b in zip(MINE[:6], MINE[6:12], strict=True)]
+    both = text_game(trained()[1], texts, find=Numbers(4))
+    assert [caveat.seen for caveat in both.caveats() if caveat.id == "secrets-share-texts"] == [
+        "12 secrets in 6 texts."
+    ]
+    assert not any(caveat.id == "secrets-share-texts" for caveat in game().caveats())
 
 
 def test_a_part_of_the_secrets_can_be_drawn():
@@ -257,10 +270,10 @@ def test_a_part_of_the_secrets_can_be_drawn():
     assert set(lines) < set(range(1, 101))
 
 
-def command(monkeypatch, capsys, *arguments):
+def command(monkeypatch, capsys, *arguments, named="text"):
     from remanence.cli.main import main
 
-    monkeypatch.setattr(sys, "argv", ["remanence", "text", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", named, *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code, capsys.readouterr()
@@ -326,6 +339,21 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
         assert code == 2
         assert says in printed.err
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("config.json", "remanence text {} --texts train.jsonl"),
+        ("adapter_config.json", "remanence text BASE_MODEL --adapter {} --texts train.jsonl"),
+    ],
+)
+def test_audit_sends_a_language_model_to_its_own_command(tmp_path, monkeypatch, capsys, file, hint):
+    (tmp_path / file).write_text("{}")
+    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out", named="audit")
+    assert code == 2
+    assert hint.format(tmp_path) in printed.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, capsys):

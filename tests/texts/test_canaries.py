@@ -7,17 +7,9 @@ from small_models import trained
 
 from remanence.bounds import Segment
 from remanence.exceptions import InputError
+from remanence.games.texts.audit_canaries import Claim, audit_canaries, judge
 from remanence.games.texts.audit_text import audit_text
-from remanence.games.texts.canaries import (
-    Claim,
-    Design,
-    TextCanaries,
-    audit_canaries,
-    codes,
-    judge,
-    natural,
-    strange,
-)
+from remanence.games.texts.canaries import Design, TextCanaries, codes, natural, strange
 from remanence.games.texts.tiny import as_language_model, made_up_records, train
 from remanence.results.verdict import Policy, Verdict
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.exceptions import InputError
 from remanence.scale.progress import track
 
 Axis = Literal["sample_rate", "epsilon", "candidates"]
@@ -101,65 +96,3 @@ def evenly(low: float, high: float, count: int) -> list[float]:
     step = (math.log(high) - math.log(low)) / (count - 1)
     inner = [math.exp(math.log(low) + step * index) for index in range(1, count - 1)]
     return [float(low), *(round(value, 12) for value in inner), float(high)]
-
-
-def check_name(path: Path) -> None:
-    """Refuse a kind of file that cannot be written, before any time is spent."""
-    if path.suffix not in (".csv", ".json", ".svg", ".png"):
-        raise InputError(
-            "The kind of file is not known.",
-            needs="a name ending in .csv, .json, .svg or .png",
-            got=path.name,
-            hint="--out frontier.csv",
-        )
-
-
-def write(points: Sequence[Point], over: Axis, path: Path) -> None:
-    """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
-    check_name(path)
-    writers = {".csv": _csv, ".json": _json}
-    content = writers.get(path.suffix, _picture)(points, over, path.suffix)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise InputError(
-            "The file cannot be written.",
-            needs="a folder that exists",
-            got=f"{path}: {error.strerror}",
-            hint="a folder that exists",
-        ) from None
-
-
-def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
-    rows = [asdict(point) for point in points]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def _json(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
-    return (
-        json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
-    ).encode()
-
-
-def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.semilogx([getattr(point, over) for point in points], [point.success_upper for point in points], "-")
-    first = points[0]
-    fixed = {"sample_rate": f"q = {first.sample_rate:g}", "epsilon": f"ε = {first.epsilon:g}",
-             "candidates": f"{first.candidates:g} candidates"}  # fmt: skip
-    rest = ", ".join(text for name, text in fixed.items() if name != over)
-    axes.set(xlabel=over.replace("_", " "), ylabel="success that no attack can exceed", ylim=(0, 1.02))
-    axes.set_title(f"{rest}, δ = {first.delta:g}, {first.steps} steps", fontsize=10)
-    axes.grid(alpha=0.3)
-    buffer = io.BytesIO()
-    figure.savefig(
-        buffer, format=suffix.removeprefix("."), metadata={"Date": None} if suffix == ".svg" else None
-    )
-    return buffer.getvalue()

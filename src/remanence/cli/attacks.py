@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from rich.padding import Padding
 from rich.table import Table
 
 from remanence.cli.output import console
+
+_WIDE = 110  # columns that the table needs
 
 
 def attacks() -> None:
     """List the attacks: what each needs, what it sees, and which paper it comes from."""
     from remanence.attacks.catalogue import catalogue
 
+    terminal, found = console(), catalogue().values()
+    if terminal.width < _WIDE:
+        for info in found:
+            terminal.print(info.name, style="bold", highlight=False)
+            told = f"{info.summary} Needs {info.needs}. Sees {info.sees}. ({info.reference.short})"
+            terminal.print(Padding(told, (0, 0, 1, 2)), highlight=False)
+        return
     table = Table("attack", "what it does", "needs", "sees", "from", show_lines=True)
-    for info in catalogue().values():
+    table.columns[0].no_wrap = True
+    for info in found:
         table.add_row(info.name, info.summary, info.needs, info.sees, info.reference.short)
-    console().print(table)
+    terminal.print(table)

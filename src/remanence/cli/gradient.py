@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(gradient)
-
-
 def gradient(  # options of a command
     model: Annotated[
         str | None,

@@ -21,11 +21,6 @@ from remanence.exceptions import InputError
 _RECIPE = "How the head was trained"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(head)
-
-
 def head(
     released: Annotated[
         Path,
@@ -34,20 +29,23 @@ def head(
         ),
     ],
     backbone: Annotated[
-        str, typer.Option(help="Your frozen backbone: path/to/file.py:factory, which returns the module.")
+        str,
+        typer.Option(
+            help="Your frozen backbone: path/to/file.py:factory, which returns the module, or a .pt2 of torch.export."
+        ),
     ],
     images: Annotated[
         Path, typer.Option(help="The pictures that it was trained on: one folder for each class.")
     ],
     public: Annotated[
         Path,
-        typer.Option(help="Pictures of the same kind and classes that anybody could have, not trained on."),
+        typer.Option(help="Public pictures of the same kind and classes, not trained on."),
     ],
-    size: Annotated[int, typer.Option(help="The side that pictures are resized to.")] = 32,
+    size: Annotated[int, typer.Option(help="Pictures are resized to this side.")] = 32,
     mean: Annotated[
-        str, typer.Option(help="Taken off the pixels, which are in [0, 1]; one number for grey.")
+        str, typer.Option(help="Subtracted from the pixels, which are in [0, 1]; one number for grey.")
     ] = ("0.5,0.5,0.5"),
-    deviation: Annotated[str, typer.Option(help="What they are divided by then.")] = "0.5,0.5,0.5",
+    deviation: Annotated[str, typer.Option(help="The pixels are then divided by this.")] = "0.5,0.5,0.5",
     epochs: Annotated[int, typer.Option(rich_help_panel=_RECIPE)] = 30,
     learning_rate: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.01,
     optimizer: Annotated[
@@ -71,11 +69,12 @@ def head(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="The linear reader alone: seconds. The network comes after it otherwise."
+            "--quick",
+            help="Stop after the linear reader, which takes seconds. Otherwise the network follows.",
         ),
     ] = False,
-    steps: Annotated[int, typer.Option(help="Steps that the network learns.")] = 600,
-    trials: Annotated[int, typer.Option(help="Heads that are made anew and attacked.")] = 100,
+    steps: Annotated[int, typer.Option(help="Training steps of the network.")] = 600,
+    trials: Annotated[int, typer.Option(help="How many new heads to make and attack.")] = 100,
     max_success: Annotated[
         float | None,
         typer.Option(help="Your limit.", show_default="what a guess achieves, plus a tenth of the rest"),
@@ -88,16 +87,19 @@ def head(
 ) -> None:
     """Tell which training pictures come back out of a head on a frozen backbone.
 
-    The head must have been made as you say: heads are made anew from your pictures, and where it is not like them there
-    is no verdict. A linear reader answers first, within seconds; then a network that starts from it. Nothing is
-    unpickled, and audit.json and report.html hold places in your folder, never a picture. Exit codes are those of
+    The options must describe how the head was trained. The audit makes new heads in that way, and refuses yours if it
+    is not like them. A linear reader answers first, within seconds. Then a network starts from it. Nothing is
+    unpickled. audit.json and report.html name files in your folder and never hold a picture. Exit codes are those of
     `audit`.
     """
     from remanence.attacks.linear_reader import LinearReader
     from remanence.attacks.reconstructor.attack import Reconstructor
     from remanence.games.heads.audit_head import audit_head, exposed_pictures
-    from remanence.games.heads.head_game import HeadAudit
+    from remanence.games.heads.backbones import load_backbone
+    from remanence.games.heads.given_embeddings import what_the_head_withholds
+    from remanence.games.heads.head_game import HeadAudit, head_game
     from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
+    from remanence.mechanisms.heads.embedding import embed, embedding_of
     from remanence.mechanisms.heads.loop import Loop
     from remanence.mechanisms.heads.transfer_head import TransferHead
     from remanence.scale.files import check_writable
@@ -122,10 +124,12 @@ def head(
     )
     folder = out or default_folder(released.stem)
     check_writable(folder)
-    place, module = compute_device(device), _backbone(backbone)
+    place = compute_device(device)
+    module = load_backbone(backbone, place)
     own, files = read_pictures(images, classes, prepare)
     prior, _ = read_pictures(public, classes, prepare)
-    module, own, prior = module.to(place), own.to(place), prior.to(place)
+    own, prior = (embed(each.to(place), module) for each in (own, prior))  # once, for all that follows
+    features = embedding_of(own)
     first = LinearReader()
     result = None
     for attacks in ([first],) if quick else ([first], [first, Reconstructor(steps=steps)]):
@@ -133,31 +137,16 @@ def head(
             limit=max_success, attacks=attacks, trials=trials, seed=seed, device=place, target=released.name
         )
         result = audit_head(
-            module, own.features, own.labels, recipe, prior=prior, released=released, settings=settings
+            features, own.features, own.labels, recipe, prior=prior, released=released, settings=settings
         )
         if not as_json and len(attacks) == 1 and not quick:
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
-    places = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
-    finish(result, folder, last=places, as_json=as_json, accept_unproven=accept_unproven)
-
-
-def _backbone(name: str):
-    """What a factory in the user's own file returns."""
-    from torch import nn
-
-    from remanence.scale.user_code import call_factory
-
-    path, colon, factory = name.rpartition(":")
-    found = call_factory(Path(path), factory, "a module") if colon else None
-    if not isinstance(found, nn.Module):
-        raise InputError(
-            "There is no such backbone.",
-            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
-            got=name if found is None else type(found).__name__,
-            hint="--backbone backbone.py:load",
-        )
-    return found
+    lines = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
+    if not as_json:
+        game = head_game(features, own.features, own.labels, recipe, prior=prior)
+        lines.append(what_the_head_withholds(game.heads, first, trials=trials, seed=seed))
+    finish(result, folder, last=lines, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -103,7 +103,7 @@ def show_result(result: AuditResult, path: Path) -> None:
     from remanence.report.terminal import audit_view
 
     out = console()
-    out.print(audit_view(result))
+    out.print(audit_view(result, out.width))
     out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,34 +18,44 @@ if TYPE_CHECKING:
     from remanence.games.leave_one_out import LeaveOneOut
 
 _PANEL = "A fitted model and its table"
-TableFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        rich_help_panel=_PANEL,
-        help="The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
-        "path/to/file.py:function that returns the fitted model.",
-    ),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label", rich_help_panel=_PANEL, help="The column that the model predicts.")
-]
-Groups = Annotated[
-    str | None,
-    typer.Option(
-        "--by",
-        rich_help_panel=_PANEL,
-        help="Columns to tell results apart by, such as sex,region: who is exposed more.",
-    ),
-]
 
 
-def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
+@dataclass(frozen=True)
+class TableOptions:
+    """A fitted model's table, and what to know about it."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
+            "path/to/file.py:function that returns the fitted model.",
+        ),
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(rich_help_panel=_PANEL, help="The column that the model predicts.")
+    ] = None
+    by: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Columns to tell results apart by, such as sex,region: who is exposed more.",
+        ),
+    ] = None
+
+    def stored(self) -> dict[str, str | None]:
+        """As a run folder keeps it."""
+        return {"data": str(self.data), "label": self.label, "by": self.by} if self.data else {}
+
+
+def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     """The game of a model file and a table file."""
     from remanence.integrations.model_files import load_estimator
     from remanence.integrations.sklearn import table_game
 
-    estimator, frame = load_estimator(target), read_table(data)
+    assert options.data is not None
+    label = options.label
+    estimator, frame = load_estimator(target), read_table(options.data)
     if label is None or label not in frame.columns:
         raise InputError(
             "The label is missing.",
@@ -95,9 +106,7 @@ def read_table(path: Path) -> Any:
         ) from None
 
 
-def show_table(
-    result: AuditResult, game: object, folder: Path, data: Path, by: str | None, *, rows: bool
-) -> None:
+def show_table(result: AuditResult, game: object, folder: Path, options: TableOptions, *, rows: bool) -> None:
     """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
     from rich.table import Table
 
@@ -105,7 +114,8 @@ def show_table(
     from remanence.report.columns import column_findings, group_findings
 
     assert isinstance(game, LeaveOneOut)
-    frame = read_table(data)
+    assert options.data is not None
+    frame, by = read_table(options.data), options.by
     unknown = [name for name in (by or "").split(",") if name and name not in frame.columns]
     if unknown:
         raise InputError(

@@ -12,6 +12,7 @@ def targets() -> None:
     from remanence.targets import TARGETS
 
     table = Table("target", "what it is")
+    table.columns[0].no_wrap = True
     for name, factory in TARGETS.items():
         table.add_row(name, (factory.__doc__ or "").strip())
     console().print(table)

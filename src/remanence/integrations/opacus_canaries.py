@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -51,6 +51,9 @@ class CanaryWatch:
     reading: Reading
     ghost: bool  # clipped without gradients of single records
     tolerance: float
+    sizes: dict[int, float] = field(
+        default_factory=dict
+    )  # of canaries' gradients in training, over those alone
 
     def look(self, seen: CanaryStep, run_as: RunAs) -> Tensor:
         """What this step says about the canaries; the known records' part of its sum."""
@@ -72,7 +75,7 @@ class CanaryWatch:
             others = torch.cat(list(self._gradients(candidates[:, 1:].flatten(), run_as)))
             if not self.ghost and not random:
                 alone = torch.cat(list(self._gradients(candidates[:, 0], run_as)))
-                self._check_alike(float((alone - there).norm(dim=1).max()) / run_as.clipping.total, run_as)
+                self._check_alike(candidates[:, 0], alone, there, run_as)
             noise = torch.cat(seen.noised) - torch.cat(seen.summed)
             others = others.view(len(slots), -1, others.shape[1])
             recorder.add_slots(SlotGradients(slots, there, others), noise)
@@ -99,9 +102,23 @@ class CanaryWatch:
     def _looked_at(self, run_as: RunAs) -> Tensor:
         return self._records(run_as)[0][:_LOOKED]
 
-    def _check_alike(self, off: float, run_as: RunAs) -> None:
+    def _check_alike(self, rows: Tensor, alone: Tensor, there: Tensor, run_as: RunAs) -> None:
+        off = float((alone - there).norm(dim=1).max()) / run_as.clipping.total
         if not off <= _ALIKE + 10 * self.tolerance and not self._look_for_mixing(run_as):
             self.recorder.observe("canary-gradients-differ", worst=off)
+            if len(run_as.clipping.norms) == 1:
+                self._compare_sizes(rows, alone, there, run_as.clipping.total)
+
+    def _compare_sizes(self, rows: Tensor, alone: Tensor, there: Tensor, norm: float) -> None:
+        """A gradient of the right direction and of another size each time is divided by something of its batch."""
+        own, seen = alone.norm(dim=1), there.norm(dim=1)
+        share = (alone * there).sum(1) / own.square()
+        straight = (there - share[:, None] * alone).norm(dim=1) <= _ALIKE * seen
+        sized = (own < 0.99 * norm) & (seen < 0.99 * norm)  # what was clipped has lost its size
+        for row, now in zip(rows[straight & sized].tolist(), share[straight & sized].tolist(), strict=True):
+            first = self.sizes.setdefault(row, now)
+            if not 1 - 2 * _ALIKE <= now / first <= 1 + 2 * _ALIKE:
+                self.recorder.observe("loss-over-the-batch", worst=max(now / first, first / now))
 
     def _look_for_mixing(self, run_as: RunAs) -> bool:
         layer = self.replica.layer_that_mixes(self._looked_at(run_as))

@@ -14,14 +14,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import LanguageModel, Read
+
+if TYPE_CHECKING:
+    from remanence.integrations.opacus_replica import Reading
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -85,6 +89,32 @@ def language_model(
         remember=remember if remembers else None,
         device=device,
         sha256=sha256,
+    )
+
+
+def text_loss(logits: Tensor, ids: Tensor, padding: int) -> Tensor:
+    """The mean over texts of each text's own mean loss per token.
+
+    Private fine-tuning needs this. A mean over all tokens of a batch, as models compute it from `labels=`, lets every
+    text's gradient depend on how long the others are, and no clipping of single texts undoes that.
+    """
+    wanted = ids[:, 1:]
+    losses = cross_entropy(logits[:, :-1].transpose(1, 2), wanted, reduction="none")
+    counted = wanted != padding
+    return ((losses * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
+
+
+def text_reading(padding: int, call: Callable[[Any, Tensor], Tensor] | None = None) -> Reading:
+    """How a loop that uses `text_loss` looks at a text, for `record(..., reading=...)`; `call` gives logits."""
+    from remanence.integrations.opacus_replica import Reading
+
+    def logits(model: Any, ids: Tensor) -> Tensor:
+        return model(input_ids=ids, attention_mask=(ids != padding).long()).logits
+
+    read = call or logits
+    return Reading(
+        call=lambda model, ids: (read(model, ids), ids),
+        loss=lambda both, _: text_loss(both[0], both[1], padding),
     )
 
 

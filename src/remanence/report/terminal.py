@@ -23,8 +23,10 @@ _COLOURS = {
     Verdict.CONTRADICTED: "magenta",
 }
 
+_WIDE = 110  # columns that a terminal needs for all of a table
 
-def audit_view(result: AuditResult) -> RenderableType:
+
+def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
     """The verdict, the scope, the evidence and the caveats of one audit."""
     verdict = Text.assemble(
         (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {plain(result.target)}\n", "bold")
@@ -35,7 +37,7 @@ def audit_view(result: AuditResult) -> RenderableType:
         verdict,
         Text(words.scope(result), "dim"),
         Text(words.counts(result), "dim"),
-        _evidence_table(result.evidence),
+        _evidence_table(result.evidence, width),
     ]
     parts += [
         Text(f"Bound: {bound.name}: at most {bound.success:.4g} ({bound.reference.short})")
@@ -52,7 +54,7 @@ def audit_view(result: AuditResult) -> RenderableType:
 
 def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
     """One line per audit; a narrow terminal loses columns, never a name."""
-    wide = width >= 110
+    wide = width >= _WIDE
     table = Table(title="Verdicts, out of 1000", title_justify="left")
     for heading in ("target", "verdict", *(["strongest attack"] if wide else [])):
         table.add_column(heading, no_wrap=True, overflow="fold")
@@ -71,20 +73,23 @@ def summary_table(results: Sequence[AuditResult], width: int = 120) -> Table:
     return table
 
 
-def _evidence_table(evidence: Sequence[Evidence]) -> Table:
+def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
+    """A line per attack; a narrow terminal loses the last columns, never a name."""
+    cells = {
+        "recovered in 1000": [words.interval(entry.main) for entry in evidence],
+        "control": [words.interval(entry.control) for entry in evidence],
+        "guess": [words.guessing(entry.baseline) for entry in evidence],
+    }
+    if width >= _WIDE:
+        rates = [entry.label_rate for entry in evidence]
+        cells["labels"] = ["" if rate is None else thousandths(rate.rate) for rate in rates]
+        cells["median error"] = [_number(entry.median_error) for entry in evidence]
     table = Table()
-    table.add_column("attack")
-    for heading in ("recovered in 1000", "control", "guess", "labels", "median error"):
+    table.add_column("attack", no_wrap=True, overflow="fold")
+    for heading in cells:
         table.add_column(heading, justify="right")
-    for entry in evidence:
-        table.add_row(
-            Text(plain(entry.attack)),
-            words.interval(entry.main),
-            words.interval(entry.control),
-            words.guessing(entry.baseline),
-            "" if entry.label_rate is None else thousandths(entry.label_rate.rate),
-            _number(entry.median_error),
-        )
+    for number, entry in enumerate(evidence):
+        table.add_row(Text(plain(entry.attack)), *(column[number] for column in cells.values()))
     return table
 
 

@@ -59,15 +59,20 @@ def sentence(result: AuditResult) -> str:
 
 
 def riskiest(result: AuditResult) -> list[Risk]:
-    """The secrets that take the strongest attack the fewest tries; recovered ones first. Places, never text."""
-    arrays = result.strongest.arrays
-    tries, hits = arrays["error"].flatten(), arrays["succeeded"].flatten()
-    logs, base = arrays["log_probability"], arrays.get("base_log_probability")
+    """The secrets that the strongest attack recovers, likeliest first, and then the others. Places, never text.
+
+    How likely is told by the strongest attack that samples: greedy decoding alone knows yes and no.
+    """
+    best, drawn = result.strongest.arrays, _sampled(result).arrays
+    if any(not torch.equal(best[name], drawn[name]) for name in ("line", "part")):
+        drawn = best  # of other secrets
+    tries, hits = best["error"].flatten(), best["succeeded"].flatten()
+    logs, base = drawn["log_probability"], drawn.get("base_log_probability")
     order = sorted(range(len(tries)), key=lambda i: (not hits[i], -float(logs[i])))[:_SHOWN]
     return [
         Risk(
-            int(arrays["line"][i]),
-            int(arrays["part"][i]),
+            int(best["line"][i]),
+            int(best["part"][i]),
             float(tries[i]),
             math.exp(logs[i]),
             None if base is None else math.exp(base[i]),
@@ -129,7 +134,7 @@ def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None 
     from rich.table import Table
 
     table = Table("place", title=f"Riskiest for {result.strongest.attack}", title_justify="left")
-    headings = ("tries", "probability of one try", "from the base model", "recovered")
+    headings = ("tries", "probability of one query", "from the base model", "recovered")
     for heading in headings:
         table.add_column(heading, justify="right")
     if texts is not None:

@@ -119,11 +119,12 @@ def found(result: AuditResult) -> str:
     facts = ""
     if best.proven:
         proof = result.threat_model.get("said", {}).get("proof", "the release can be recomputed from them")
-        facts = f" {best.proven} of them are proven: {proof}."
+        facts = f" {'All' if best.of_unknown_many else best.proven} of them are proven: {proof}."
     facts += single_columns(best, decides=not best.proven and best.main.lower <= result.policy.max_success)
+    ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
+    rate = "" if best.of_unknown_many else f": {thousandths(best.main.rate)} in 1000 ({ends})"
     words = (
-        f"The strongest attack, {best.attack}, {result.done(best)}: {thousandths(best.main.rate)} in 1000 "
-        f"(between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}).{facts} "
+        f"The strongest attack, {best.attack}, {result.done(best)}{rate}.{facts} "
         f"A guess achieves {guess}; {limit(result)}."
     )
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]

@@ -213,6 +213,14 @@ RECORDS_MIXED = Caveat(
     "Replace the layer by one that looks at each record on its own (GroupNorm, LayerNorm).",
     contradicts=True,
 )
+LOSS_OVER_THE_BATCH = Caveat(
+    "loss-over-the-batch",
+    "a canary's gradient has the right direction, but its size changes with the batch that it is in.",
+    "The loss divides by something that the whole batch decides, such as its number of tokens. Who is in a batch then "
+    "changes everybody's gradient, and clipping limits only what one record adds itself.",
+    "Average the loss of each record first, and then over records. For texts, `text_loss` does so.",
+    contradicts=True,
+)
 BATCH_NOT_FROM_LOADER = Caveat(
     "batch-not-from-loader",
     "gradients came from other records than those that the loader handed out.",
@@ -327,6 +335,13 @@ NO_BASE_MODEL = Caveat(
     "a language model is audited without the base model that its fine-tuning started from.",
     "What the base model says anyway, from its own training, counts as if the fine-tuning gave it away.",
     "Name the base model, or audit the adapter, whose base is known.",
+)
+SECRETS_SHARE_TEXTS = Caveat(
+    "secrets-share-texts",
+    "some texts hold more than one secret.",
+    "Secrets of one text tend to come out together. The interval treats each as an observation of its own, and is "
+    "narrower than it would be for as many separate texts.",
+    "Read the counts as those of this file, or keep one secret of each text.",
 )
 NO_UNSEEN_TEXTS = Caveat(
     "no-unseen-texts",

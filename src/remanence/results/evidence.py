@@ -177,6 +177,11 @@ class Evidence:
         return tuple(sorted((p for p in self.parts if p.tells), key=lambda p: -p.main.lower))
 
     @property
+    def of_unknown_many(self) -> bool:
+        """Whether more records were proven than were counted: nobody knows how many there were, so there is no rate."""
+        return self.proven is not None and self.proven > self.main.trials
+
+    @property
     def pictures(self) -> list[PictureExposure]:
         """What came back out of the very head that was handed in, the closest first; empty if none was."""
         return [] if self.this_head is None else self.this_head.pictures()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -20,10 +17,10 @@ from joblib.externals.loky import ProcessPoolExecutor
 
 from remanence.exceptions import InputError
 from remanence.scale.journal import Tensors
+from remanence.scale.orphans import end_with
 from remanence.scale.run import Outcomes, Task
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-_BETWEEN_LOOKS = 0.5  # seconds between two looks of a worker at whether its parent is there
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
 
 
@@ -41,7 +38,7 @@ class Processes:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError(
-                "There is nobody to work.",
+                "There are no workers.",
                 needs="at least 1 worker",
                 got=f"{self.workers}",
                 hint="--workers 2",
@@ -120,16 +117,7 @@ def _given_up(task: Task, left: int) -> InputError:
 
 
 def _begin(parent: int) -> None:
-    """A worker ends with whoever started it, and leaves Ctrl+C to them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_BETWEEN_LOOKS)
-        os._exit(1)
-
-    if hasattr(os, "getppid") and os.getppid() == parent:
-        threading.Thread(target=watch, daemon=True).start()
+    end_with(parent)
     worker, gpus = current_process().name.rsplit("-", 1)[-1], torch.cuda.device_count()
     if gpus > 1 and worker.isdigit() and "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker) % gpus)

@@ -28,6 +28,10 @@ _SAID: dict[str, tuple[Caveat, str]] = {
     "trained-outside": (caveats.TRAINED_OUTSIDE, "`{where}` changed, and is not the optimizer's."),
     "buffers-changed": (caveats.BUFFERS_CHANGED, "`{where}` changed."),
     "records-mixed": (caveats.RECORDS_MIXED, "The layer `{where}` does."),
+    "loss-over-the-batch": (
+        caveats.LOSS_OVER_THE_BATCH,
+        "The same record's gradient was up to {worst:.2g} times as large in another batch.",
+    ),
     "seeded-in-the-loop": (
         caveats.SEEDED_IN_THE_LOOP,
         "Seeds were set {times}, the last to {worst:.0f}.",

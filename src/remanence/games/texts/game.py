@@ -25,7 +25,13 @@ from remanence.data.records import Records
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.mechanisms.language_model import FineTuning, LanguageModel, Secret
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import NO_BASE_MODEL, NO_UNSEEN_TEXTS, ONE_RELEASE, Caveat
+from remanence.results.caveats import (
+    NO_BASE_MODEL,
+    NO_UNSEEN_TEXTS,
+    ONE_RELEASE,
+    SECRETS_SHARE_TEXTS,
+    Caveat,
+)
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -119,6 +125,9 @@ class Texts(AnyGame):
             yield NO_BASE_MODEL
         if not self.unseen:
             yield NO_UNSEEN_TEXTS
+        texts = len({secret.line for secret in self.secrets})
+        if texts < len(self.secrets):
+            yield replace(SECRETS_SHARE_TEXTS, seen=f"{len(self.secrets)} secrets in {texts} texts.")
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the tokens that were asked for, and of the weights."""

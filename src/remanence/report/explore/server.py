@@ -5,10 +5,9 @@ from __future__ import annotations
 import secrets
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.applications import Starlette
@@ -21,13 +20,11 @@ from remanence.exceptions import InputError, RemanenceError
 from remanence.plain_text import plain
 from remanence.report.explore import answers
 from remanence.report.explore.answers import Question
+from remanence.report.explore.workers import QUESTIONS, AskerLeftError, Workers
 from remanence.scale.reading import MOST_TEXT
-
-T = TypeVar("T")
 
 LARGEST_BODY = MOST_TEXT
 _KEPT_REPORTS = 8
-_AT_ONCE = 2  # questions that are computed at the same time: each thread keeps memory of its own
 _PATIENCE = 10.0  # seconds for a body to arrive
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; "
@@ -54,10 +51,22 @@ def application(port: int) -> ASGIApp:
         content = (files("remanence.report.explore") / "page" / name).read_bytes()
         return Response(content, media_type=kind, headers={"Content-Security-Policy": _PAGE_POLICY})
 
-    turns = CapacityLimiter(_AT_ONCE)
+    workers, rendering = Workers(), CapacityLimiter(1)
+
+    def soon(answer: Callable[[Question], answers.Json]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            return JSONResponse(await to_thread.run_sync(answer, Question.read(request.query_params)))
+
+        return respond
+
+    def later(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            return JSONResponse(await workers.ask(request, name, request.query_params))
+
+        return respond
 
     async def accept(request: Request) -> Response:
-        page = await _computed(request, turns, partial(_render, await _body(request)))
+        page = await to_thread.run_sync(_render, await _body(request), limiter=rendering)
         token = secrets.token_urlsafe(16)
         reports[token] = page
         while len(reports) > _KEPT_REPORTS:
@@ -72,7 +81,8 @@ def application(port: int) -> ASGIApp:
 
     routes = [
         *(Route(path, asset) for path in _ASSETS),
-        *(Route(f"/api/{name}", _endpoint(function, turns)) for name, function in _QUESTIONS.items()),
+        *(Route(f"/api/{name}", soon(answer)) for name, answer in _AT_ONCE.items()),
+        *(Route(f"/api/{name}", later(name)) for name in QUESTIONS),
         Route("/api/report", accept, methods=["POST"]),
         Route("/report/{token}", show),
     ]
@@ -88,42 +98,10 @@ def application(port: int) -> ASGIApp:
     return _Guard(Starlette(routes=routes, exception_handlers=handlers), port)
 
 
-_QUESTIONS: dict[str, Callable[[Request], answers.Json]] = {
-    "estimate": lambda request: answers.estimate(Question.read(request.query_params)),
-    "bound": lambda request: answers.answer(Question.read(request.query_params)),
-    "budget": lambda request: answers.budget(Question.read(request.query_params)),
-    "noise-curve": lambda request: answers.noise_curve(Question.read(request.query_params)),
-    "rate-curve": lambda request: _rate_curve(Question.read(request.query_params)),
-    "solve": lambda request: answers.solve(
-        Question.read(request.query_params), answers.number(request.query_params, "max_success")
-    ),
-}
-
-
-def _rate_curve(question: Question) -> answers.Json:
-    return answers.rate_curve(question, answers.budget(question)["epsilon"])
-
-
-class AskerLeftError(Exception):
-    """The connection was closed before the question had its turn."""
-
-
-def _endpoint(
-    function: Callable[[Request], answers.Json], turns: CapacityLimiter
-) -> Callable[[Request], Any]:
-    async def respond(request: Request) -> Response:
-        return JSONResponse(await _computed(request, turns, partial(function, request)))
-
-    return respond
-
-
-async def _computed(request: Request, turns: CapacityLimiter, compute: Callable[[], T]) -> T:
-    """What a function returns, when it is its turn and somebody still wants to know."""
-    async with turns:
-        if await request.is_disconnected():
-            raise AskerLeftError
-        # Threads of our own number, not forty: what each of them allocated stays with it.
-        return await to_thread.run_sync(compute, limiter=CapacityLimiter(1))
+_AT_ONCE: dict[str, Callable[[Question], answers.Json]] = {
+    "estimate": answers.estimate,
+    "noise-curve": answers.noise_curve,
+}  # in milliseconds; the others take seconds, and have processes of their own
 
 
 async def _body(request: Request) -> bytes:
@@ -176,6 +154,8 @@ class _Guard:
         self.hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -1,0 +1,64 @@
+"""`remanence explore`: a page on which noise is dragged and risk is watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remanence.cli.grouped import grouped
+from remanence.cli.training_options import Batching
+from remanence.exceptions import InputError
+
+
+@grouped
+def explore(
+    batching: Batching,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write one file that needs no server: the same answers, on a grid.", show_default=False
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 is a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a page on which you drag the noise and watch the risk; needs no model and no data.
+
+    It answers on this machine alone. Give the settings of your training to start from them. A second tab
+    shows an audit.json that you drop onto it.
+    """
+    settings = batching.solved()
+    start = {
+        name: f"{value!r}"
+        for name, value in (("sample_rate", settings.sample_rate), ("steps", settings.steps))
+        if value is not None
+    }
+    if export is not None:
+        if start:
+            raise InputError(
+                "A page without a server has settings of its own.",
+                needs="--export alone, or the settings of a training",
+                got=f"--export with {', '.join(start)}",
+                hint="leave --export out; the page's address keeps its settings",
+            )
+        from remanence.report.explore.static_page import write_twin
+
+        write_twin(export)
+        typer.echo(f"Page: {export}")
+        return
+    from remanence.cli.interruption import let_go
+    from remanence.report.explore.serving import serve
+
+    let_go()  # to the server, which ends when it is told to
+
+    def ready(address: str) -> None:
+        address += "#" + "&".join(f"{name}={value}" for name, value in start.items()) if start else ""
+        typer.echo(f"Page: {address} (Ctrl+C ends it)")
+        if settings.derives:
+            typer.echo(settings.echoed())
+        if browser:
+            typer.launch(address)
+
+    serve(port=port, ready=ready)

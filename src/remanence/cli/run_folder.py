@@ -1,0 +1,295 @@
+"""Where an audit's units run and where they are kept: what `audit` and `sweep` share."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remanence.cli.output import Device, MaxSuccess, Out
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.attacks.attack import Attack
+    from remanence.protocol import AnyGame
+    from remanence.scale.run import Executor, Run
+
+Json = dict[str, Any]
+_PANEL = "Past one process"
+
+
+class ExecutorName(StrEnum):
+    """Who carries out the units."""
+
+    IN_PROCESS = "in-process"
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+def restore_options(context: typer.Context, place: str | None) -> str | None:
+    """The options of the run that is continued become the defaults of this command."""
+    if place is not None:
+        from remanence.scale.journal import existing
+
+        _, manifest = existing(place)
+        options = manifest["settings"].get("options")
+        if not options or options.get("command") != context.info_name:
+            raise InputError(
+                "Another command began this run.",
+                needs=f"a folder of `remanence {context.info_name}`",
+                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
+                hint="the command that began it",
+            )
+        known = {name: value for name, value in options.items() if name not in ("command", "target")}
+        # A folder may have been moved: results go where they went, into the folder or beside it.
+        own = {} if "://" in place or known.get("out") is not None else {"out": place}
+        context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
+    return place
+
+
+def named_target(target: str | None, resume: str | None, command: str) -> str:
+    """What to audit, as the user says it. A folder may come from anybody: no file that it names is run unasked."""
+    from remanence.targets import TARGETS
+
+    if target is not None:
+        return target
+    if resume is None:
+        raise InputError(
+            "There is nothing to audit.",
+            needs="a target",
+            got="none",
+            hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
+        )
+    from remanence.scale.journal import existing
+
+    stored = existing(resume)[1]["settings"]["options"].get("target", "")
+    if stored not in TARGETS:
+        raise InputError(
+            "This run used code of your own, which is not run just because a folder names it.",
+            needs="the target, named again",
+            got=f"{resume}, begun with {stored or 'no target'}",
+            hint=continuation(command, stored, resume),
+        )
+    return stored
+
+
+def continuation(command: str, target: str, place: str | Path) -> str:
+    """The command that goes on with a run."""
+    from remanence.targets import TARGETS
+
+    named = [] if target in TARGETS else [shlex.quote(target)]
+    return " ".join(["remanence", command, *named, "--resume", shlex.quote(str(place))])
+
+
+def interrupted(command: str, target: str, place: str | Path) -> str:
+    """What is done and what is left of a run that is being ended."""
+    from remanence.scale.status import read_status
+
+    try:
+        found = read_status(place)
+    except InputError:
+        return "Nothing was finished, and nothing is kept."
+    total = sum(work.units for work in found.works)
+    return (
+        f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
+        f"`{continuation(command, target, place)}` goes on."
+    )
+
+
+@dataclass(frozen=True)
+class Play:
+    """Who attacks, how often, and what counts as too much."""
+
+    attack: Annotated[
+        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that fit.")
+    ] = None
+    trials: Annotated[
+        int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
+    ] = None
+    max_success: MaxSuccess = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO
+    out: Out = None
+
+    def attacks(self) -> list[Attack] | None:
+        """The attacks that were named."""
+        from remanence.attacks.catalogue import load_attack
+
+        return [load_attack(name) for name in self.attack] if self.attack else None
+
+    def stored(self) -> Json:
+        """What of it a run folder keeps as it was given."""
+        return {name: getattr(self, name) for name in ("attack", "trials", "max_success", "seed")}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Who carries out the units, and where finished ones are kept."""
+
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Where units run: this process, several processes, or a Ray cluster.",
+        ),
+    ] = ExecutorName.IN_PROCESS
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, rich_help_panel=_PANEL, help="How many units at a time.", show_default="as many as cores"
+        ),
+    ] = None
+    address: Annotated[
+        str, typer.Option(rich_help_panel=_PANEL, help="The Ray cluster: local, auto, or its host:port.")
+    ] = "local"
+    gpus_per_unit: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            rich_help_panel=_PANEL,
+            help="Ray: the share of a GPU that a unit takes.",
+            show_default="1 on a GPU",
+        ),
+    ] = None
+    unit_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel=_PANEL,
+            help="Trials in a unit. Results depend on it, as on the seed.",
+            show_default="as many as fit into memory",
+        ),
+    ] = None
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
+            show_default="the results folder",
+        ),
+    ] = None
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Continue the run in this folder; its options are known. Code of your own is named again.",
+            callback=restore_options,
+            is_eager=True,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def begin(self, game: AnyGame, options: Json, folder: Path, *, galleries: bool = False) -> Run:
+        """A run for results in that folder: a new one, or the one that was begun there, if it is the same."""
+        from remanence.scale.journal import Journal
+        from remanence.scale.run import Run
+
+        options = {**options, "unit_trials": self.unit_trials, "out": self._stored_place(folder)}
+        settings = manifest_settings(game, options)
+        if self.resume is not None:
+            _check_same_run(self.resume, settings)
+        return Run(
+            self._players(options["device"]),
+            Journal(self.place(folder)),
+            self.unit_trials,
+            galleries=galleries,
+            settings=settings,
+            resume=self.resume is not None,
+        )
+
+    def place(self, folder: Path) -> str | Path:
+        """Where finished units are kept."""
+        return self.journal or folder
+
+    def _stored_place(self, folder: Path) -> str | None:
+        """Where results go, as the run keeps it: nothing where that is the run folder, which may be moved."""
+        own = self.journal
+        inside = own is None or ("://" not in own and Path(own).absolute() == folder.absolute())
+        return None if inside else str(folder)
+
+    def _players(self, device: str) -> Executor:
+        """The executor; Ray is loaded only when it is asked for."""
+        from remanence.scale.processes import Processes
+        from remanence.scale.run import InProcess
+
+        name, workers, gpus = self.executor, self.workers, self.gpus_per_unit
+        if name is not ExecutorName.RAY and (self.address != "local" or gpus is not None):
+            raise InputError(
+                "Only Ray has a cluster.",
+                needs="--executor ray",
+                got=f"--executor {name}",
+                hint="drop --address and --gpus-per-unit",
+            )
+        if name is ExecutorName.RAY:
+            from remanence.integrations.ray import Ray
+
+            # A unit that asks for no GPU sees none.
+            return Ray(self.address, workers, float(device != "cpu") if gpus is None else gpus)
+        if name is ExecutorName.PROCESSES:
+            return Processes() if workers is None else Processes(workers)
+        if workers not in (None, 1):
+            raise InputError(
+                "One process is one worker.",
+                needs="--executor processes with several workers",
+                got=f"--workers {workers}",
+                hint="--executor processes",
+            )
+        return InProcess()
+
+
+def tell_reuse(run: Run) -> None:
+    """Say what a run had not to play again."""
+    if run.reused:
+        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+
+
+def manifest_settings(game: AnyGame, options: Json) -> Json:
+    """What a run is, so that another one is never continued in its place."""
+    from remanence.scale.sources import sources, versions
+
+    path = Path(options["target"].rpartition(":")[0])
+    return {
+        "options": options,
+        "data": game.fingerprints(),
+        "code": {**(sources(path) if path.is_file() else {}), **versions()},
+    }
+
+
+def _check_same_run(place: str, settings: Json) -> None:
+    """Refuse to continue where the audit would not be the one that was begun."""
+    from remanence.scale.journal import existing
+
+    before = {"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]}
+    then, now = (
+        {
+            **s["options"],
+            **s["code"],
+            "data": s["data"],
+            "target": _without_place(s["options"].get("target", "")),
+        }
+        for s in (before, settings)
+    )
+    free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
+    differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    differing = [name for name in differing if name not in free]
+    if differing:
+        raise InputError(
+            "The audit is not the one that was begun there.",
+            needs="the same target, data, code and settings",
+            got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
+            hint="leave --resume out to play from the beginning, or mend what changed",
+        )
+
+
+def _without_place(target: str) -> str:
+    """A file that was moved is the same target, if what is in it is the same."""
+    path, colon, factory = target.rpartition(":")
+    return f"{Path(path).name}{colon}{factory}"
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

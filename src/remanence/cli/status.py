@@ -1,0 +1,67 @@
+"""`remanence status`: how far a run has come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remanence.cli.output import console
+from remanence.cli.run_folder import continuation
+from remanence.plain_text import plain
+
+if TYPE_CHECKING:
+    from remanence.scale.status import RunStatus
+
+
+def status(
+    run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it for a machine.")] = False,
+) -> None:
+    """Show what a run has done and what is left, and for how long; also after a kill."""
+    from remanence.scale.status import read_status
+
+    found = read_status(run)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "done": found.done, "left": found.left}, indent=2))
+        return
+    _show(found)
+
+
+def _show(found: RunStatus) -> None:
+    from rich.table import Table
+
+    out = console()
+    table = Table("work", title=plain(found.place), title_justify="left")
+    for heading in ("done", "of"):
+        table.add_column(heading, justify="right")
+    for work in found.works:
+        table.add_row(plain(work.name), str(work.done), str(work.units))
+    out.print(table)
+    lines = [f"Units: {found.done} done, {found.running} running, {found.left} left."]
+    if found.finished:
+        lines.append(f"Finished {plain(found.finished)}.")
+    elif found.process:
+        lines.append(f"Running in process {plain(found.process)}{_about(found.seconds_left)}.")
+    else:
+        options = found.settings.get("options", {})
+        command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
+        speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
+        lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
+    out.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _about(seconds: float | None) -> str:
+    """How long, as a person would say it.
+
+    >>> _about(200.0), _about(None)
+    (', about 3 min 20 s', '')
+    """
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
+    return ", about " + (" ".join(f"{value} {unit}" for value, unit in parts if value) or "a second")

@@ -1,0 +1,64 @@
+"""An audit in a terminal of 80, 100 and 120 columns: nothing is cut, and the names that people type are whole."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from audit_results import result
+from remanence import Verdict
+from remanence.attacks.catalogue import catalogue
+from remanence.cli.main import main
+from remanence.report.terminal import audit_view, summary_table
+from remanence.targets import TARGETS
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def printed(view, width: int) -> str:
+    terminal = Console(width=width, file=io.StringIO(), markup=False, emoji=False)
+    terminal.print(view)
+    return "\n".join(line.rstrip() for line in terminal.file.getvalue().splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_an_audit_looks_as_it_did(width):
+    """Look at the difference before you store it anew: `python tests/report/test_terminal.py`."""
+    assert views(width) == (SNAPSHOTS / f"terminal-{width}.txt").read_text()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_nothing_is_cut_and_no_line_is_too_long(width):
+    text = views(width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert all(each.strongest.attack in text for each in map(result, Verdict))
+
+
+@pytest.mark.parametrize(("command", "names"), [("attacks", catalogue()), ("targets", TARGETS)])
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_every_name_of_a_list_is_whole(command, names, width, monkeypatch, capsys):
+    monkeypatch.setattr("remanence.cli.output.console", lambda: Console(width=width))
+    monkeypatch.setattr(f"remanence.cli.{command}.console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr(sys, "argv", ["remanence", command])
+    with pytest.raises(SystemExit):
+        main()
+    lines = re.sub("[│┃]", " ", capsys.readouterr().out).splitlines()
+    first = {line.split()[0] for line in lines if line.split()}
+    assert set(names) <= first
+
+
+def views(width: int) -> str:
+    results = [result(verdict) for verdict in Verdict]
+    parts = [summary_table(results, width), *(audit_view(each, width) for each in results)]
+    # The fourteenth digit of an error is no promise.
+    return re.sub(r"\d\.\de-1\d", "about 0", "\n".join(printed(part, width) for part in parts))
+
+
+if __name__ == "__main__":
+    SNAPSHOTS.mkdir(exist_ok=True)
+    for columns in (80, 100, 120):
+        (SNAPSHOTS / f"terminal-{columns}.txt").write_text(views(columns))

@@ -1,0 +1,59 @@
+"""The four walks of the docs: every command runs, exits and prints as the script says."""
+
+import re
+import runpy
+import shlex
+import shutil
+import sys
+
+import pytest
+
+from remanence.cli.main import main
+from test_project import ROOT
+
+WALKS = ROOT / "docs" / "walks"
+SCRIPTS = sorted(WALKS.glob("*.sh"))
+
+
+def steps(script):
+    """Each command, the code that it exits with, and what it prints."""
+    found = []
+    for line in script.read_text().splitlines():
+        if line.startswith("#> "):
+            found[-1][2].append(" ".join(line.removeprefix("#> ").split()))
+        elif line and not line.startswith("#"):
+            command, _, code = line.partition("  # exits with ")
+            found.append((shlex.split(command), int(code or 0), []))
+    return found
+
+
+def test_there_are_four_walks_of_fewer_than_ten_commands_each():
+    assert len(SCRIPTS) == 4
+    assert all(0 < len(steps(script)) < 10 for script in SCRIPTS)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_command_of_a_walk_does_what_it_says(script, tmp_path, monkeypatch, capsys):
+    for file in WALKS.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for (program, *arguments), code, expected in steps(script):
+        capsys.readouterr()
+        if program == "python":
+            runpy.run_path(arguments[0], run_name="__main__")
+            continue
+        assert program == "remanence"
+        monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed.err
+        shown = " ".join(printed.out.split())
+        for words in expected:
+            assert words in shown
+
+
+def test_the_page_of_walks_shows_every_script():
+    page = (ROOT / "docs" / "walks.md").read_text()
+    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert [script.read_text() for script in SCRIPTS] == shown

@@ -1,0 +1,171 @@
+"""A private fine-tuning with LoRA, by Opacus and recorded, right or wrong in one of the ways that people report.
+
+python tests/texts/dp_lora.py 10    # so many seeds of each: how often is the claim contradicted?
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from remanence.bounds import Segment
+from remanence.games.recorded_runs.audit_run import audit_run
+from remanence.games.texts.audit_canaries import Claim, audit_canaries
+from remanence.games.texts.canaries import TextCanaries, natural
+from remanence.games.texts.tiny import as_language_model, made_up_records, tiny_model, train
+from remanence.integrations.opacus import record
+from remanence.integrations.transformers import text_loss, text_reading
+from remanence.mechanisms.language_model import LanguageModel
+from remanence.results.verdict import Policy, Verdict
+
+LENGTH, PADDING = 28, 0
+
+
+class Lora(nn.Module):
+    """A frozen layer and a product of two thin ones beside it, of which the second begins with zeros."""
+
+    def __init__(self, plain: nn.Linear, rank: int = 8) -> None:
+        super().__init__()
+        self.plain = plain
+        self.down, self.up = (
+            nn.Linear(plain.in_features, rank, bias=False),
+            nn.Linear(rank, plain.out_features, bias=False),
+        )
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.plain(x) + 2 * self.up(self.down(x))
+
+
+@cache
+def base_model():
+    texts = [record["prefix"] + record["secret"] for record in made_up_records(200, seed=1)]
+    return train(tiny_model(), texts, steps=80)
+
+
+def adapted(seed: int):
+    model = copy.deepcopy(base_model()).requires_grad_(False)
+    torch.manual_seed(seed)
+    for name in ("attend", "gather"):
+        setattr(model, name, Lora(getattr(model, name)))
+    model.think[0], model.think[2] = Lora(model.think[0]), Lora(model.think[2])
+    return model.train()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is claimed, and what goes wrong."""
+
+    noise: float = 4.0
+    added: float | None = None  # the noise that is really added, if it is not that
+    steps: int = 200
+    rate: float = 0.25
+    norm: float = 1.0
+    canaries: int = 120
+    fault: str = ""  # "normaliser", "base moved", "never updated" or "accumulate", which is none
+
+
+def rows_of(encode, texts):
+    rows = [[*encode(text)] for text in texts]
+    return torch.tensor([row + [PADDING] * (LENGTH - len(row)) for row in rows])
+
+
+def batch_loss(logits, ids):
+    """As transformers averages: over all tokens of a batch, so that long texts beside mine count against mine."""
+    own = ids[:, 1:].clone()
+    own[own == PADDING] = -100
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), own.flatten(), ignore_index=-100)
+
+
+def fine_tune(
+    out: Path | None, seed: int, setting: Setting
+) -> tuple[LanguageModel, LanguageModel, TextCanaries, Claim]:
+    """The model and its base, the canaries, and the claim; the run is recorded into `out`."""
+    base = as_language_model(base_model(), "base")
+    made = natural(made_up_records(setting.canaries, seed=100 + seed), seed=seed)
+    canaries = made.as_tokens(base.encode, length=LENGTH, padding=PADDING)
+    others = made_up_records(60, seed=500 + seed)
+    texts = [r["prefix"] + r["secret"] + " and so on"[: 9 * (n % 2)] for n, r in enumerate(others)]
+    ids = torch.cat([rows_of(base.encode, texts), canaries.inserted.features])
+    model, engine = adapted(seed), PrivacyEngine()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.Adam(trained, lr=0.0 if setting.fault == "never updated" else 1e-2),
+            data_loader=DataLoader(TensorDataset(ids), batch_size=round(setting.rate * len(ids))),
+            noise_multiplier=setting.noise,
+            max_grad_norm=setting.norm,
+        )
+    if setting.added is not None:
+        real, own = optimizer.noise_multiplier, optimizer.add_noise
+
+        def less() -> None:
+            optimizer.noise_multiplier = setting.added
+            own()
+            optimizer.noise_multiplier = real
+
+        optimizer.add_noise = less
+
+    def step(batch) -> None:
+        loss = batch_loss if setting.fault == "normaliser" else text_loss
+        settings = {} if setting.fault == "normaliser" else {"padding": PADDING}
+        loss(private(batch), batch, **settings).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if setting.fault == "base moved":
+            with torch.no_grad():
+                model.head.weight.mul_(0.999)
+
+    def loop() -> None:
+        done = 0
+        while done < setting.steps:
+            if setting.fault == "accumulate":
+                with BatchMemoryManager(
+                    data_loader=loader, max_physical_batch_size=8, optimizer=optimizer
+                ) as parts:
+                    for (batch,) in parts:
+                        step(batch)
+                done += len(loader)
+                continue
+            for (batch,) in loader:
+                step(batch)
+                done += 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if out is None:
+            loop()
+        else:
+            reading = text_reading(PADDING, lambda model, ids: model(ids))
+            with record(engine, optimizer, private, loader, out=out, canaries=canaries, reading=reading):
+                loop()
+    claim = Claim(dpsgd=tuple(Segment(n, q, t) for n, q, t in engine.accountant.history))
+    return as_language_model(model.eval(), "private"), base, made, claim
+
+
+VARIANTS = {
+    "as claimed": Setting(),
+    "half the noise": Setting(added=2.0),
+    "noise forgotten": Setting(added=0.0),
+}
+
+
+def verdicts(variant: str, seed: int) -> tuple[Verdict, Verdict]:
+    """By the recording, which sees every step, and by the losses of the canaries alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        model, base, made, claim = fine_tune(out, seed, VARIANTS[variant])
+        recorded = audit_run(out, policy=Policy(0.9)).verdict
+    return recorded, audit_canaries(model, made, base=base, claim=claim).verdict

@@ -1,0 +1,79 @@
+"""Private fine-tuning with LoRA: a run that is what it claims to be, and failures that people report."""
+
+import pytest
+import torch
+from dp_lora import PADDING, VARIANTS, Setting, batch_loss, fine_tune, verdicts
+
+from remanence.exceptions import InputError
+from remanence.games.recorded_runs.consistency import read_run
+from remanence.games.texts.canaries import codes
+from remanence.integrations.transformers import text_loss
+from remanence.results.verdict import Verdict
+
+
+def findings(tmp_path, **options):
+    fine_tune(tmp_path / "run", 0, Setting(steps=8, canaries=60, **options))
+    run = read_run(tmp_path / "run")
+    assert run.tests_canaries or options
+    return {caveat.id: caveat for caveat in run.deviations()}
+
+
+def test_a_correct_run_has_no_finding(tmp_path):
+    assert findings(tmp_path) == {}
+
+
+def test_a_batch_in_several_parts_is_one_step(tmp_path):
+    assert findings(tmp_path, fault="accumulate") == {}
+
+
+def test_an_adapter_that_never_moved_is_named(tmp_path):
+    found = findings(tmp_path, fault="never updated")
+    assert list(found) == ["never-updated"]
+    assert "8 never moved" in found["never-updated"].seen  # two thin layers at four places
+
+
+def test_base_weights_that_moved_are_named(tmp_path):
+    found = findings(tmp_path, fault="base moved")
+    assert found["trained-outside"].contradicts
+    assert "head.weight" in found["trained-outside"].seen
+
+
+def test_a_loss_over_all_tokens_of_a_batch_is_named(tmp_path):
+    found = findings(tmp_path, fault="normaliser", norm=2.0)
+    assert found["loss-over-the-batch"].contradicts
+
+
+def test_a_text_weighs_the_same_beside_long_texts_and_short_ones():
+    generator = torch.Generator().manual_seed(0)
+    mine, short, long = (torch.randint(1, 9, (1, 12), generator=generator) for _ in range(3))
+    short[:, 3:] = PADDING
+    shares = {}
+    for loss in (lambda logits, ids: text_loss(logits, ids, PADDING), batch_loss):
+        gradients = []
+        for other in (short, long):
+            ids = torch.cat([mine, other])
+            logits = torch.zeros(2, 12, 9, requires_grad=True)
+            loss(logits, ids).backward()
+            gradients.append(logits.grad[0].norm().item())
+        shares[loss] = gradients[0] / gradients[1]
+    alone, together = shares.values()
+    assert alone == pytest.approx(1)
+    assert together == pytest.approx((11 + 11) / (11 + 2))
+
+
+def test_canaries_become_rows_with_the_same_coins():
+    made = codes(50, seed=0)
+    rows = made.as_tokens(lambda text: list(text.encode()), length=60, padding=0)
+    assert (rows.chosen >= 0).tolist() == made.chosen.tolist()
+    texts = [bytes(row[row > 0].tolist()).decode() for row in rows.inserted.features]
+    assert texts == [record["prefix"] + record["secret"] for record in made.inserted]
+    with pytest.raises(InputError, match="does not fit into a row"):
+        made.as_tokens(lambda text: list(text.encode()), length=10, padding=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_correct_run_is_never_contradicted_and_less_noise_is(seed):
+    found = {variant: verdicts(variant, seed) for variant in VARIANTS}
+    assert Verdict.CONTRADICTED not in found["as claimed"]
+    assert found["half the noise"][0] is found["noise forgotten"][0] is Verdict.CONTRADICTED
