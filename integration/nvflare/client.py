@@ -21,7 +21,9 @@ def main() -> None:
         optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
         nn.functional.cross_entropy(model(inputs), torch.tensor(labels[start : start + 8])).backward()
         optimiser.step()
-        flare.send(flare.FLModel(params=model.state_dict(), params_type="FULL", meta={"NUM_STEPS_CURRENT_ROUND": 1}))
+        flare.send(
+            flare.FLModel(params=model.state_dict(), params_type="FULL", meta={"NUM_STEPS_CURRENT_ROUND": 1})
+        )
 
 
 if __name__ == "__main__":
