@@ -64,8 +64,9 @@ def backbone(path: Path) -> nn.Sequential:
 
 
 @torch.no_grad()
-def embed(network: nn.Sequential, pictures: np.ndarray, device: str, batch: int = 50) -> np.ndarray:
+def embed(network: nn.Sequential, pictures: np.ndarray, device: str) -> np.ndarray:
     parts = []
+    batch = 1000 if device == "cuda" else 50
     mean, deviation = (torch.tensor(values, device=device)[:, None, None] for values in (MEAN, DEVIATION))
     starts = range(0, len(pictures), batch)
     for start in track(starts, total=len(starts), what="embedding"):
@@ -94,7 +95,7 @@ def main() -> None:
     features = {"ftr": embed(network, train, device), "fte": embed(network, test, device)}
     if options.mirrored:
         features["gtr"] = embed(network, np.ascontiguousarray(train[:, :, ::-1]), device)
-    np.savez_compressed(options.folder / "cifar10-features.npz", **features, **labels)
+    np.savez(options.folder / "cifar10-features.npz", **features, **labels)
     print(
         f"{options.train} training and {options.test} test pictures, {features['ftr'].shape[1]} features each"
     )

@@ -35,9 +35,7 @@ def main() -> None:
             y = np.unique([name.split("/")[-2] for name in arrays["name"]], return_inverse=True)[1]
         else:
             y = arrays["y"]
-    straight, mirrored = (
-        embed(network, each, device, batch=200) for each in (x, np.ascontiguousarray(x[:, :, ::-1]))
-    )
+    straight, mirrored = (embed(network, each, device) for each in (x, np.ascontiguousarray(x[:, :, ::-1])))
     np.savez(options.out, x=x, y=y, f=straight.astype(np.float16), g=mirrored.astype(np.float16))
     print(f"{len(x)} pictures of {len(np.unique(y))} people, {straight.shape[1]} features each")
 

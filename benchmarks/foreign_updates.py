@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000, help="of foreign updates, and of genuine ones")
     parser.add_argument("--widest", type=int, default=4096)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further update after so many")
     parser.add_argument("--no-search", action="store_true", help="leave the low-rank search out")
     parser.add_argument("--show", action="store_true", help="print what goes wrong")
     options = parser.parse_args()
@@ -138,6 +139,8 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     started = time.perf_counter()
     for seed in range(options.first, options.first + options.count):
+        if time.perf_counter() - started > options.seconds:
+            break
         setting = draw(seed, options.widest)
         kind = KINDS[seed % len(KINDS)]
         reading = read(setting, foreign_update(kind, setting, seed), not options.no_search)

@@ -1,6 +1,8 @@
 """`remanence head`: an audit that starts from files."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
-from remanence import InputError
+from remanence import InputError, Records, embed
 from remanence.cli.main import app
 from remanence.exceptions import MisfitError
 from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
@@ -123,3 +125,57 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
         app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
     )
     assert "no such backbone" in str(found.exception)
+
+
+def export(files, **more):
+    from remanence.games.heads.backbones import load_backbone
+
+    backbone = load_backbone(f"{files / 'backbone.py'}:load")
+    return torch.export.export(backbone.eval(), (torch.zeros(2, 1, 8, 8),), **more)
+
+
+def test_an_exported_backbone_gives_what_the_module_gives(files, tmp_path):
+    from remanence.games.heads.backbones import load_backbone
+
+    torch.export.save(export(files, dynamic_shapes=({0: torch.export.Dim("batch")},)), tmp_path / "b.pt2")
+    pictures = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    module = load_backbone(f"{files / 'backbone.py'}:load")
+    torch.testing.assert_close(load_backbone(str(tmp_path / "b.pt2")).eval()(pictures), module(pictures))
+    torch.export.save(export(files), tmp_path / "fixed.pt2")
+    records = Records(pictures, torch.zeros(5))
+    with pytest.raises(InputError, match="cannot read the pictures") as caught:
+        embed(records, load_backbone(str(tmp_path / "fixed.pt2")))
+    assert "size()[0] == 2" in caught.value.got
+
+
+class Surprise:
+    """What a pickle may do when it is read."""
+
+    def __reduce__(self):
+        return (open, ("opened", "w"))
+
+
+def test_an_exported_backbone_that_holds_a_pickle_is_refused_unread(files, tmp_path, monkeypatch):
+    from remanence.games.heads.backbones import load_backbone
+
+    monkeypatch.chdir(tmp_path)
+    torch.export.save(export(files), "b.pt2")
+    hostile = io.BytesIO()
+    torch.save(((Surprise(),), {}), hostile)
+    changes = {
+        "data/sample_inputs/model.pt": hostile.getvalue(),
+        "data/aotinductor/model.so": b"",
+        "data/constants/model_constants_config.json": b'{"config": {"a": {"use_pickle": true}}}',
+    }
+    for name, content in changes.items():
+        with zipfile.ZipFile("b.pt2") as good, zipfile.ZipFile("bad.pt2", "w") as bad:
+            for entry in good.namelist():
+                if not entry.endswith(name):
+                    bad.writestr(entry, good.read(entry))
+            bad.writestr(f"b/{name}", content)
+        with pytest.raises(InputError, match="backbone cannot be read"):
+            load_backbone("bad.pt2")
+    assert not (tmp_path / "opened").exists()
+    (tmp_path / "none.pt2").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="backbone cannot be read"):
+        load_backbone("none.pt2")

@@ -72,6 +72,7 @@ def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
     [
         (nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), "'1'.*mixes the records"),
         (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3)), "'1'.*at random"),
+        (nn.Sequential(nn.Linear(6, 5), nn.RReLU(), nn.Linear(5, 3)), "'1'.*at random"),
         (nn.Sequential(nn.LSTM(6, 5)), "'0'.*recurrent"),
         (
             nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),
@@ -80,7 +81,7 @@ def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
         (nn.Flatten(), "nothing to train"),
         (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
     ],
-    ids=["batch norm", "dropout", "LSTM", "instance norm", "no parameters", "all frozen"],
+    ids=["batch norm", "dropout", "random slopes", "LSTM", "instance norm", "no parameters", "all frozen"],
 )
 def test_what_cannot_be_trained_alike_every_time_is_refused_by_its_name(module, said):
     with pytest.raises(InputError, match=said):
@@ -117,3 +118,34 @@ def test_answers_and_buffers_that_cannot_be_used_are_refused_in_a_sentence():
     with pytest.raises(InputError, match="module cannot read the records") as caught:
         AnyModule(nn.Linear(9, 3)).check(sets)
     assert "Perceptron" not in caught.value.hint
+
+
+class Looks(nn.Module):
+    """Decides by the numbers that it sees, which nobody can do for many at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+
+    def forward(self, values):
+        found = self.body(values)
+        return found if found.detach().sum() > 0 else found + 1
+
+
+def test_what_pytorch_cannot_train_by_the_many_is_said_so():
+    with pytest.raises(InputError, match="many of this module at once"):
+        AnyModule(Looks()).check(records()[None])
+
+
+def test_a_single_output_is_a_logistic_unit():
+    torch.manual_seed(0)
+    module, data = nn.Linear(6, 1), records()
+    data = Records(data.features, data.labels % 2)
+    release = SGD(AnyModule(module), 5, 0.3).release(data[:7], data[None, 7:], torch.Generator())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.BCEWithLogitsLoss()(module(data.features).squeeze(1), data.labels.float()).backward()
+        optimizer.step()
+    by_hand = torch.cat([p.detach().flatten() for p in module.parameters()])
+    torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)

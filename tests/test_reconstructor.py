@@ -29,6 +29,7 @@ from remanence import (
     play,
 )
 from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.reconstructor.building import build_network
 from remanence.attacks.reconstructor.network import HeldOut
 from remanence.attacks.reconstructor.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.attacks.reconstructor.shadows import ShadowFarm, batches, split
@@ -188,7 +189,9 @@ def test_copies_of_a_record_are_no_strangers_so_that_there_is_no_second_aim_by_d
     knowledge = heads_game().knowledge
     twice = replace(knowledge.prior, records=concatenate([knowledge.prior.records] * 2), copies=2)
     copied = replace(knowledge, prior=twice)
-    network = QUICK._network(knowledge, ShadowFarm(knowledge, torch.Generator().manual_seed(0)).block(20))
+    network = build_network(
+        QUICK, knowledge, ShadowFarm(knowledge, torch.Generator().manual_seed(0)).block(20)
+    )
     assert QUICK._separation(knowledge, network) == 0.1
     assert QUICK._separation(copied, network) == 0
     assert replace(QUICK, separation=0.2)._separation(copied, network) == 0.2

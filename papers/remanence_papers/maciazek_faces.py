@@ -80,7 +80,7 @@ class Heads:
 def faces(settings: Settings) -> Outcome:
     """One picture of a person among nine of others, and four among thirty-six: Olivetti faces."""
     people = _digits() if settings.small else _olivetti(settings)
-    shadows, steps = (6000, 500) if settings.small else (20_000, 1500)
+    shadows, steps = (6000, 500) if settings.small else (8000, 400)
     network = Reconstructor(steps=steps, batch=64, width=32, separation=0.3)
     return _table(people, settings, (1, 4), Effort(shadows, network))
 
@@ -95,13 +95,13 @@ def four_faces(settings: Settings) -> Outcome:
     """Four pictures of one person of Labeled Faces in the Wild among thirty-six of others."""
     name = "Labeled Faces in the Wild"
     people = _digits() if settings.small else _many_faces(settings, "lfw-64.npz", name, 30)
-    return _table(people, settings, (4,), _effort(settings))
+    return _table(people, settings, (4,), _effort(settings, shadows=40_000, steps=800, seeds=1))
 
 
-def _effort(settings: Settings) -> Effort:
+def _effort(settings: Settings, shadows: int = 100_000, steps: int = 2000, seeds: int = 2) -> Effort:
     if settings.small:
         return Effort(6000, Reconstructor(steps=300, batch=64, width=32, separation=1.0))
-    return Effort(100_000, Reconstructor(steps=2000, batch=512, separation=1.0), seeds=2)
+    return Effort(shadows, Reconstructor(steps=steps, batch=512, separation=1.0), seeds)
 
 
 def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: Effort) -> Outcome:

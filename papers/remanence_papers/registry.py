@@ -122,6 +122,20 @@ REPRODUCTIONS = {
             minutes=2,
         ),
         Reproduction(
+            "maciazek-oracle",
+            "CIFAR-10 beside an adversary who is given the true embeddings: the head or the backbone?",
+            MACIAZEK_2025.at("Table 1, CIFAR, N = 10"),
+            f"{_HOME}.maciazek_tables:oracle",
+            minutes=1,
+        ),
+        Reproduction(
+            "maciazek-oracle-four",
+            "The same with four pictures per class, and with the mean of their embeddings",
+            MACIAZEK_2025.at("Table 1, CIFAR, N = 40"),
+            f"{_HOME}.maciazek_tables:oracle_four",
+            minutes=1,
+        ),
+        Reproduction(
             "maciazek-faces",
             "Heads that know one person among others: unbalanced sets, four hidden units",
             MACIAZEK_2025.at("Tables 1 and 5, CelebA; Figures 11 and 12"),

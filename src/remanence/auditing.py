@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,195 +21,17 @@ from remanence.checks import whole
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.game import play
 from remanence.protocol import AnyGame, planned
-from remanence.references import Reference
-from remanence.results import storage
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
-from remanence.results.parts import part_contradictions
-from remanence.results.recount import contradicted_bound, contradictions
-from remanence.results.verdict import Policy, Verdict, decide
+from remanence.results.result import AuditResult
+from remanence.results.verdict import Policy, decide
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.rates import CONFIDENCE
 
-SCHEMA_VERSION = 1
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """What an audit found. `audit.json` holds all of it; every view is a function of it."""
-
-    target: str
-    seed: int
-    verdict: Verdict
-    policy: Policy
-    threat_model: Json
-    subject: Json
-    evidence: tuple[Evidence, ...]
-    bounds: tuple[Bound, ...]
-    environment: Json
-
-    @property
-    def strongest(self) -> Evidence:
-        """The attack that is certain to achieve the most: of whole records, and then of single columns."""
-        return max(
-            self.evidence,
-            key=lambda each: (each.main.lower, each.main.rate, sum(p.main.lower for p in each.telling_parts)),
-        )
-
-    def done(self, evidence: Evidence) -> str:
-        """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
-        said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
-        if evidence.of_unknown_many:
-            return f"{said['done']} {evidence.proven} {said['many']}, of an unknown number"
-        return f"{said['done']} {evidence.main.successes} of {evidence.main.trials} {said['many']}"
-
-    @property
-    def gallery(self) -> Mapping[str, torch.Tensor] | None:
-        """Targets, reconstructions, controls and `succeeded` of the strongest attack, where they were kept."""
-        return self.strongest.gallery
-
-    def to_json(self) -> Json:
-        """The document that `audit.schema.json` describes."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "version": self.environment["packages"]["remanence"],
-            "target": self.target,
-            "seed": self.seed,
-            "verdict": str(self.verdict),
-            "policy": asdict(self.policy),
-            "threat_model": self.threat_model,
-            "subject": self.subject,
-            "evidence": [evidence.to_json() for evidence in self.evidence],
-            "bounds": [
-                {
-                    "name": bound.name,
-                    "success": float(bound.success),
-                    "log_success": float(bound.log_success),
-                    "assumptions": list(bound.assumptions),
-                    "reference": bound.reference.short,
-                    **({"on_average": True} if bound.on_average else {}),
-                    **({"whose": bound.whose} if bound.whose != "one record" else {}),
-                }
-                for bound in self.bounds
-            ],
-            "environment": self.environment,
-        }
-
-    @classmethod
-    def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
-        """Read a document that has been validated."""
-        evidence, wrong = [], [told for b in document["bounds"] if (told := contradicted_bound(b))]
-        for entry in document["evidence"]:
-            prefix = f"{entry['attack']}."
-            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-            wrong += contradictions(entry, own)
-            threshold = document["threat_model"]["criterion"]["threshold"]
-            wrong += part_contradictions(entry.get("parts", ()), own, threshold)
-            evidence.append(Evidence.from_json(entry, own))
-        bounds = [
-            Bound(
-                b["name"],
-                b["log_success"],
-                tuple(b["assumptions"]),
-                Reference(b["reference"], b["reference"]),
-                on_average=b.get("on_average", False),
-                whose=b.get("whose", "one record"),
-            )
-            for b in document["bounds"]
-        ]
-        policy, verdict = Policy(**document["policy"]), Verdict(document["verdict"])
-        if wrong:
-            raise ValueError("; ".join(wrong[:3]))
-        if verdict is not decide(evidence, bounds, policy):
-            raise ValueError(f"the verdict {verdict} does not follow from the evidence and the bounds")
-        return cls(
-            target=document["target"],
-            seed=document["seed"],
-            verdict=verdict,
-            policy=policy,
-            threat_model=document["threat_model"],
-            subject=document["subject"],
-            evidence=tuple(evidence),
-            bounds=tuple(bounds),
-            environment=document["environment"],
-        )
-
-    def sealed(self) -> tuple[Json, bytes]:
-        """The document as it is stored, with the hash of its arrays, and those arrays packed."""
-        arrays = {
-            f"{evidence.attack}.{name}": values
-            for evidence in self.evidence
-            for name, values in evidence.arrays.items()
-        }
-        return storage.seal(self.to_json(), arrays)
-
-    def digest(self) -> str:
-        """The hash of all that was found: everything but when and where it ran."""
-        document = {name: part for name, part in self.to_json().items() if name != "environment"}
-        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-    def save(self, folder: Path, *, gallery: bool = False) -> Path:
-        """Write audit.json and the arrays beside it, whole or not at all.
-
-        With `gallery`, some targets and reconstructions go into a file of their own that only its owner
-        can read. They are training data.
-        """
-        return storage.write(*self.sealed(), folder, gallery=self.gallery if gallery else None)
-
-    @classmethod
-    def load(cls, path: Path) -> AuditResult:
-        """Read a stored result; refuses, with the reason, what does not validate."""
-        document, arrays = storage.read(path)
-        try:
-            result = cls.from_json(document, arrays)
-        except ValueError as error:
-            raise storage.unreadable(path, str(error)) from None
-        shown = storage.read_gallery(path)
-        best = result.strongest
-        return replace(
-            result,
-            evidence=tuple(replace(e, gallery=shown) if e is best else e for e in result.evidence),
-        )
-
-    def _repr_html_(self) -> str:
-        # Views come after results in the order of imports, so that this one is looked up by its name.
-        return import_module("remanence.report.html").card(self)
-
-    def log_to(self, tracker: Literal["mlflow"]) -> None:
-        """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
-        if tracker != "mlflow":
-            raise InputError("There is no such tracker.", needs="mlflow", got=repr(tracker), hint="mlflow")
-        import_module(f"remanence.integrations.{tracker}").log(self)
-
-    def __str__(self) -> str:
-        best = self.strongest
-        rate, limit = best.main, self.policy.max_success
-        shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
-        shown += f" at {rate.confidence:.3g} confidence)"
-        lines = [
-            f"{self.target}: {self.verdict}. {self.verdict.meaning}",
-            f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
-            f"{self.policy.whose} limit is {limit * 1000:.0f}.",
-        ]
-        if found := best.pictures:
-            lines.append(
-                f"  This head: a picture of {sum(picture.came_back for picture in found)} of its {len(found)} classes "
-                "came back. The rate above is about other heads that the recipe makes."
-            )
-        for on_average, words in (
-            (False, "no attack exceeds"),
-            (True, "on average over records, no attack exceeds"),
-        ):
-            ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
-            if ceiling < 1:
-                lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
-        raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
-        lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
-        return "\n".join(lines)
 
 
 def audit(

@@ -154,6 +154,53 @@ def test_the_game_counts_proven_texts_and_the_control_has_none():
     assert evidence.control.successes == 0
 
 
+class Adapted(nn.Module):
+    """A frozen layer with a LoRA adapter beside it, as PEFT makes them."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base_layer = base.requires_grad_(requires_grad=False)
+        self.lora_a = nn.Linear(base.in_features, rank, bias=False)
+        self.lora_b = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_b(self.lora_a(x))
+
+
+def with_adapters(rank, *, trained):
+    model = Tiny().eval().requires_grad_(requires_grad=False)
+    torch.manual_seed(1)
+    for block in model.blocks:
+        block.queries, block.values = Adapted(block.queries, rank), Adapted(block.values, rank)
+        for layer in (block.queries, block.values):
+            nn.init.normal_(layer.lora_b.weight, std=0.1 * trained)
+    return model
+
+
+def adapter_update(model, ids):
+    loss = cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_lora_update_gives_whole_texts_once_its_rank_exceeds_their_tokens(trained):
+    # Trained adapters: the first matrices of two projections span 2 × 16 dimensions. Fresh ones: A x, in 32.
+    model, ids = with_adapters(16 if trained else 32, trained=trained), texts(2, seed=5, length=8)
+    gradient = adapter_update(model, ids)
+    assert all(("lora_a" in name or "lora_b" in name) for name in gradient)
+    found = read(model, gradient)
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_lora_update_of_a_small_rank_hides_its_tokens_and_claims_none(trained):
+    model = with_adapters(4, trained=trained)
+    found = read(model, adapter_update(model, texts(3, seed=6)))
+    assert (found.tokens, found.proven) == (0, 0)
+
+
 def test_a_network_that_reads_numbers_is_no_text_model():
     with pytest.raises(InputError, match=r"nn\.Embedding"):
         text_model(nn.Sequential(nn.Linear(3, 4)))

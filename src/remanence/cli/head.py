@@ -29,7 +29,10 @@ def head(
         ),
     ],
     backbone: Annotated[
-        str, typer.Option(help="Your frozen backbone: path/to/file.py:factory, which returns the module.")
+        str,
+        typer.Option(
+            help="Your frozen backbone: path/to/file.py:factory, which returns the module, or a .pt2 of torch.export."
+        ),
     ],
     images: Annotated[
         Path, typer.Option(help="The pictures that it was trained on: one folder for each class.")
@@ -91,8 +94,11 @@ def head(
     from remanence.attacks.linear_reader import LinearReader
     from remanence.attacks.reconstructor.attack import Reconstructor
     from remanence.games.heads.audit_head import audit_head, exposed_pictures
-    from remanence.games.heads.head_game import HeadAudit
+    from remanence.games.heads.backbones import load_backbone
+    from remanence.games.heads.given_embeddings import what_the_head_withholds
+    from remanence.games.heads.head_game import HeadAudit, head_game
     from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
+    from remanence.mechanisms.heads.embedding import embed, embedding_of
     from remanence.mechanisms.heads.loop import Loop
     from remanence.mechanisms.heads.transfer_head import TransferHead
     from remanence.scale.files import check_writable
@@ -117,10 +123,12 @@ def head(
     )
     folder = out or default_folder(released.stem)
     check_writable(folder)
-    place, module = compute_device(device), _backbone(backbone)
+    place = compute_device(device)
+    module = load_backbone(backbone, place)
     own, files = read_pictures(images, classes, prepare)
     prior, _ = read_pictures(public, classes, prepare)
-    module, own, prior = module.to(place), own.to(place), prior.to(place)
+    own, prior = (embed(each.to(place), module) for each in (own, prior))  # once, for all that follows
+    features = embedding_of(own)
     first = LinearReader()
     result = None
     for attacks in ([first],) if quick else ([first], [first, Reconstructor(steps=steps)]):
@@ -128,31 +136,16 @@ def head(
             limit=max_success, attacks=attacks, trials=trials, seed=seed, device=place, target=released.name
         )
         result = audit_head(
-            module, own.features, own.labels, recipe, prior=prior, released=released, settings=settings
+            features, own.features, own.labels, recipe, prior=prior, released=released, settings=settings
         )
         if not as_json and len(attacks) == 1 and not quick:
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
-    places = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
-    finish(result, folder, last=places, as_json=as_json, accept_unproven=accept_unproven)
-
-
-def _backbone(name: str):
-    """What a factory in the user's own file returns."""
-    from torch import nn
-
-    from remanence.scale.user_code import call_factory
-
-    path, colon, factory = name.rpartition(":")
-    found = call_factory(Path(path), factory, "a module") if colon else None
-    if not isinstance(found, nn.Module):
-        raise InputError(
-            "There is no such backbone.",
-            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
-            got=name if found is None else type(found).__name__,
-            hint="--backbone backbone.py:load",
-        )
-    return found
+    lines = [f"{files[p.picture].relative_to(images)}: {p}" for p in exposed_pictures(result)]
+    if not as_json:
+        game = head_game(features, own.features, own.labels, recipe, prior=prior)
+        lines.append(what_the_head_withholds(game.heads, first, trials=trials, seed=seed))
+    finish(result, folder, last=lines, as_json=as_json, accept_unproven=accept_unproven)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

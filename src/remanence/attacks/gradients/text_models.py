@@ -9,34 +9,86 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from remanence.exceptions import InputError
+
+_TELLING = 4  # dimensions that a span must leave over
+
+
+@final
+@dataclass(frozen=True)
+class Span:
+    """What a layer's gradients say about all that entered it, as the layer or an adapter behind it saw that."""
+
+    parts: tuple[
+        tuple[Tensor | None, Tensor], ...
+    ]  # a matrix that was applied first, and an orthonormal basis
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        """How far vectors lie from the span, relative to their size."""
+        nearest = torch.ones_like(vectors[..., 0])
+        for (
+            reader,
+            basis,
+        ) in self.parts:  # one that has it is enough: queries miss the first token of every text
+            read = vectors if reader is None else vectors @ reader.mT
+            rest = read - (read @ basis) @ basis.mT
+            nearest = torch.minimum(nearest, rest.norm(dim=-1) / read.norm(dim=-1).clamp(min=1e-300))
+        return nearest
+
+    @property
+    def has_room(self) -> bool:
+        """Whether all leave dimensions over to tell by: a batch with more tokens hides everything in it."""
+        return bool(self.parts) and all(b.shape[0] - b.shape[1] >= _TELLING for _, b in self.parts)
 
 
 @final
 @dataclass(frozen=True)
 class Projections:
-    """The linear layers that read one attention layer's input."""
+    """The linear layers that read one attention layer's input, and those that read what adapters make of it.
+
+    Frozen layers have no gradient and say nothing. An adapter's first matrix (A of LoRA) is such a layer; before the
+    first step its gradient is zero, and its second matrix, which reads A x, speaks instead.
+    """
 
     names: tuple[str, ...]
-    transposed: bool  # weights are (inputs, outputs), as transformers' Conv1D has them
+    transposed: frozenset[str]  # weights that are (inputs, outputs), as transformers' Conv1D has them
+    behind: tuple[tuple[str, str], ...] = ()  # an adapter's first matrix and its second
 
-    def span(self, gradient: Mapping[str, Tensor], precision: float) -> Tensor:
-        """An orthonormal basis of all that entered, `(dimensions, rank)`, from the gradients of all projections."""
+    def span(self, model: nn.Module, gradient: Mapping[str, Tensor], precision: float) -> Span:
+        """The span of all that entered, from the gradients of all projections."""
+        named = [name for name in self.names if f"{name}.weight" in gradient]
         parts = []
-        for name in self.names:
+        for name in named:
             values = gradient[f"{name}.weight"].double()
-            rows = values.mT if self.transposed else values
-            parts.append(rows / rows.norm().clamp(min=1e-300))
-        stacked = torch.cat(parts)
-        # The right singular vectors, from the smaller square: precise enough for a span, and quick for wide layers.
-        _, sizes, right = torch.linalg.svd(stacked, full_matrices=False)
-        return right[: int((sizes > 16 * precision * sizes[0]).sum())].mT
+            rows = values.mT if name in self.transposed else values
+            if rows.any():
+                parts.append(rows / rows.norm())
+        if parts:
+            return Span(((None, _basis(torch.cat(parts), precision)),))
+        found = []
+        for first, second in self.behind:
+            rows = gradient.get(f"{second}.weight")
+            if rows is not None and rows.any():
+                reader = model.get_parameter(f"{first}.weight").detach().double()
+                found.append((reader, _basis(rows.double(), precision)))
+        return Span(tuple(found))
+
+    def weights(self, gradient: Mapping[str, Tensor]) -> list[str]:
+        """Names of the weights that have a gradient."""
+        names = [*self.names, *(second for _, second in self.behind)]
+        return [f"{name}.weight" for name in names if f"{name}.weight" in gradient]
+
+
+def _basis(rows: Tensor, precision: float) -> Tensor:
+    _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+    return right[: int((sizes > 16 * precision * sizes[0]).sum())].mT
 
 
 @final
@@ -50,14 +102,38 @@ class TextModel:
     second: Projections
     is_causal: bool
     has_positions: bool  # what enters the first layer depends on the position too
+    remembers: bool = False  # it takes transformers' cache of what came before
 
-    def logits(self, ids: Tensor) -> Tensor:
-        """What the model answers, whatever it wraps that in."""
-        answer = self.model(ids)
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return next(self.model.parameters()).device
+
+    def logits(self, ids: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """What the model answers, whatever it wraps that in; with some other weights, if given."""
+        answer = functional_call(self.model, dict(weights or {}), (ids,))
         answer = getattr(answer, "logits", answer)
         return answer[0] if isinstance(answer, tuple) else answer
 
-    def entering(self, which: Projections, ids: Tensor) -> Tensor:
+    def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
+        """What a layer's gradients say about all that entered it."""
+        return which.span(self.model, gradient, precision)
+
+    def entering_last(self, which: Projections, prefixes: Tensor, tokens: Tensor) -> Tensor:
+        """What enters a layer at the last place of every prefix `(prefixes, length)` with every token after it."""
+        count, length = prefixes.shape
+        last = tokens.repeat(count)[:, None]
+        if not (self.remembers and length):
+            tried = torch.cat([prefixes.repeat_interleave(len(tokens), 0), last], 1)
+            return self.entering(which, tried)[:, -1]
+        from transformers import DynamicCache  # pyright: ignore[reportMissingImports]  # there where the model is
+
+        cache = DynamicCache()
+        self.entering(which, prefixes, cache)
+        cache.batch_repeat_interleave(len(tokens))
+        return self.entering(which, last, cache)[:, -1]
+
+    def entering(self, which: Projections, ids: Tensor, cache: object = None) -> Tensor:
         """What enters a layer for sequences of ids `(sequences, length)`; later layers are not computed."""
         layer = self.model.get_submodule(which.names[0])
         seen: list[Tensor] = []
@@ -69,7 +145,7 @@ class TextModel:
         handle = layer.register_forward_pre_hook(note)
         try:
             with torch.no_grad():
-                self.model(ids)
+                self.model(ids) if cache is None else self.model(ids, past_key_values=cache)
         except _Enough:
             pass
         finally:
@@ -88,7 +164,9 @@ def text_model(model: nn.Module) -> TextModel:
         raise _no_text_model("a model without an nn.Embedding")
     vocabulary = max(layer.num_embeddings for layer in embeddings)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator)
+    ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator).to(
+        next(model.parameters()).device
+    )
     seen: list[tuple[str, nn.Module, Tensor]] = []
     with _watching(model, seen), torch.no_grad():
         try:
@@ -106,16 +184,45 @@ def text_model(model: nn.Module) -> TextModel:
     others = [group for group in layers[1:] if [_pattern(name) for name, _, _ in group] == pattern]
     if not others:
         raise _no_text_model("no second layer like the first")
-    transposed = not isinstance(first[0][1], nn.Linear)
-    one, two = (Projections(tuple(name for name, _, _ in group), transposed) for group in (first, others[0]))
+    one, two = (_projections(group, seen) for group in (first, others[0]))
     found = TextModel(model, vocabulary, one, two, is_causal=True, has_positions=True)
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % vocabulary
     is_causal = torch.equal(found.entering(two, ids)[:, 0], found.entering(two, changed)[:, 0])
-    same = torch.full((1, 2), int(ids[0, 0]))
+    same = ids[:1, :1].repeat(1, 2)
     entered = found.entering(one, same)[0]
     has_positions = not torch.allclose(entered[0], entered[1], rtol=1e-6, atol=1e-9)
-    return TextModel(model, vocabulary, one, two, is_causal, has_positions)
+    found = TextModel(model, vocabulary, one, two, is_causal, has_positions)
+    return replace(found, remembers=is_causal and _remembers(found, ids))
+
+
+def _projections(
+    group: Sequence[tuple[str, nn.Module, Tensor]], seen: Sequence[tuple[str, nn.Module, Tensor]]
+) -> Projections:
+    """The layers of a group, and those that read what one of them puts out, as an adapter's second matrix does."""
+    behind = []
+    for name, layer, entered in group:
+        with torch.no_grad():
+            made = layer(entered)
+        behind += [
+            (name, other)
+            for other, _, read in seen
+            if other != name and read.shape == made.shape and torch.equal(read, made)
+        ]
+    names = tuple(name for name, _, _ in group)
+    transposed = frozenset(name for name, layer, _ in group if not isinstance(layer, nn.Linear))
+    return Projections(names, transposed, tuple(behind))
+
+
+def _remembers(text: TextModel, ids: Tensor) -> bool:
+    """Whether a cache of what came before gives the same as the whole sequence."""
+    tokens = ids[0, :3]
+    plain = text.entering_last(text.second, ids[:, :4], tokens)
+    try:
+        quick = replace(text, remembers=True).entering_last(text.second, ids[:, :4], tokens)
+    except (ImportError, TypeError, AttributeError, ValueError, RuntimeError):
+        return False
+    return torch.allclose(plain, quick, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
 
 
 def _no_text_model(got: str) -> InputError:
@@ -151,12 +258,13 @@ def _watching(model: nn.Module, seen: list[tuple[str, nn.Module, Tensor]]) -> It
 
 
 def _groups(seen: Sequence[tuple[str, nn.Module, Tensor]]) -> list[list[tuple[str, nn.Module, Tensor]]]:
-    """Layers that read the same tensor one after the other."""
+    """Layers that read the same tensor, in the order of their first ones; adapters' second matrices may lie between."""
     groups: list[list[tuple[str, nn.Module, Tensor]]] = []
     for entry in seen:
-        last = groups[-1][-1][2] if groups else None
-        if last is not None and last.shape == entry[2].shape and torch.equal(last, entry[2]):
-            groups[-1].append(entry)
+        for group in groups:
+            if group[0][2].shape == entry[2].shape and torch.equal(group[0][2], entry[2]):
+                group.append(entry)
+                break
         else:
             groups.append([entry])
     return groups

@@ -28,8 +28,7 @@ from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import PETROV_2024
 
 _GAP = 30.0  # by how much the distances of tokens inside and outside of the span must differ at least
-_TELLING = 4  # dimensions that the span must leave over
-_AT_ONCE = 2**24  # numbers of one chunk
+_AT_ONCE = 2**16  # tokens of one chunk
 
 
 @final
@@ -95,12 +94,6 @@ class TokenSpans(Attack[Gradient]):
         return attack
 
 
-def distances(vectors: Tensor, basis: Tensor) -> Tensor:
-    """How far vectors lie from a span, relative to their size."""
-    inside = (vectors @ basis) @ basis.mT
-    return (vectors - inside).norm(dim=-1) / vectors.norm(dim=-1).clamp(min=1e-300)
-
-
 def name_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
@@ -114,27 +107,27 @@ def tokens_in_batch(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, length: int
 ) -> list[Tensor]:
     """The tokens that are in the span at each position; the same for all where positions do not matter there."""
-    basis = text.first.span(gradient, precision)
-    if not _has_room(basis):
-        return [torch.zeros(0, dtype=torch.int64)] * length
+    span = text.span(text.first, gradient, precision)
+    if not span.has_room:
+        return [torch.zeros(0, dtype=torch.int64, device=text.device)] * length
     places = range(length) if text.has_positions else range(1)
     found = []
     for place in places:
-        apart = torch.cat([distances(x, basis) for x in _vocabulary(text, place)])
+        apart = torch.cat([span.distances(x) for x in _vocabulary(text, place)])
         found.append((apart < _threshold(apart, precision)).nonzero().squeeze(1))
     return found if text.has_positions else found * length
 
 
 def _vocabulary(text: TextModel, place: int) -> Iterator[Tensor]:
     """What enters the first layer for every token at a place, in chunks."""
-    ids = torch.arange(text.vocabulary)
+    ids = torch.arange(text.vocabulary, device=text.device)
     if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
         for chunk in ids.split(8192):
             pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
             yield torch.cat(pieces)
         return
     for chunk in ids.split(max(1, 8192 // (place + 1))):
-        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64)
+        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64, device=text.device)
         sequence[:, place] = chunk
         yield text.entering(text.first, sequence)[:, place]
 
@@ -147,12 +140,6 @@ def _threshold(apart: Tensor, precision: float) -> float:
     ratios = low[1:] / low[:-1]
     best = int(ratios.argmax())
     return float((low[best] * low[best + 1]).sqrt()) if ratios[best] > _GAP else floor
-
-
-def _has_room(basis: Tensor) -> bool:
-    """Whether the span leaves dimensions over to tell by: a batch with more tokens hides everything in it."""
-    dimensions, rank = basis.shape
-    return rank <= dimensions - _TELLING
 
 
 def grow_sequences(
@@ -168,10 +155,10 @@ def grow_sequences(
     Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
     no further are returned; the last token of each, which has no gradient there, is missing.
     """
-    basis = text.second.span(gradient, precision)
-    if not _has_room(basis):
+    span = text.span(text.second, gradient, precision)
+    if not span.has_room:
         return []
-    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64)]
+    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64, device=text.device)]
     finished: list[Tensor] = []
     for tokens in candidates:
         grown: list[Tensor] = []
@@ -179,10 +166,12 @@ def grow_sequences(
             break
         for start in range(0, len(alive), 64):
             some = torch.stack(alive[start : start + 64])
-            tried = torch.cat([some.repeat_interleave(len(tokens), 0), tokens.repeat(len(some))[:, None]], 1)
-            rows = max(1, _AT_ONCE // (basis.shape[0] * tried.shape[1] * 8))
+            at_once = max(1, _AT_ONCE // (len(tokens) * (some.shape[1] + 1)))
             apart = torch.cat(
-                [distances(text.entering(text.second, chunk)[:, -1], basis) for chunk in tried.split(rows)]
+                [
+                    span.distances(text.entering_last(text.second, chunk, tokens))
+                    for chunk in some.split(at_once)
+                ]
             )
             inside = (apart < _threshold(apart, precision)).view(len(some), len(tokens))
             for index, prefix in enumerate(some):
@@ -209,9 +198,9 @@ def settle_sequences(
     From `starts` random choices among the candidates of each place; those that end within the span of the second
     layer are returned. With one text in the batch there is nothing to choose.
     """
-    basis = text.second.span(gradient, precision)
+    span = text.span(text.second, gradient, precision)
     places = [tokens for tokens in candidates if len(tokens)]
-    if not places or not _has_room(basis):
+    if not places or not span.has_room:
         return []
     generator = torch.Generator().manual_seed(0)
     found: dict[tuple[int, ...], float] = {}
@@ -223,7 +212,7 @@ def settle_sequences(
             for place, tokens in enumerate(places):
                 tried = now.repeat(len(tokens), 1)
                 tried[:, place] = tokens
-                apart = distances(text.entering(text.second, tried), basis).amax(1)
+                apart = span.distances(text.entering(text.second, tried)).amax(1)
                 choice = int(apart.argmin())
                 now, best = tried[choice], float(apart[choice])
             if torch.equal(before, now):

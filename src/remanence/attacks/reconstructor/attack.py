@@ -21,21 +21,14 @@ from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
+from remanence.attacks.reconstructor.building import build_network
 from remanence.attacks.reconstructor.decoders import (
-    convolutional,
-    draws_pictures,
-    perceptron,
     separation_loss,
     softmin_loss,
 )
 from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.network import HeldOut, ReconstructorNetwork
 from remanence.attacks.reconstructor.readers import (
-    EmbeddingReader,
-    FlatReader,
-    HeadReader,
-    HiddenReader,
-    Reader,
     Tensors,
 )
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches, split
@@ -174,6 +167,7 @@ class Reconstructor(Attack[Release]):
         belongs_to = self._fingerprint(ours, generator, shadows)
         stored = shadows
         if stored is None and not self._streams(knowledge):
+            farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
@@ -224,7 +218,7 @@ class Reconstructor(Attack[Release]):
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = self._network(farm.knowledge, sample, start).to(generator.device)
+            network = build_network(self, farm.knowledge, sample, start).to(generator.device)
         stream = batches(farm, stored, self.batch, network.prepare)
         prepared = network.prepare(trial.tensors)
         separation = self._separation(farm.knowledge, network)
@@ -295,49 +289,6 @@ class Reconstructor(Attack[Release]):
         given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
         return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
 
-    def _network(
-        self, knowledge: Knowledge, sample: Shadows, start: Callable[[Tensors], Tensor] | None = None
-    ) -> ReconstructorNetwork:
-        prior, mechanism = knowledge.prior, knowledge.mechanism
-        assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
-        places = None
-        if self.conditional and isinstance(prior, StratifiedPrior):
-            places = prior.places.to(prior.records.labels.device)
-        reader: Reader
-        # Rows have the meaning of classes only where the head's classes are those that are asked for.
-        # The reader's estimate follows the steps of SGD, and Adam's are of another kind.
-        head = None
-        if isinstance(mechanism, TransferHead) and mechanism.plain and mechanism.rows_are_classes:
-            head = mechanism
-        if self.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
-            reader = HeadReader(sample.tensors, head, prior)
-        elif isinstance(mechanism, GivenEmbeddings) and places is not None:
-            reader = EmbeddingReader(sample.tensors)
-        else:
-            layers = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
-            flat = HiddenReader if self.mode == "strong" and layers else FlatReader
-            reader = flat(sample.tensors, 0 if places is None else len(places))
-        pool, strong = prior.records, self.mode == "strong"
-        size = reader.size + (self.guesses if self.guesses > 1 else 0)
-        rate = 1e-3 if strong else 2e-4
-        # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.
-        grey = isinstance(prior, EmpiricalPrior) and len(pool.example_shape) < 3
-        if grey or not draws_pictures(pool.example_shape):
-            small = not draws_pictures(pool.example_shape)
-            rate = 3e-3 if strong and small else rate
-            hidden = self.width or (256 if small else 1000)
-            decoder = perceptron(size, (hidden, hidden), pool, strong=strong)
-        elif strong:
-            decoder = convolutional(size, self.width or 64, pool, trunk=1024)
-        else:
-            decoder = convolutional(size, self.width or 256, pool)
-        directions = None
-        if places is not None and self.guesses > 1 and isinstance(prior, StratifiedPrior):
-            directions = _directions(pool, prior.classes)
-        if start is not None:
-            decoder.silence()
-        return ReconstructorNetwork(reader, decoder, places, rate, self.guesses, directions, start)
-
     def _loss(self, drawn: Tensor, candidates: Tensor, unit: float = 1.0) -> Tensor:
         loss = softmin_loss(drawn / unit, candidates / unit)
         if self.perceptual is None:
@@ -346,12 +297,3 @@ class Reconstructor(Attack[Release]):
         target = candidates[torch.arange(len(drawn), device=drawn.device), closest]
         seen, wanted = self.perceptual(drawn), self.perceptual(target)
         return loss + (seen - wanted).square().mean() / wanted.square().mean().clamp(min=1e-8)
-
-
-def _directions(pool: Records, classes: Tensor) -> Tensor:
-    """The direction in which the records of each class vary most, `(classes, numbers)`."""
-    found = []
-    for label in classes:
-        own = pool.flat[pool.labels == label].float()
-        found.append(torch.linalg.svd(own - own.mean(0), full_matrices=False).Vh[0])
-    return torch.stack(found)

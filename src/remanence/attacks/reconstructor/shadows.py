@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -16,9 +17,13 @@ from remanence.attacks.attack import training_failed
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.scale.fingerprints import fingerprint
+from remanence.scale.progress import note
 from remanence.scale.ranks import own_stream, ranks
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
+
+_PROBED = 8  # models whose training says how long all will take
+_LONG = 60.0  # seconds that nobody needs to be told about
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,18 @@ class ShadowFarm:
         release = mechanism.release(self.knowledge.known_data, targets, self.generator)
         kept = finite_trials(release)
         return Shadows(release.take(kept).tensors, targets[kept])
+
+    def announce(self, count: int) -> None:
+        """Say how long so many will take to train, where that is long: from a few that nobody keeps."""
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
+        few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)
+        mechanism.release(known, few[:1], probe)  # what the first of its kind takes longer
+        started = perf_counter()
+        mechanism.release(known, few, probe)
+        seconds = (perf_counter() - started) * count / len(few)
+        if seconds > _LONG:
+            note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
 
     def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
         """A fixed number, trained block by block and kept; single records are used up before one comes twice.

@@ -6,7 +6,6 @@ clue follows from the part and the other rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,11 +29,6 @@ class Clue:
     def filled(self, other: Clue) -> Clue:
         """This clue, and the other one where this one knows nothing."""
         return Clue(fill(self.values, other.values), fill(self.labels, other.labels))
-
-    @property
-    def says_something(self) -> bool:
-        """Whether any value is known."""
-        return bool((self.values != UNKNOWN).any())
 
 
 def fill(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -74,14 +68,3 @@ def matrix_of(features: Any) -> np.ndarray | None:
         )
     except (TypeError, ValueError):
         return None
-
-
-def merge(clues: Iterable[Clue | None], rows: int, columns: int) -> Clue:
-    """All clues, the first ones first."""
-    found = Clue.nothing(rows, columns)
-    for clue in clues:
-        found = found if clue is None else found.filled(clue)
-    return found
-
-
-Source = Callable[..., Clue | None]

@@ -15,8 +15,11 @@ from remanence.attacks.tables.clues import UNKNOWN, Clue, as_values, matrix_of
 from remanence.data.records import Records
 from remanence.exceptions import RemanenceError
 from remanence.mechanisms.glm.model import GLM
+from remanence.mechanisms.tables.belonging import worth_of
 from remanence.mechanisms.tables.objectives import encoded, is_linear, objective
 from remanence.mechanisms.tables.parts import Part
+
+_ROUGH = 1e-12  # of a record's worth, which is a square
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,13 @@ class Equations:
     mechanism: GLM
     release: Any
     active: np.ndarray  # (columns,)
+    rough: bool  # whether the solver stopped so early that they leave more than rounding
 
     def clue(self, part: Part) -> Clue:
         """Solve for every row in turn."""
         matrix = matrix_of(part.features)
         assert matrix is not None
-        found = ClosedForm().expose(self.mechanism, self._records(part, matrix), self.release)
+        found = ClosedForm().expose(self.mechanism, self.records(part, matrix), self.release)
         values = np.full(matrix.shape, UNKNOWN, dtype=object)
         values[:, self.active] = as_values(found.records.flat[:, 0].numpy())
         labels = found.records.labels[:, 0].numpy()
@@ -42,7 +46,8 @@ class Equations:
             names[:] = [np.asarray(classes).tolist()[int(code)] for code in labels]
         return Clue(values, names)
 
-    def _records(self, part: Part, matrix: np.ndarray) -> Records:
+    def records(self, part: Part, matrix: np.ndarray) -> Records:
+        """The rows as the equations see them: those features whose coefficients are not zero."""
         labels = np.asarray(part.labels)
         coded = (
             encoded(part.estimator, labels) if self.mechanism.family.classes else labels.astype(np.float64)
@@ -70,8 +75,9 @@ def equations(part: Part) -> list[Equations]:
             n: t if n == "intercept" else t[..., torch.from_numpy(active)]
             for n, t in own.release.tensors.items()
         }
-        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active)
-        known = found._records(part, matrix)[1:]
+        rough = worth_of(own, np.ascontiguousarray(matrix), part.weights) > _ROUGH
+        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active, rough)
+        known = found.records(part, matrix)[1:]
         ClosedForm().check(Knowledge(own.mechanism, Uninformed(), known))
     except RemanenceError:
         return []

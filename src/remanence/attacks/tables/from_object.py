@@ -16,6 +16,7 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
 from remanence.attacks.tables.equations import Equations, equations
+from remanence.attacks.tables.explained import explained
 from remanence.attacks.tables.inverses import backwards
 from remanence.attacks.tables.leaves import Bins, Leaves, bins, leaves
 from remanence.attacks.tables.statistics import CountTable, Published, count_tables, published
@@ -38,6 +39,8 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
     equations,
     leaves,
 )
+
+_SURE = StoredRows, Published, CountTable, StoredValues, Bins  # which speak of values, not of equations
 
 
 def plans_of(
@@ -82,26 +85,36 @@ class FromObject(Attack[Release]):
 
         place = len(others) if knowledge.place is None else knowledge.place
 
-        def reconstruct(release: Release) -> Reconstruction:
+        def reconstruct(_release: Release) -> Reconstruction:
             table = concatenate([others[:place], others[:1], others[place:]])
-            return Reconstruction(self.expose(mechanism, table, release).records[place : place + 1])
+            return Reconstruction(self._found(mechanism, table, np.array([place]))[place : place + 1])
 
         return reconstruct
 
     def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
         """Every row in turn."""
+        return Reconstruction(self._found(mechanism, data, np.arange(len(data))))
+
+    def _found(self, mechanism: Mechanism, data: Records, only: np.ndarray) -> Records:
+        """What comes back of each row, `(rows, 1)`; time is spent on `only` these."""
         assert isinstance(mechanism, FittedModel)
         table, labels = mechanism.table(data)
         weights = None if data.weights is None else data.weights.numpy()
         plans: dict[str, list] = {}
         for path, plan in self._plans(mechanism):
             plans.setdefault(path, []).append(plan)
-        clue = _recover(Part("model", mechanism.estimator, table, labels, weights), None, plans)
+        whole = Part("model", mechanism.estimator, table, labels, weights)
+        clue = _recover(whole, None, plans)
         features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
-        found = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
-        return Reconstruction(Records(features[:, None], torch.from_numpy(found)[:, None]))
+        codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
+        found = Records(features, torch.from_numpy(codes))
+        surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
+        if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
+            sure = known(_recover(whole, None, surest).values)
+            found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
+        return found[:, None]
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
         return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]

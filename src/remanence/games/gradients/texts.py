@@ -21,6 +21,8 @@ from remanence.attacks.gradients.token_spans import name_sequences
 _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LABELS = 4  # last tokens that are tried for each sequence
+_LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
+_STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
 
 @final
@@ -61,23 +63,23 @@ def verify_texts(
         return Texts((), (), tokens, 1.0, False)
     with torch.no_grad():
         answer = text.logits(found[0][None])
-    if answer.ndim == 3:
-        named: list[Named] = [(sequence, None) for sequence in _with_last_tokens(text, gradient, found)]
-    else:
-        named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
-    if not named:
-        return Texts((), (), tokens, 1.0, False)
-    shares = _shares(text, gradient, named)
-    kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
-    named, shares = [named[index] for index in kept], shares[kept]
-    left = _left(text, gradient, named, shares)
-    return Texts(
-        tuple(tuple(sequence.tolist()) for sequence, _ in named),
-        tuple(label for _, label in named if label is not None),
-        tokens,
-        left,
-        left <= _LEFT * precision,
-    )
+    best = Texts((), (), tokens, 1.0, False)
+    for most in (1, _LABELS) if answer.ndim == 3 else (0,):
+        if answer.ndim == 3:
+            named: list[Named] = [(one, None) for one in _with_last_tokens(text, gradient, found, most)]
+        else:
+            named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
+        shares = _shares(text, gradient, named)
+        kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
+        named, shares = [named[index] for index in kept], shares[kept]
+        left = _left(text, gradient, named, shares)
+        if left < best.unexplained:
+            sequences = tuple(tuple(sequence.tolist()) for sequence, _ in named)
+            labels = tuple(label for _, label in named if label is not None)
+            best = Texts(sequences, labels, tokens, left, left <= _LEFT * precision)
+        if best.explains_all:
+            break
+    return best
 
 
 Named = tuple[Tensor, int | None]
@@ -86,7 +88,7 @@ Named = tuple[Tensor, int | None]
 def _loss(text: TextModel, sequence: Tensor, label: int | None, *, last_is_known: bool = True) -> Tensor:
     """Summed over the places of one text, so that shares are those of a token; of one label for a classifier."""
     if label is not None:
-        return cross_entropy(text.logits(sequence[None]), torch.tensor([label]))
+        return cross_entropy(text.logits(sequence[None]), torch.tensor([label], device=text.device))
     if last_is_known:
         answers = text.logits(sequence[None, :-1])[0]
         return cross_entropy(answers, sequence[1:], reduction="sum")
@@ -96,26 +98,63 @@ def _loss(text: TextModel, sequence: Tensor, label: int | None, *, last_is_known
 
 
 def _with_last_tokens(
-    text: TextModel, gradient: Mapping[str, Tensor], prefixes: Sequence[Tensor]
+    text: TextModel, gradient: Mapping[str, Tensor], prefixes: Sequence[Tensor], most: int
 ) -> list[Tensor]:
     """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
-    parameters = dict(text.model.named_parameters())
+    parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    if head is None:
-        return []
     losses = sum(_loss(text, prefix, None, last_is_known=False) for prefix in prefixes)
     assert isinstance(losses, Tensor)
-    explained = torch.autograd.grad(losses, parameters[head])[0].double()
-    sent = gradient[head].double()
-    # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the update's scale.
-    share = ((sent * explained).sum(1) / explained.square().sum(1).clamp(min=1e-300)).median()
-    rest = sent / share - explained
-    found = []
-    for prefix in prefixes:
-        last = _last_hidden(text, head, prefix)
-        pull = -(rest @ last) / last.square().sum()
-        found += [torch.cat([prefix, token[None]]) for token in pull.topk(min(_LABELS, len(pull))).indices]
-    return found
+    used = {head: parameters[head]} if head is not None else parameters
+    made = torch.autograd.grad(losses, list(used.values()), allow_unused=True)
+    explained = {
+        name: torch.zeros_like(value, dtype=torch.float64) if part is None else part.double()
+        for (name, value), part in zip(used.items(), made, strict=True)
+    }
+    sent = {name: gradient[name].double() for name in used}
+    if head is None:
+        share = _inner(sent, explained) / max(_inner(explained, explained), 1e-300)
+        plain = 1 / sum(len(prefix) for prefix in prefixes)  # in a mean over all places of the batch
+        share = plain if 0.5 < share / plain < 2 else share
+        rest = {name: sent[name] / share - explained[name] for name in used}
+        pulls = [_pull(text, rest, prefix) for prefix in prefixes]
+    else:
+        # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the scale.
+        rows, own = sent[head], explained[head]
+        share = ((rows * own).sum(1) / own.square().sum(1).clamp(min=1e-300)).median()
+        hidden = _last_hidden(text, head, prefixes)
+        pulls = [-((rows / share - own) @ last) / last.square().sum() for last in hidden]
+    return [
+        torch.cat([prefix, token[None].to(prefix)])
+        for prefix, pull in zip(prefixes, pulls, strict=True)
+        for token in pull.topk(min(most, len(pull))).indices
+    ]
+
+
+def _inner(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
+    return sum(float((first[name] * second[name]).sum()) for name in first)
+
+
+def _pull(text: TextModel, rest: Mapping[str, Tensor], prefix: Tensor) -> Tensor:
+    """How much each token's logit at the last place moves with what is left of the update: most for the label.
+
+    Adapters have no row for each token. What is left is minus the derivative of the labels' logits, so a small step
+    against it lifts those most.
+    """
+    parameters = dict(text.model.named_parameters())
+    size = max(_inner(rest, rest) ** 0.5, 1e-300)
+    reach = (
+        _STEP * max(1.0, sum(float(parameters[name].detach().square().sum()) for name in rest) ** 0.5) / size
+    )
+    lifted = []
+    for side in (1, -1):
+        moved = {
+            name: parameters[name].detach() - (side * reach * value).to(parameters[name])
+            for name, value in rest.items()
+        }
+        with torch.no_grad():
+            lifted.append(text.logits(prefix[None], moved)[0, -1].double())
+    return lifted[0] - lifted[1]
 
 
 def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | None:
@@ -124,26 +163,45 @@ def _output_weight(text: TextModel, parameters: Mapping[str, Tensor]) -> str | N
     return rows[-1] if rows else None
 
 
-def _last_hidden(text: TextModel, head: str, prefix: Tensor) -> Tensor:
-    """What is multiplied by the output matrix at the last place: the derivative of a sum of logits tells."""
-    weight = dict(text.model.named_parameters())[head]
-    logits = text.logits(prefix[None])[0, -1]
-    absent = int(
-        torch.ones(len(logits)).index_fill(0, prefix, 0).argmax()
-    )  # a row no input embedding touches
-    return torch.autograd.grad(logits[absent], weight)[0][absent].double()
+def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list[Tensor]:
+    """What is multiplied by the output matrix at the last place of each, by least squares from the logits.
+
+    Where a bias or a cap on the logits is in the way, the derivative of a logit tells.
+    """
+    weight = text.model.get_parameter(head)
+    matrix = weight.detach().double()
+    square = torch.linalg.cholesky_ex(matrix.mT @ matrix).L
+    found = []
+    for prefix in prefixes:
+        with torch.no_grad():
+            logits = text.logits(prefix[None])[0, -1].double()
+        hidden = torch.cholesky_solve((matrix.mT @ logits)[:, None], square).squeeze(1)
+        if (matrix @ hidden - logits).norm() > 1e-3 * logits.norm():
+            absent = int(torch.ones(len(logits), device=text.device).index_fill(0, prefix, 0).argmax())
+            answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
+            hidden = torch.autograd.grad(answer, weight)[0][absent].double()
+        found.append(hidden)
+    return found
 
 
 def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]) -> Tensor:
     """Least squares over the layers whose spans were used, one unknown for each text; none below zero."""
-    names = [f"{name}.weight" for name in (*text.first.names, *text.second.names)]
+    names = [*text.first.weights(gradient), *text.second.weights(gradient)]
     parameters = dict(text.model.named_parameters())
+    sizes = [parameters[name].numel() for name in names]
+    generator = torch.Generator().manual_seed(0)
+    looked = [
+        torch.randperm(size, generator=generator)[: _LOOKED_AT // len(names)].to(text.device)
+        for size in sizes
+    ]
     rows = []
     for sequence, label in named:
         parts = torch.autograd.grad(_loss(text, sequence, label), [parameters[name] for name in names])
-        rows.append(torch.cat([part.flatten() for part in parts]).double())
+        rows.append(torch.cat([part.flatten()[at] for part, at in zip(parts, looked, strict=True)]).double())
     stacked = torch.stack(rows)
-    wanted = torch.cat([gradient[name].flatten() for name in names]).double()
+    wanted = torch.cat(
+        [gradient[name].flatten()[at] for name, at in zip(names, looked, strict=True)]
+    ).double()
     kept = list(range(len(named)))
     shares = stacked.new_zeros(len(named))
     while kept:  # those that would count less than nothing are phantoms

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
@@ -29,7 +29,8 @@ def _cannot_train(layer: nn.Module) -> str:
         and layer.track_running_stats
     ):
         return "it changes its statistics while it answers"
-    if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0:
+    random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+    if (random or isinstance(layer, nn.RReLU)) and layer.training:
         return "it draws at random in every step"
     if isinstance(layer, nn.RNNBase):
         return "PyTorch cannot train many recurrent networks at once"
@@ -57,13 +58,21 @@ def _logits_of(answer: object) -> Tensor:
     )
 
 
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each record; of a single output, that of a logistic unit."""
+    if logits.shape[-1] == 1:
+        return binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(logits), reduction="none")
+    return cross_entropy(logits, labels, reduction="none")
+
+
 @final
 @dataclass(frozen=True)
 class AnyModule(Network):
     """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. General, and slower where gradients
     are clipped: then every record's own is written down.
 
-    It is trained as PyTorch would train it, in the mode that each of its layers is in: parameters that ask for no
+    It is trained as PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode
+    that each of its layers is in: parameters that ask for no
     gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
     tuple. Layers that PyTorch would not train record by record, or not alike every time, are refused by their names.
     """
@@ -120,6 +129,15 @@ class AnyModule(Network):
                 )
         super().check(records)
 
+    def unreadable(self, records: Records, error: Exception) -> InputError:
+        """It answers alone, so that it is the many at once that PyTorch cannot do."""
+        return InputError(
+            "PyTorch cannot train many of this module at once.",
+            needs="layers that torch.func.vmap can do",
+            got=str(error).splitlines()[0][:200],
+            hint="another layer in its place; or looped(train), which trains one model after the other",
+        )
+
     @property
     def numbers(self) -> int:
         """All parameters that are trained."""
@@ -157,7 +175,7 @@ class AnyModule(Network):
             return (gradients if mask is None else gradients * mask.unsqueeze(-1)).sum(1)
 
         def loss(flat: Tensor, features: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-            return (cross_entropy(self._logits(flat, features), labels, reduction="none") * mask).sum()
+            return (_losses(self._logits(flat, features), labels) * mask).sum()
 
         counted = torch.ones_like(records.labels, dtype=parameters.dtype) if mask is None else mask
         given = records.features.to(parameters.dtype), records.labels.long(), counted
@@ -187,7 +205,7 @@ class AnyModule(Network):
 
     def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
-            return cross_entropy(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0))
+            return _losses(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0)).sum()
 
         trials = len(parameters)
         features = records.features.to(parameters.dtype).expand(trials, *records.features.shape[1:])

@@ -65,12 +65,7 @@ class Network(ABC):
         try:
             classes = max(2, self.classify(parameters, one[None]).shape[-1])
         except (RuntimeError, ValueError) as error:
-            raise InputError(
-                "The network cannot read the records.",
-                needs="records of the shape that its first layer takes",
-                got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
-                hint="the first size of a Perceptron is the number of features",
-            ) from None
+            raise self.unreadable(records, error) from None
         low, high = int(records.labels.min()), int(records.labels.max())
         if low < 0 or high >= classes:
             raise InputError(
@@ -79,6 +74,15 @@ class Network(ABC):
                 got=f"labels from {low} to {high}",
                 hint="encode the classes as 0, 1, ...",
             )
+
+    def unreadable(self, records: Records, error: Exception) -> InputError:
+        """Why the network gives no answer, in a sentence."""
+        return InputError(
+            "The network cannot read the records.",
+            needs="records of the shape that its first layer takes",
+            got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
+            hint="the first size of a Perceptron is the number of features",
+        )
 
     @abstractmethod
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:

@@ -143,6 +143,12 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float:
     )
 
 
+def worth_of(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> float:
+    """How many records' worth a model's equations leave on a table."""
+    left = _left_over(own, features, weights)
+    return left.worth(left.total)
+
+
 @dataclass(frozen=True)
 class _LeftOver:
     """The gradient at a model on a table, and what tells how many records it is worth."""
@@ -242,10 +248,7 @@ def _hint(own: Objective, features: np.ndarray, part: Part) -> str:
         order = np.arange(features.shape[1])
         order[[first, second]] = second, first
         swapped = np.ascontiguousarray(features[:, order])
-        if (
-            _left_over(own, swapped, part.weights).worth(_left_over(own, swapped, part.weights).total)
-            <= _EXACT
-        ):
+        if worth_of(own, swapped, part.weights) <= _EXACT:
             return f"columns {names[first]} and {names[second]} look swapped"
     return "the table, the rows and the sample weights that fit() was called with"
 

@@ -1,0 +1,83 @@
+"""Whole batches within the span of the first layer's gradient: which sizes, behind which functions, how long.
+
+python benchmarks/span_fit.py --device cuda
+One random network and batch for each seed, float32, 10 classes; inputs are normal numbers, independent or correlated
+as those of pictures are. *recovered*: records that came back within 1e-4 of their size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exposure import gradient_exposure
+from remanence.attacks.gradients.span_fit import fit_in_span
+
+SIZES = {
+    "small": ((8, 200, 256), (16, 200, 512)),
+    "large": ((32, 784, 1024), (64, 784, 1024), (64, 784, 2048), (96, 784, 2048), (128, 784, 2048)),
+}
+FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh, "leaky ReLU": nn.LeakyReLU}
+
+
+def drawn(count: int, numbers: int, seed: int, *, correlated: bool) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, numbers, generator=generator)
+    if correlated:
+        few = numbers // 4
+        mixed = torch.randn(count, few, generator=generator) @ torch.randn(few, numbers, generator=generator)
+        inputs = mixed / few**0.5 + torch.randn(numbers, generator=generator)
+    return inputs, torch.randint(10, (count,), generator=generator)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", choices=SIZES, default="large")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--only", choices=FUNCTIONS)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further batch after so many")
+    options = parser.parse_args()
+    started = time.perf_counter()
+    print(
+        f"{'between':12}{'inputs':>12}{'width':>7}{'batch':>7}{'seed':>6}{'exposed':>9}{'recovered':>11}{'seconds':>9}"
+    )
+    for count, numbers, width in SIZES[options.sizes]:
+        for name, function in FUNCTIONS.items():
+            for seed in range(options.seeds):
+                if time.perf_counter() - started > options.seconds or options.only not in (None, name):
+                    continue
+                torch.manual_seed(seed)
+                model = nn.Sequential(nn.Linear(numbers, width), function(), nn.Linear(width, 10)).to(
+                    options.device
+                )
+                correlated = seed % 2 == 1
+                inputs, labels = (
+                    t.to(options.device) for t in drawn(count, numbers, seed, correlated=correlated)
+                )
+                exposed = (
+                    str(int(gradient_exposure(model, inputs, labels).exposed.sum())) if name == "ReLU" else ""
+                )
+                named = dict(model.named_parameters())
+                parts = torch.autograd.grad(cross_entropy(model(inputs), labels), list(named.values()))
+                head = dense_head(model)
+                layers = head.layers_of({n: part[None] for n, part in zip(named, parts, strict=True)})
+                begun = time.perf_counter()
+                found = fit_in_span(head, layers, precision=1.2e-7, slots=count)
+                guesses = found.inputs[0][found.found[0]]
+                near = torch.cdist(inputs.double(), guesses) < 1e-4 * inputs.double().norm(dim=1)[:, None]
+                kind = "correlated" if correlated else "normal"
+                print(
+                    f"{name:12}{kind:>12}{width:7}{count:7}{seed:6}{exposed:>9}{int(near.any(1).sum()):11}"
+                    f"{time.perf_counter() - begun:9.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
