@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +33,35 @@ class Watched:
         return [f"{one['id']}: {[node['html'][:120] for node in one['nodes']]}" for one in found]
 
     def keep(self, name: str) -> None:
-        """A picture for a person to look at."""
+        """Pictures for a person to look at, as wide as a screen and as a telephone."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+        before = self.page.viewport_size
+        for width in (1280, 390):
+            self.page.set_viewport_size({"width": width, "height": 900})
+            self.page.screenshot(path=SCREENSHOTS / f"{name}-{width}.png", full_page=True)
+        if before is not None:
+            self.page.set_viewport_size(before)
+
+    def printed(self, name: str) -> int:
+        """Print it to a file for a person to look at; how many pages it has."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        paper = self.page.pdf(prefer_css_page_size=True)
+        (SCREENSHOTS / f"{name}.pdf").write_bytes(paper)
+        return len(re.findall(rb"/Type\s*/Page\b", paper))
+
+    def overflows(self, width: int = 390) -> list[str]:
+        """What sticks out to the right of a narrow screen and cannot be scrolled to."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        return self.page.evaluate(_OVERFLOWS)
+
+
+_OVERFLOWS = """() => {
+  const wide = document.documentElement.clientWidth;
+  const scrolls = (one) => one && (getComputedStyle(one).overflowX === "auto" || scrolls(one.parentElement));
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => one.getBoundingClientRect().right > wide + 1 && !scrolls(one) && !one.closest("svg"))
+    .map((one) => one.outerHTML.slice(0, 100));
+}"""
 
 
 @contextmanager

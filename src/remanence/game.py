@@ -77,13 +77,13 @@ class Game(AnyGame):
     are the control: what comes out of these is held against the same targets.
     """
 
-    mechanism: Mechanism[Release]
-    prior: Prior
-    known_data: Records | None
-    criterion: Criterion = Criterion()
-    targets: Prior | None = None
-    bounds: tuple[Bound, ...] = ()
-    strangers: Prior | None = None
+    mechanism: Mechanism[Release]  # the training that is audited
+    prior: Prior  # what the adversary believes about targets
+    known_data: Records | None  # the training records that the adversary knows; None for a weak one
+    criterion: Criterion = Criterion()  # when a reconstruction counts
+    targets: Prior | None = None  # where targets come from, if not from the prior
+    bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
+    strangers: Prior | None = None  # records for the control, where targets are few
 
     def __post_init__(self) -> None:
         if self.targets is None:

@@ -66,7 +66,7 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Setting]]:
         name, equals, values = text.partition("=")
         if not equals or not name.strip() or not all(value.strip() for value in values.split(",")):
             raise InputError(
-                "The settings to go through cannot be read.",
+                "The settings to sweep cannot be read.",
                 needs="a name, an equals sign, and values with commas between them",
                 got=text,
                 hint="--set noise_multiplier=0.5,1,2",

@@ -1,16 +1,15 @@
 """The report in a browser and on paper."""
 
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 
-from audit_results import poisoned, result
+from audit_results import DATA, poisoned, result
 from remanence import Verdict
 from remanence.attacks.catalogue import catalogue
 from remanence.report.html import index, report
-from remanence.report.writing import write_index, write_report
+from remanence.report.writing import GALLERY, write_index, write_report
 from remanence.results.caveats import CAVEATS
 
 pytestmark = pytest.mark.browser
@@ -30,10 +29,9 @@ def test_a_report_is_quiet_accessible_and_asks_nobody(watch, tmp_path, verdict, 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_report_fits_a_telephone_and_four_printed_pages(watch, tmp_path, verdict):
     watched = watch(write_report(result(verdict), tmp_path).as_uri(), width=360)
-    watched.keep(f"report-{verdict.lower()}-narrow")
     assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360
-    printed = watched.page.pdf(prefer_css_page_size=True)
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
+    assert watched.overflows() == []
+    assert 1 <= watched.printed(f"report-{verdict.lower()}") <= 4
 
 
 def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path):
@@ -45,7 +43,41 @@ def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path)
     watched = watch(write_report(everything, tmp_path).as_uri())
     watched.keep("report-everything")
     assert watched.violations() == []
-    assert len(re.findall(rb"/Type\s*/Page\b", watched.page.pdf(prefer_css_page_size=True))) <= 4
+    assert watched.printed("report-everything") <= 4
+
+
+PICTURES = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("kind", ["table", "pictures"])
+def test_a_gallery_is_accessible_and_nothing_of_it_is_cut(watch, tmp_path, kind):
+    found = result(Verdict.EXPOSED)
+    rows = DATA.features[:6] if kind == "table" else PICTURES
+    shown = {"targets": rows, "reconstructions": rows + 0.01, "controls": rows.flip(0)}
+    best = replace(found.strongest, gallery={**shown, "succeeded": torch.ones(6, dtype=torch.bool)})
+    names = [f"a column with a long name, {place}" for place in range(rows[0].numel())]
+    subject = {**found.subject, **({"columns": names} if kind == "table" else {})}
+    write_report(replace(found, evidence=(best,), subject=subject), tmp_path, gallery=True)
+    watched = watch((tmp_path / GALLERY).as_uri())
+    watched.keep(f"gallery-{kind}")
+    assert watched.violations() == []
+    assert watched.complaints == []
+    assert watched.overflows() == []
+    assert kind == "pictures" or watched.page.get_by_text("a column with a long name, 0").count() == 6
+
+
+def test_an_update_shows_where_it_leaks(watch, tmp_path):
+    found = result(Verdict.EXPOSED)
+    layers = [
+        {"name": "0", "rank": 8, "unexplained": 1e-6},
+        {"name": "features.3.weight", "rank": None, "unexplained": None},
+    ]
+    leaking = replace(found, subject={**found.subject, "leak_map": layers})
+    watched = watch(write_report(leaking, tmp_path).as_uri())
+    watched.keep("report-leak-map")
+    assert watched.page.get_by_text("Where the update leaks").count() >= 1
+    assert watched.violations() == []
+    assert watched.overflows() == []
 
 
 def test_the_first_screen_answers_the_first_question(watch, tmp_path):
@@ -75,6 +107,8 @@ def test_the_index_leads_to_every_report(watch, tmp_path):
     watched = watch(write_index(results, tmp_path).as_uri())
     watched.keep("index")
     assert watched.violations() == []
+    assert watched.overflows() == []
+    assert watched.page.get_by_text("1 PROTECTED").count() == 1
     links = watched.page.locator("a")
     assert links.count() == 4
     links.nth(0).click()

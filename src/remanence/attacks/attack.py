@@ -123,7 +123,7 @@ def blindly(
 def training_failed(lost: Tensor) -> InputError:
     """Most of the trainings came to nothing, from which nothing can be concluded."""
     return InputError(
-        "Training came to nothing.",
+        "Training diverged.",
         needs="finite numbers in what is released",
         got=f"NaN or infinite ones in {int(lost.sum())} of {len(lost)} trials",
         hint="a smaller learning rate, or records without extreme values",

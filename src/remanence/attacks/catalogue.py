@@ -89,7 +89,7 @@ def load_attack(name: str) -> Attack:
         found = elsewhere[name].load()()
     if not isinstance(found, Attack):
         raise InputError(
-            f"{name} is no attack.",
+            f"{name} is not an attack.",
             needs="a class that derives from remanence.Attack and needs no arguments",
             got=type(found).__name__,
             hint="docs/how-to/new-attack.md shows one",

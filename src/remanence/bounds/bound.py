@@ -37,17 +37,17 @@ class Bound:
     floats, or arrays where several baselines were given.
     """
 
-    name: str
-    log_success: Values
-    assumptions: tuple[str, ...]
-    reference: Reference
-    log_baseline: Values = None
-    log_complement: Values = None
-    log_lower: Values = None
-    log_estimate: Values = None
-    converged: Values = True
+    name: str  # what it is called in a report
+    log_success: Values  # log γ, rounded up
+    assumptions: tuple[str, ...]  # what the proof needs
+    reference: Reference  # where the proof is
+    log_baseline: Values = None  # log κ, which it was computed for
+    log_complement: Values = None  # log(1 − γ), rounded down
+    log_lower: Values = None  # the success of a test that exists
+    log_estimate: Values = None  # between the two
+    converged: Values = True  # whether the bracket is as narrow as was asked for
     on_average: bool = False  # over records at random: given ones may be easier, which contradicts nothing
-    whose: str = "one record"
+    whose: str = "one record"  # who it is about: a record, a person, people
 
     @property
     def success(self) -> Values:

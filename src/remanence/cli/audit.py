@@ -72,9 +72,9 @@ def audit(
     accept_unproven: AcceptUnproven = False,
     as_json: Json = False,
 ) -> None:
-    """Attack a model and hold the result against your limit.
+    """Attack a model and compare the result with your limit.
 
-    Writes audit.json for machines and report.html for people. What is finished is kept at once: an audit that was
+    Writes audit.json for machines and report.html for people. Finished work is kept: an audit that was
     killed goes on with `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.auditing import audit as run_audit

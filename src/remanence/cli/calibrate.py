@@ -30,7 +30,7 @@ _NAMES = {
 
 @grouped
 def calibrate(
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")],
+    max_success: Annotated[float, typer.Option(help="Your limit: the largest success that you accept.")],
     batching: Batching,
     guess: Guess,
     whose: Whose,

@@ -18,7 +18,7 @@ def explore(
     export: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page without a server: the same answers on a grid, in one file.", show_default=False
+            help="Write one file that needs no server: the same answers, on a grid.", show_default=False
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 is a free one.")] = 0,

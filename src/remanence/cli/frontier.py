@@ -33,7 +33,7 @@ _RANGES = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDI
 class Line:
     """What runs, and between which values."""
 
-    over: Annotated[Over, typer.Option(help="What runs; the other settings stay.")] = Over.SAMPLE_RATE
+    over: Annotated[Over, typer.Option(help="What varies; the other settings stay fixed.")] = Over.SAMPLE_RATE
     start: Annotated[float | None, typer.Option("--from", help="First value.", show_default="by kind")] = None
     end: Annotated[float | None, typer.Option("--to", help="Last value.", show_default="by kind")] = None
     points: Annotated[int, typer.Option(help="How many values, at equal ratios.")] = 15
@@ -79,7 +79,7 @@ def frontier(
         check_name(path)
     if line.over is Over.SAMPLE_RATE and (batching.sample_rate is not None or batching.derives):
         raise InputError(
-            "The sampling rate runs, and is given.",
+            "The sampling rate is both varied and given.",
             needs="--over epsilon or --over candidates, with a sampling rate or sizes",
             got="--over sample-rate with them",
             hint="--steps alone, or --from and --to",

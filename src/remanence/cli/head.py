@@ -39,13 +39,13 @@ def head(
     ],
     public: Annotated[
         Path,
-        typer.Option(help="Pictures of the same kind and classes that anybody could have, not trained on."),
+        typer.Option(help="Public pictures of the same kind and classes, not trained on."),
     ],
-    size: Annotated[int, typer.Option(help="The side that pictures are resized to.")] = 32,
+    size: Annotated[int, typer.Option(help="Pictures are resized to this side.")] = 32,
     mean: Annotated[
-        str, typer.Option(help="Taken off the pixels, which are in [0, 1]; one number for grey.")
+        str, typer.Option(help="Subtracted from the pixels, which are in [0, 1]; one number for grey.")
     ] = ("0.5,0.5,0.5"),
-    deviation: Annotated[str, typer.Option(help="What they are divided by then.")] = "0.5,0.5,0.5",
+    deviation: Annotated[str, typer.Option(help="The pixels are then divided by this.")] = "0.5,0.5,0.5",
     epochs: Annotated[int, typer.Option(rich_help_panel=_RECIPE)] = 30,
     learning_rate: Annotated[float, typer.Option(rich_help_panel=_RECIPE)] = 0.01,
     optimizer: Annotated[
@@ -69,11 +69,12 @@ def head(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="The linear reader alone: seconds. The network comes after it otherwise."
+            "--quick",
+            help="Stop after the linear reader, which takes seconds. Otherwise the network follows.",
         ),
     ] = False,
-    steps: Annotated[int, typer.Option(help="Steps that the network learns.")] = 600,
-    trials: Annotated[int, typer.Option(help="Heads that are made anew and attacked.")] = 100,
+    steps: Annotated[int, typer.Option(help="Training steps of the network.")] = 600,
+    trials: Annotated[int, typer.Option(help="How many new heads to make and attack.")] = 100,
     max_success: Annotated[
         float | None,
         typer.Option(help="Your limit.", show_default="what a guess achieves, plus a tenth of the rest"),
@@ -86,9 +87,9 @@ def head(
 ) -> None:
     """Tell which training pictures come back out of a head on a frozen backbone.
 
-    The head must have been made as you say: heads are made anew from your pictures, and where it is not like them there
-    is no verdict. A linear reader answers first, within seconds; then a network that starts from it. Nothing is
-    unpickled, and audit.json and report.html hold places in your folder, never a picture. Exit codes are those of
+    The options must describe how the head was trained. The audit makes new heads in that way, and refuses yours if it
+    is not like them. A linear reader answers first, within seconds. Then a network starts from it. Nothing is
+    unpickled. audit.json and report.html name files in your folder and never hold a picture. Exit codes are those of
     `audit`.
     """
     from remanence.attacks.linear_reader import LinearReader

@@ -88,7 +88,9 @@ def init(
         Kind | None, typer.Argument(help="What you release. Without it, you are asked.", show_default=False)
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where to write.")] = Path(),
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest acceptable success.")] = 0.1,
+    max_success: Annotated[
+        float, typer.Option(help="Your limit: the largest success that you accept.")
+    ] = 0.1,
 ) -> None:
     """Write an audit.toml, and a stub that runs as it is, for what you are about to release."""
     from remanence.exceptions import InputError
@@ -109,7 +111,7 @@ def init(
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise InputError(
-            "There is something already.",
+            "A file is already there.",
             needs=f"a folder without {' and '.join(files)}",
             got=f"{folder / there[0]}",
             hint="--folder NEW",

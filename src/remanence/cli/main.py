@@ -57,7 +57,7 @@ def remanence(
 ) -> None:
     """How much of your training data can be read back out of what you release?
 
-    Measured from below by attacks, proven from above by bounds. Audit what is yours.
+    Attacks measure the least that can be recovered, and bounds prove the most. Audit what is yours.
     Nothing leaves this machine.
 
     Exit codes: 0 within the limit that you set, 1 EXPOSED or CONTRADICTED, 2 wrong usage or input,
@@ -90,7 +90,7 @@ def main() -> None:
             typer.echo(_OUT_OF_MEMORY.format(str(error).splitlines()[0]), err=True)
             sys.exit(2)
         traceback.print_exc()
-        typer.echo("This is a mistake in remanence, not in what you gave it. Please report it.", err=True)
+        typer.echo("This is a mistake in remanence, not in your input. Please report it.", err=True)
         sys.exit(70)  # not 1, which says EXPOSED
 
 

@@ -58,7 +58,7 @@ class InData:
     people: Annotated[
         int | None,
         typer.Option(
-            help="How many of so many people, at most? Needs --candidates.",
+            help="How many of this many people, at most? Needs --candidates.",
             rich_help_panel=_PANEL,
             show_default=False,
         ),

@@ -39,7 +39,7 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
         options = manifest["settings"].get("options")
         if not options or options.get("command") != context.info_name:
             raise InputError(
-                "This run was not begun by this command.",
+                "Another command began this run.",
                 needs=f"a folder of `remanence {context.info_name}`",
                 got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
                 hint="the command that began it",
@@ -69,7 +69,7 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
     stored = existing(resume)[1]["settings"]["options"].get("target", "")
     if stored not in TARGETS:
         raise InputError(
-            "This run is of somebody's own code, which is not run because a folder says so.",
+            "This run used code of your own, which is not run just because a folder names it.",
             needs="the target, named again",
             got=f"{resume}, begun with {stored or 'no target'}",
             hint=continuation(command, stored, resume),
@@ -105,7 +105,7 @@ class Play:
     """Who attacks, how often, and what counts as too much."""
 
     attack: Annotated[
-        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that can play.")
+        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that fit.")
     ] = None
     trials: Annotated[
         int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
@@ -134,7 +134,7 @@ class Scale:
         ExecutorName,
         typer.Option(
             rich_help_panel=_PANEL,
-            help="Who plays: this process, processes of this machine, or a Ray cluster.",
+            help="Where units run: this process, several processes, or a Ray cluster.",
         ),
     ] = ExecutorName.IN_PROCESS
     workers: Annotated[

@@ -20,7 +20,7 @@ def status(
     run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it for a machine.")] = False,
 ) -> None:
-    """Show what is done, running and left of a run, and for how long; also after it was killed."""
+    """Show what a run has done and what is left, and for how long; also after a kill."""
     from remanence.scale.status import read_status
 
     found = read_status(run)

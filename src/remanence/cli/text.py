@@ -60,7 +60,8 @@ def text(
         Path | None, typer.Option(help="A PEFT adapter; the model without it is then the base.")
     ] = None,
     base: Annotated[
-        Path | None, typer.Option(help="The model that a full fine-tuning began with: folder or .gguf file.")
+        Path | None,
+        typer.Option(help="The model that a full fine-tuning started from: folder or .gguf file."),
     ] = None,
     unseen: Annotated[
         Path | None, typer.Option(help="Texts of the same kind that were not trained on: the control.")
@@ -71,7 +72,7 @@ def text(
     numbers: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=_SECRETS, help="Secrets are the numbers of at least so many digits.", min=1
+            rich_help_panel=_SECRETS, help="Secrets are numbers of at least this many digits.", min=1
         ),
     ] = None,
     names: Annotated[
@@ -82,14 +83,14 @@ def text(
         int | None,
         typer.Option(
             rich_help_panel=_SECRETS,
-            help="Every window of a text: so many tokens are known, and as many must come out.",
+            help="Every window of a text: this many tokens are known, and as many must come out.",
             min=1,
         ),
     ] = None,
     prefix_tokens: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=_SECRETS, help="The adversary knows only the last so many tokens before a secret."
+            rich_help_panel=_SECRETS, help="The adversary knows only this many tokens before a secret."
         ),
     ] = None,
     form: Annotated[
@@ -111,7 +112,9 @@ def text(
     ] = False,
     tries: Annotated[
         int,
-        typer.Option(rich_help_panel=_DECODING, help="A secret counts if it comes out within so many tries."),
+        typer.Option(
+            rich_help_panel=_DECODING, help="A secret counts if it comes out within this many tries."
+        ),
     ] = 100,
     chance: Annotated[
         float, typer.Option(rich_help_panel=_DECODING, help="... with at least this chance.")
@@ -142,8 +145,8 @@ def text(
 ) -> None:
     """Tell which training texts a fine-tuned language model or an adapter gives away.
 
-    The probability that a secret comes out is computed exactly, not sampled. What the base model says already does not
-    count. Everything is read from local files, and audit.json and report.html hold places in your file, never text.
+    The probability that a secret comes out is computed exactly, not sampled. What the base model says anyway does not
+    count. Everything is read from local files. audit.json and report.html name places in your file and hold no text.
     Needs `pip install 'remanence[text]'`. Exit codes are those of `audit`.
     """
     from remanence.auditing import audit

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SAME = 1e-6  # relative, within which two rates are the same
 NoiseMultiplier = Annotated[
-    float | None, typer.Option(help="Noise over clipping norm, as in Opacus.", show_default=False)
+    float | None, typer.Option(help="Noise divided by the clipping norm, as in Opacus.", show_default=False)
 ]
 Delta = Annotated[
     float | None, typer.Option(help="δ; with noise, prints the ε at this δ.", show_default=False)
@@ -49,7 +49,7 @@ class Batching:
 
     sample_rate: Annotated[
         float | None,
-        typer.Option(help="The chance of a record to be in a batch; 1 is full batch.", show_default=False),
+        typer.Option(help="The chance that a record is in a batch; 1 is a full batch.", show_default=False),
     ] = None
     steps: Annotated[int | None, typer.Option(help="Training steps.", show_default=False)] = None
     dataset_size: Annotated[

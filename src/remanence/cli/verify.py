@@ -20,7 +20,7 @@ def verify(
     target: Annotated[
         str | None,
         typer.Option(
-            help="The target again: its data are compared with those of the result, and one unit of the run folder is "
+            help="The target again: its data are compared with the result's, and one unit of the run folder is "
             "played again, bit for bit.",
             show_default=False,
         ),
@@ -36,7 +36,7 @@ def verify(
         typer.Option(help="A private key of OpenSSH: sign what was verified.", show_default=False),
     ] = None,
 ) -> None:
-    """Compute a stored result's counts, intervals, ceilings and verdict again; refuse it where they differ.
+    """Compute a stored result's counts, intervals, ceilings and verdict again, and refuse it if they differ.
 
     Exit code 0 where all that was asked for holds, whatever the verdict is, and 2 where it does not.
     """

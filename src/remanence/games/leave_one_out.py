@@ -60,14 +60,14 @@ class LeaveOneOut(AnyGame):
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
     proof: ClassVar[str] = "the model holds them as they are"
 
-    mechanism: Mechanism[Release]
-    data: Records
-    criterion: Criterion = Criterion()
-    release: Release | None = None
-    known_caveats: tuple[Caveat, ...] = ()
-    bounds: tuple[Bound, ...] = ()
+    mechanism: Mechanism[Release]  # the training that is audited
+    data: Records  # the training set; each record in turn is the target
+    criterion: Criterion = Criterion()  # when a reconstruction counts
+    release: Release | None = None  # the model; left out, the mechanism trains one
+    known_caveats: tuple[Caveat, ...] = ()  # what to mind, known beforehand
+    bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # names of the features, for the private page
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:

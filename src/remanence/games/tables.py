@@ -124,7 +124,7 @@ class Table:
             f"There is no column {name!r}.",
             needs=", ".join(column.name for column in self.columns),
             got=str(name),
-            hint="the label is no column",
+            hint="the label is not a column",
         )
 
     def places(self, names: Sequence[Hashable]) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ def _read_label(name: str, values: np.ndarray, *, categorical: bool) -> tuple[tu
         return (), _numbers(name, values)
     if len(classes) > MOST_CATEGORIES:
         raise InputError(
-            f"The label {name!r} is no class.",
+            f"The label {name!r} is not a class.",
             needs=f"at most {MOST_CATEGORIES} different labels, or numbers",
             got=str(len(classes)),
             hint="above or below the median, say; the numbers of a regression need a numeric type",

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 _DASHES = ("-", "--", "-.", ":")
 _TICKS = 8  # as many values have room for a number each
 _SCOPE = (
-    "Numbers are out of 1000. Each interval holds at 95 % for its own line; "
-    "of twenty lines, one may be expected to miss."
+    "Numbers are out of 1000. Each interval holds at 95 % for its own line, so expect one in twenty to miss."
 )
 
 

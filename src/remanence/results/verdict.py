@@ -45,8 +45,8 @@ class Policy:
     `set_by` says whose limit it is: the user's, or a default that nobody chose.
     """
 
-    max_success: float = 0.1
-    set_by: str = "user"  # or "default"
+    max_success: float = 0.1  # the largest success that is accepted
+    set_by: str = "user"  # whose limit it is: "user", or "default" where nobody chose one
 
     @property
     def whose(self) -> str:

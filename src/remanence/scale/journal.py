@@ -259,7 +259,7 @@ class Journal:
         beat = self.last_beat()
         who = f"process {beat['process']} on {beat['host']}" if beat else "another process"
         return InputError(
-            "Somebody is at work in this folder.",
+            "Another run is using this folder.",
             needs="one run in a folder at a time",
             got=f"{self.place}, held by {who}",
             hint="wait for it (`remanence status` tells how long), end it, or --out with another folder",

@@ -38,7 +38,7 @@ class Processes:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError(
-                "There is nobody to work.",
+                "There are no workers.",
                 needs="at least 1 worker",
                 got=f"{self.workers}",
                 hint="--workers 2",

@@ -26,11 +26,11 @@ class SuccessRate:
     9 of 10 = 0.900 (0.091 to 1.000)
     """
 
-    successes: int
-    trials: int
-    confidence: float = CONFIDENCE
-    clusters: int | None = None
-    floor: float | None = None
+    successes: int  # how often it happened
+    trials: int  # out of how many
+    confidence: float = CONFIDENCE  # of the interval
+    clusters: int | None = None  # independent trials, where records of one stand or fall together
+    floor: float | None = None  # a lower limit that was proven by other means
 
     def __post_init__(self) -> None:
         assert 0 <= self.successes <= self.trials

@@ -115,7 +115,7 @@ class Reconstructor(Attack[Release]):
         for name, (allowed, needs) in checks.items():
             if not allowed:
                 raise InputError(
-                    f"There is no reconstructor with this {name}.",
+                    f"The reconstructor cannot be used with this {name}.",
                     needs=needs,
                     got=repr(getattr(self, name)),
                     hint="Reconstructor() has defaults for small records",

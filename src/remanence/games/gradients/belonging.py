@@ -84,7 +84,7 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
     """What does not fit, and what the update may be instead."""
     if fit.is_foreign:
         return MisfitError(
-            f"This is no gradient of this network at these weights: {source}.",
+            f"This is not a gradient of this network at these weights: {source}.",
             needs="an update that was made from these weights: the gradient of every neuron then balances",
             got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
             hint="--weights for the weights before the round; --local-steps if the client took many; `remanence bound` "

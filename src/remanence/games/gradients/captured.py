@@ -78,7 +78,7 @@ class Captured(AnyGame):
         """The gradients are numbers, and were made from these weights."""
         if self.gradients.not_finite().any():
             raise MisfitError(
-                "This is no gradient that could be trained with.",
+                "This gradient is not finite.",
                 needs="finite numbers",
                 got="NaN or infinite ones",
                 hint="check how it was captured and stored",

@@ -62,7 +62,7 @@ class CapturedTexts(AnyGame):
         """The gradients are numbers. Whether they belong to the model, recomputation tells."""
         if self.gradients.not_finite().any():
             raise MisfitError(
-                "This is no gradient that could be trained with.",
+                "This gradient is not finite.",
                 needs="finite numbers",
                 got="NaN or infinite ones",
                 hint="check how it was captured and stored",

@@ -47,7 +47,7 @@ def check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) 
         )
     if images.dtype != torch.float32 or prior.features.dtype != torch.float32:
         raise InputError(
-            "The pictures are no float32 numbers.",
+            "The pictures are not float32 numbers.",
             needs="float32, scaled as the backbone expects them",
             got=f"{images.dtype}, and {prior.features.dtype} in the prior",
             hint="images.float() / 255",
@@ -63,7 +63,7 @@ def check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) 
     prior.require_finite("prior")
     if copies < 1 or len(prior) % copies:
         raise InputError(
-            "The public pictures are not so many copies.",
+            "The public pictures are not that many copies.",
             needs="at least 1 copy, and as many pictures in each",
             got=f"{copies} copies in {len(prior)} pictures",
             hint="the same `copies` as in augment(...)",

@@ -208,7 +208,7 @@ def _require_one_guess(attack: Reconstructor) -> None:
 
 def _no_picture_of_each_class(got: str) -> InputError:
     return InputError(
-        "This attack draws no picture of each class.",
+        "This attack does not draw a picture of each class.",
         needs="one guess for each class of the released head",
         got=got,
         hint="Reconstructor(conditional=True, guesses=1)",
@@ -275,7 +275,7 @@ def head_game(
         )
     if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
         raise InputError(
-            "The public pictures are not so many copies.",
+            "The public pictures are not that many copies.",
             needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
             got=f"{len(public)} pictures whose labels do not repeat",
             hint="the same `copies` as in augment(...), or none",

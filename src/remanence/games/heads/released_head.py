@@ -67,7 +67,7 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
         return weights
     if not isinstance(weights, str | PathLike):
         raise InputError(
-            "This is no head.",
+            "This is not a head.",
             needs="a module, a state dict, or the path of a file",
             got=f"{type(weights).__name__}: {weights!r}"[:200],
             hint="released=head, or released=head.state_dict()",

@@ -1,0 +1,101 @@
+"""Every chart: one theme, numbers that are text, axes with names, and no guess that looks more certain than it is."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from audit_results import result
+from remanence import Policy, Verdict
+from remanence.adversary.baseline import Baseline
+from remanence.bounds.frontier import Point
+from remanence.report.figures import dots, errors, line, roc, thumbnail
+from remanence.report.frontier import _picture as frontier
+from remanence.report.leak_map import leak_map_picture
+from remanence.report.sweep import svg as sweep
+from remanence.report.texts import curve_picture
+
+
+class Words(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found, self.label = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.label = self.label or dict(attrs).get("aria-label", "")
+
+    def handle_data(self, data):
+        self.found.append(data.strip())
+
+
+def points(values, limit=0.2, set_by="user"):
+    found = replace(result(Verdict.PROTECTED), policy=Policy(limit, set_by=set_by))
+    return [
+        SimpleNamespace(settings={"noise_multiplier": value}, result=found, accuracy=(0.9, 0.01), note="")
+        for value in values
+    ]
+
+
+def texts():
+    found = result(Verdict.EXPOSED)
+    arrays = {
+        "log_probability": torch.linspace(-12, -0.1, 20),
+        "base_log_probability": torch.full((20,), -14.0),
+    }
+    model = {
+        **found.threat_model,
+        "game": "Texts",
+        "criterion": {**found.threat_model["criterion"], "threshold": 100.0},
+    }
+    best = replace(found.strongest, arrays=arrays)
+    return replace(found, threat_model=model, evidence=(best,))
+
+
+def frontiers():
+    return [Point(rate, 4.0, 1e-5, 100, 10, 1.0, 0.1, 0.2 + rate / 2) for rate in (0.001, 0.01, 0.1, 1.0)]
+
+
+CHARTS = {
+    "line": lambda: line(result(Verdict.EXPOSED)),
+    "dots": lambda: dots(result(Verdict.EXPOSED)),
+    "errors": lambda: errors(result(Verdict.EXPOSED)),
+    "roc": lambda: roc(result(Verdict.EXPOSED)),
+    "thumbnail": lambda: thumbnail(result(Verdict.PROTECTED), "a/b"),
+    "sweep over decades": lambda: sweep(points([0.01, 0.3, 20.0]), "sweep"),
+    "sweep over words": lambda: sweep(points(["a", "b"]), "sweep"),
+    "queries": lambda: curve_picture(texts()),
+    "frontier": lambda: frontier(frontiers(), "sample_rate", ".svg").decode(),
+    "leak map": lambda: leak_map_picture([{"name": "0", "rank": 8, "unexplained": 1e-6}]),
+}
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_a_chart_is_text_in_our_colours_with_a_label(chart):
+    drawn = CHARTS[chart]()
+    words = Words(drawn)
+    assert words.label
+    for wrong in ("mathdefault", "mathregular", "\\", "$"):
+        assert wrong not in "".join(words.found)
+    assert re.search(r"var\(--(attack|ceiling|guess)", drawn)
+
+
+def test_ticks_of_a_swept_setting_are_its_values():
+    words = Words(CHARTS["sweep over decades"]()).found
+    assert {"0.01", "0.3", "20", "noise multiplier", "success", "your limit"} <= set(words)
+    assert "the limit, a default" in Words(sweep(points([1, 20], set_by="default"), "sweep")).found
+
+
+def test_a_loose_guess_is_drawn_as_a_range():
+    found = result(Verdict.UNPROVEN)
+    loose = replace(found.strongest, baseline=Baseline(0.4, 0.048, "measured"))
+    ranged = replace(found, evidence=(loose,))
+    assert "48 to 400" in Words(line(ranged)).found
+    assert line(ranged).count("var(--guess") == line(found).count("var(--guess") + 1
+    counts = " ".join(Words(dots(ranged)).found)
+    assert "48 found by guessing" in counts
+    assert "352 more, perhaps, by guessing" in counts
+    assert "60 more by the attack" in counts  # 460 in 1000, less the 400 that a guess may achieve
