@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
@@ -23,11 +22,17 @@ from torch.nn.functional import cross_entropy
 
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import LanguageModel, Read
+from remanence.scale.reading import UnusableFileError, measured, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from remanence.integrations.opacus_replica import Reading
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+# What libraries raise on files that are not what they should be.
+_READING = (
+    OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ImportError, ArithmeticError,
+    MemoryError, SafetensorError, UnusableFileError,
+)  # fmt: skip
 
 
 def language_model(
@@ -140,7 +145,7 @@ def load_language_model(
             **own,
             **({"use_safetensors": True} if file is None else {}),
         )
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+    except _READING as error:
         raise _unreadable("model", path, error) from None
     _check_weights(path, [*told["missing_keys"], *(str(key) for key in told["mismatched_keys"])])
     model = model.to(device)
@@ -148,7 +153,7 @@ def load_language_model(
         words = transformers.AutoTokenizer.from_pretrained(
             *([folder] if tokenizer is None else [Path(tokenizer)]), **(own if tokenizer is None else options)
         )
-    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+    except _READING as error:
         raise _unreadable("tokenizer", Path(tokenizer or path), error) from None
     hashes = _sha256(path)
     if adapter is None:
@@ -208,16 +213,16 @@ def _with_adapter(model: Any, folder: Path) -> Any:
             f"{folder}" + (" with adapter_model.bin, a pickle, which may run code" if pickle else "")
         )
     try:
-        with safe_open(weights, "pt") as file:
+        with safe_open(measured(weights), "pt") as file:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        told = json.loads(settings.read_text(encoding="utf-8"))
+        told = parse_json(read_bytes(settings))
         kind, named = told["peft_type"], told.get("base_model_name_or_path")
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _READING as error:
         raise _unreadable_adapter(f"{folder}: {_words(error)}") from None
     try:
         adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
         state = peft.get_peft_model_state_dict(adapted)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except _READING as error:
         raise _foreign_adapter(_words(error, last=True)) from None
     placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if own != placed:
