@@ -126,7 +126,7 @@ def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
         ('{"prefix": "code", "secret": 12}', "Line 2 does not say"),
         ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
         ("[" * 100_000, "Line 2 of t.jsonl is not a record"),
-        ('{"prefix": "code", "secret": "\\ud800"}', "half of a character"),
+        ('{"prefix": "code", "secret": "\\ud800"}', "Line 2 of t.jsonl is not a record"),
         ("5", "int instead of an object"),
     ],
 )
@@ -135,6 +135,11 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
     file.write_text('{"prefix": "code of", "secret": " ada"}\n' + line + "\n")
     with pytest.raises(InputError, match=says):
         read_texts(file, worded())
+
+
+def test_half_of_a_character_is_no_text():
+    with pytest.raises(InputError, match="half of a character"):
+        read_records([{"prefix": "code", "secret": "\ud800"}], worded())
 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
