@@ -317,6 +317,25 @@ SUSPICIOUS = Caveat(
     "One honest run in twenty looks like this. So does a run with a little less noise than claimed.",
     "Record again with other seeds and more canaries. A second p-value this small is no accident.",
 )
+UPDATE_COMPRESSED = Caveat(
+    "update-compressed",
+    "an update holds codes, signs or a few entries, so that it cannot be recomputed.",
+    "No record could be proven, and whether the update belongs to these weights could not be tested. Records may still "
+    "be there approximately, and other attacks may find them.",
+    "Audit the update as it was before it was compressed. Only noise has a proof.",
+)
+UPDATE_NOISED = Caveat(
+    "update-noised",
+    "noise was declared, and the update has that much.",
+    "Nothing can be recomputed through noise. What an attack can achieve at most follows from the noise alone.",
+    "Read the ceiling. It is about the declared clipping and a shortlist of candidates.",
+)
+UPDATE_UNTESTED = Caveat(
+    "update-untested",
+    "GELU, SiLU or tanh stand between the layers, and no record was proven.",
+    "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
+    "Make sure that --weights are those before the round.",
+)
 NO_BASE_MODEL = Caveat(
     "no-base-model",
     "a language model is audited without the base model that its fine-tuning started from.",

@@ -81,6 +81,12 @@ class Claim:
         )
         return Bound("(ε, δ)-DP as claimed, in or out", math.log(success), assumptions, REMANENCE)
 
+    def extraction(self, baseline: float) -> Bound:
+        """γ: how often anybody brings out a secret at most that a guess finds this often."""
+        if self.epsilon is None:
+            return bounds.dpsgd(baseline, schedule=list(self.dpsgd))
+        return bounds.approximate_dp(baseline, epsilon=self.epsilon, delta=self.delta)
+
 
 def audit_canaries(
     model: LanguageModel,
