@@ -147,6 +147,8 @@ def audit(
     data: cli_tables.TableFile = None,
     label: cli_tables.LabelColumn = None,
     by: cli_tables.Groups = None,
+    known: cli_tables.KnownRows = "all-but-one",
+    fixed_totals: cli_tables.FixedTotals = None,
 ) -> None:
     """Attack a model and hold the result against your limit.
 
@@ -167,6 +169,7 @@ def audit(
     folder = out or default_folder(target)
     check_writable(folder)
     keep = show_reconstructions or target in TARGETS
+    table = cli_tables.TableOptions(data, label, by, known, fixed_totals) if data else None
     game = None
     if Path(target).is_dir():
         result = _audit_recorded(
@@ -177,8 +180,8 @@ def audit(
     else:
         # A factory may print; our own output stays clean.
         with contextlib.redirect_stdout(sys.stderr), joined(compute_device(device)) as place:
-            game = cli_tables.load_table_game(target, data, label) if data else load_game(target)
-            place = "cpu" if data else place
+            game = cli_tables.load_table_game(target, table) if table else load_game(target)
+            place = "cpu" if table else place
             if rank() > 0:  # learns with the others; the first one plays and writes
                 run_audit(game, chosen, policy=policy, trials=1, seed=seed, device=place)
                 raise typer.Exit
@@ -194,7 +197,7 @@ def audit(
                 "show_reconstructions": show_reconstructions,
                 "accept_unproven": accept_unproven,
                 "out": cli_runs.stored_place(folder, journal),
-                **({"data": str(data), "label": label, "by": by} if data else {}),
+                **(table.stored() if table else {}),
             }
             players = cli_runs.executor(executor, workers, address, gpus_per_unit, place)
             run = cli_runs.begin_run(game, options, players, journal or folder, resume, galleries=keep)
@@ -216,8 +219,8 @@ def audit(
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
-        if data:
-            cli_tables.show_table(result, game, folder, data, by, rows=show_reconstructions)
+        if table:
+            cli_tables.show_table(result, game, folder, table, rows=show_reconstructions)
         show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
     raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,14 +39,46 @@ Groups = Annotated[
         help="Columns to tell results apart by, such as sex,region: who is exposed more.",
     ),
 ]
+KnownRows = Annotated[
+    str,
+    typer.Option(
+        "--known",
+        rich_help_panel=_PANEL,
+        help="What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and these "
+        "columns of the missing one.",
+    ),
+]
+FixedTotals = Annotated[
+    str | None,
+    typer.Option(
+        "--fixed-totals",
+        rich_help_panel=_PANEL,
+        help="Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
+    ),
+]
 
 
-def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
+@dataclass(frozen=True)
+class TableOptions:
+    """What the options of an audit say about a table."""
+
+    data: Path
+    label: str | None
+    by: str | None = None
+    known: str = "all-but-one"
+    fixed_totals: str | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """As a run keeps them."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
+def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     """The game of a model file and a table file."""
     from remanence.integrations.model_files import load_estimator
-    from remanence.integrations.sklearn import table_game
+    from remanence.integrations.sklearn import table_game, with_fixed_totals, with_known
 
-    estimator, frame = load_estimator(target), read_table(data)
+    estimator, frame, label = load_estimator(target), read_table(options.data), options.label
     if label is None or label not in frame.columns:
         raise InputError(
             "The label is missing.",
@@ -69,7 +103,45 @@ def load_table_game(target: str, data: Path, label: str | None) -> LeaveOneOut:
     classes = getattr(estimator, "classes_", None)
     if classes is not None and labels.dtype.kind == "O":
         labels = labels.astype(str)
-    return table_game(estimator, features, labels)
+    columns_named(options.by, frame.columns, "--by")
+    game = table_game(estimator, features, labels)
+    fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
+    game = with_fixed_totals(game, fixed, label)
+    if options.known == "all-but-one":
+        return game
+    if options.known == "none":
+        return with_known(game, others=False)
+    if not options.known.startswith("columns:"):
+        raise InputError(
+            "It is not clear what the adversary knows.",
+            needs="all-but-one, none, or columns: and names with commas between",
+            got=f"--known {options.known}",
+            hint=f"--known columns:{game_columns(game)[0]}",
+        )
+    given = columns_named(options.known.removeprefix("columns:"), game_columns(game), "--known columns:")
+    return with_known(game, columns=given)
+
+
+def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:
+    """The columns that an option names, with commas between."""
+    chosen, known = [name for name in (names or "").split(",") if name], [str(name) for name in columns]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise InputError(
+            f"There is no such column for {option}.",
+            needs=", ".join(known)[:300],
+            got=", ".join(unknown),
+            hint="names of the table's columns, with commas between",
+        )
+    return chosen
+
+
+def game_columns(game: LeaveOneOut) -> list[str]:
+    """The columns of a table's game, by name."""
+    from remanence.mechanisms.tables.fitted import FittedModel
+
+    assert isinstance(game.mechanism, FittedModel)
+    return [column.name for column in game.mechanism.rows.columns]
 
 
 def read_table(path: Path) -> Any:
@@ -95,9 +167,7 @@ def read_table(path: Path) -> Any:
         ) from None
 
 
-def show_table(
-    result: AuditResult, game: object, folder: Path, data: Path, by: str | None, *, rows: bool
-) -> None:
+def show_table(result: AuditResult, game: object, folder: Path, options: TableOptions, *, rows: bool) -> None:
     """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
     from rich.table import Table
 
@@ -105,21 +175,13 @@ def show_table(
     from remanence.report.columns import column_findings, group_findings
 
     assert isinstance(game, LeaveOneOut)
-    frame = read_table(data)
-    unknown = [name for name in (by or "").split(",") if name and name not in frame.columns]
-    if unknown:
-        raise InputError(
-            "There is no such column to tell results apart by.",
-            needs=", ".join(map(str, frame.columns))[:300],
-            got=", ".join(unknown),
-            hint="--by takes names of the table's columns, with commas between",
-        )
+    frame, by = read_table(options.data), (options.by or "").split(",")
     columns = column_findings(result, game)
     groups = {
         name: group_findings(
             result, frame[name].astype(object).where(frame[name].notna(), "(empty)").to_numpy()
         )
-        for name in (by or "").split(",")
+        for name in by
         if name
     }
     held = [{"path": path, "rows": count} for path, count in _stored(game)]

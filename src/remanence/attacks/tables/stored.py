@@ -25,12 +25,18 @@ class StoredRows:
     keys: Counter  # rows as bytes, and how often each is stored
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
+    alone: bool = False  # whether somebody looks who knows no other row
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
         matrix = matrix_of(part.features)
         assert matrix is not None
         keys, clue = _keys(matrix), Clue.nothing(*matrix.shape)
+        if self.alone:  # all stored rows are read, and the row's own is one of them or not
+            for row in [row for row, key in enumerate(keys) if key in self.keys]:
+                clue.values[row] = _plain(matrix[row])
+                clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
+            return clue
         total = Counter(keys)
         surplus = [key for key, count in self.keys.items() if count > total[key]]
         for row, key in enumerate(keys):
