@@ -13,6 +13,7 @@ import typer
 
 from remanence.cli.output import console
 from remanence.exceptions import InputError
+from remanence.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -172,6 +173,8 @@ def show_table(result: AuditResult, game: object, folder: Path, options: TableOp
     from rich.table import Table
 
     from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.tables.fitted import FittedModel
+    from remanence.mechanisms.tables.identifiers import identifiers_in
     from remanence.report.columns import column_findings, group_findings
 
     assert isinstance(game, LeaveOneOut)
@@ -185,11 +188,21 @@ def show_table(result: AuditResult, game: object, folder: Path, options: TableOp
         if name
     }
     held = [{"path": path, "rows": count} for path, count in _stored(game)]
-    document = {"columns": columns, "by": groups, "stored_rows": held}
+    assert isinstance(game.mechanism, FittedModel)
+    named = identifiers_in(game.mechanism.estimator, frame)
+    document = {
+        "columns": columns,
+        "by": groups,
+        "stored_rows": held,
+        "identifiers": [vars(each) for each in named],
+    }
     (folder / "columns.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     out = console()
     for entry in held:
         out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
+    for each in named:
+        said = f"{each.path} holds {each.count} values of the column {each.column}, which tells rows apart."
+        out.print(plain(said), highlight=False)
     shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
     for row in columns:
         shown.add_row(row["column"], row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
