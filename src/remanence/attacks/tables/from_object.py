@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
+from remanence.attacks.tables.clues import UNKNOWN, Clue, as_numbers, fill, known
 from remanence.attacks.tables.equations import Equations, equations
 from remanence.attacks.tables.explained import explained
 from remanence.attacks.tables.inverses import backwards
@@ -65,11 +65,7 @@ class FromObject(Attack[Release]):
     def check(self, knowledge: Knowledge) -> None:
         """A fitted object with such a clue, and all other rows."""
         mechanism = knowledge.mechanism
-        if (
-            not isinstance(mechanism, FittedModel)
-            or knowledge.known_data is None
-            or not self._plans(mechanism)
-        ):
+        if not isinstance(mechanism, FittedModel) or not self._plans(mechanism):
             raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
@@ -82,11 +78,12 @@ class FromObject(Attack[Release]):
         self.check(knowledge)
         mechanism, others = knowledge.mechanism, knowledge.known_data
         assert others is not None
-
+        given = knowledge.given
+        instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
 
         def reconstruct(_release: Release) -> Reconstruction:
-            table = concatenate([others[:place], others[:1], others[place:]])
+            table = concatenate([others[:place], instead, others[place:]])
             return Reconstruction(self._found(mechanism, table, np.array([place]))[place : place + 1])
 
         return reconstruct
@@ -105,19 +102,30 @@ class FromObject(Attack[Release]):
             plans.setdefault(path, []).append(plan)
         whole = Part("model", mechanism.estimator, table, labels, weights)
         clue = _recover(whole, None, plans)
+        if not mechanism.others_known:  # whether a value was a gap is told by the others
+            clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
+        given = [column for column in mechanism.rows.columns if column.name in mechanism.given]
+        for column in given:
+            own = slice(column.start, column.start + column.width)
+            features[:, own] = data.flat[:, own].double()
         found = Records(features, torch.from_numpy(codes))
         surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
         if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
             sure = known(_recover(whole, None, surest).values)
+            sure[:, [column in given for column in mechanism.rows.columns]] = True
             found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
         return found[:, None]
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
-        return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        """What it uses; without knowing others, nothing but rows that stand in the object."""
+        wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        if mechanism.others_known:
+            return wanted
+        return [(path, replace(plan, alone=True)) for path, plan in wanted if isinstance(plan, StoredRows)]
 
 
 @final
