@@ -76,6 +76,7 @@ from .mechanisms.glm.model import GLM as GLM
 from .mechanisms.heads.embedding import augment as augment
 from .mechanisms.heads.embedding import embed as embed
 from .mechanisms.heads.embedding import embed_views as embed_views
+from .mechanisms.heads.fine_tuning import FineTuning as FineTuning
 from .mechanisms.heads.loop import EarlyStopping as EarlyStopping
 from .mechanisms.heads.loop import Loop as Loop
 from .mechanisms.heads.published import Published as Published

@@ -7,6 +7,7 @@ import unicodedata
 from typing import Any
 
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, marks of direction, halves of characters
+_FORMULA = {"=", "+", "-", "@"}  # how a formula begins in a spreadsheet
 _COMMAND = re.compile(r"^\s*(::|##)")  # which CI hosts obey at the start of a line
 
 
@@ -33,6 +34,18 @@ def plainly(value: Any) -> Any:
     if isinstance(value, dict):
         return {plain(name): plainly(item) for name, item in value.items()}
     return [plainly(item) for item in value] if isinstance(value, list) else value
+
+
+def inert(value: Any) -> Any:
+    """A cell of a table that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
+
+    >>> inert("=cmd()"), inert("+1"), inert("age"), inert(-1.5)
+    ("'=cmd()", "'+1", 'age', -1.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = plain(value)  # a line of its own would be a cell of its own
+    return f"'{text}" if text.lstrip()[:1] in _FORMULA else text
 
 
 def _visible(character: str) -> str:

@@ -14,11 +14,15 @@ from safetensors.torch import save
 
 from audit_results import result
 from remanence import AuditResult, Verdict
+from remanence.bounds.record_counts import read_record_counts
 from remanence.cli.settings_file import read_settings
+from remanence.cli.tables import read_table
 from remanence.exceptions import InputError
 from remanence.games.gradients.files import read_batch, read_tensors
 from remanence.games.recorded_runs.consistency import _checkpoint_schedule
-from remanence.games.recorded_runs.recording import read_recording
+from remanence.games.recorded_runs.recording import RecordingWriter, read_recording
+from remanence.games.texts.canaries import TextCanaries
+from remanence.games.texts.secrets import read_texts
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
@@ -122,12 +126,17 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def _recording(folder: Path) -> Path:
-    moments = {"mean": 1.0, "variance": 1.0}
-    path = folder / "manifest.json"
-    path.write_text(
-        json.dumps({"format": 2, "claimed": [[1.1, 0.1, 10]], "records": 10, "batch_sizes": moments})
-    )
-    return path
+    writer = RecordingWriter(folder / "run")
+    writer.add_step({"weight": torch.rand(3)})
+    about = {
+        "framework": "by hand",
+        "claimed": [[1.1, 0.1, 10]],
+        "records": 10,
+        "steps": 1,
+        "steps_before": 0,
+    }
+    writer.finish({**about, "tensors": ["weight"], "observed": {}})
+    return folder / "run" / "manifest.json"
 
 
 def _reproduction(folder: Path) -> Path:
@@ -140,6 +149,54 @@ def _reproduction(folder: Path) -> Path:
         "environment": {"device": "cpu", "torch": "2", "seconds": 1.0},
     }  # fmt: skip
     path.write_text(json.dumps(document))
+    return path
+
+
+def _table(folder: Path) -> Path:
+    path = folder / "train.csv"
+    path.write_text("age,sex,outcome\n" + "".join(f"{20 + n},{'fm'[n % 2]},{n % 3}\n" for n in range(20)))
+    return path
+
+
+class _Letters:
+    """A language model's words, without the model."""
+
+    context, start = 10**6, None
+
+    def tokens(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+def _texts(folder: Path) -> Path:
+    path = folder / "train.jsonl"
+    lines = [
+        {"prefix": f"The code of {name} is", "secret": f" {n}482"} for n, name in enumerate(["Ada", "Bob"])
+    ]
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in [*lines, {"text": "Eve has 9123", "secret": "9123"}])
+    )
+    return path
+
+
+def _canaries(folder: Path) -> Path:
+    path = folder / "canaries.json"
+    records = [{"prefix": f"code {n} is", "secret": f" {n}77"} for n in range(4)]
+    document = {
+        "records": records,
+        "chosen": [True, False, True, False],
+        "design": "CODES",
+        "candidates": 1000,
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def _counts(folder: Path) -> Path:
+    path = folder / "people.csv"
+    path.write_text("records,people\n1,100\n2,30\n7,4\n")
     return path
 
 
@@ -158,6 +215,10 @@ READERS = {
     "Opacus checkpoint": (_checkpoint, _checkpoint_schedule),
     "recording": (_recording, lambda path: read_recording(path.parent)),
     "reproduction": (_reproduction, load),
+    "table": (_table, read_table),
+    "texts": (_texts, lambda path: read_texts(path, _Letters())),
+    "canaries": (_canaries, TextCanaries.load),
+    "records per person": (_counts, lambda path: read_record_counts(str(path))),
 }
 UPLOADS = {"dropped onto the page": (_audit, lambda path: _render(path.read_bytes()))}
 

@@ -1,15 +1,17 @@
 """`remanence verify`: a result, its run and its signature, computed again."""
 
 import json
+import math
 import subprocess
 import sys
 
 import pytest
 
 from audit_results import result
-from remanence import Verdict
+from remanence import Policy, Verdict, audit
 from remanence.cli.main import main
 from remanence.results.storage import DOCUMENT
+from remanence.targets import digits_dpsgd_poisson, digits_noisy_sum
 
 TARGET = """
 from pathlib import Path
@@ -77,6 +79,38 @@ def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, monkeypatch, rema
     code, _, told = remanence("verify", "run", "--target", "mine.py:game")
     assert code == 2
     assert "about other data" in told
+
+
+@pytest.mark.parametrize("target", [digits_noisy_sum, digits_dpsgd_poisson])
+def test_a_ceiling_is_computed_again_from_the_training_s_settings(tmp_path, remanence, target):
+    audit(target(), trials=20, policy=Policy(0.9), target="noisy").save(tmp_path)
+    code, told, _ = remanence("verify", tmp_path)
+    assert (code, "Ceilings: 1 of 1 computed again" in told) == (0, True)
+    document = json.loads((tmp_path / DOCUMENT).read_text())
+    bound = document["bounds"][0]
+    lower = bound["success"] * 0.99  # with its logarithm, so that the result agrees with itself
+    document["bounds"][0] = {**bound, "success": lower, "log_success": math.log(lower)}
+    (tmp_path / DOCUMENT).write_text(json.dumps(document))
+    code, _, told = remanence("verify", tmp_path)
+    assert (code, "lower than the training's settings prove" in told) == (2, True)
+
+
+def test_a_target_proves_the_ceilings_of_its_result(tmp_path, monkeypatch, remanence):
+    monkeypatch.chdir(tmp_path)
+    target = "from dataclasses import replace\nfrom remanence import bounds, targets\n"
+    honest = target + "def game():\n    return targets.digits_noisy_sum()\n"
+    (tmp_path / "mine.py").write_text(honest)
+    assert remanence("audit", "mine.py:game", "--trials", 20, "--max-success", 0.9, "--out", "run")[0] in (
+        0,
+        3,
+    )
+    code, told, err = remanence("verify", "run", "--target", "mine.py:game")
+    assert (code, "Data: the same" in told) == (0, True), err
+    (tmp_path / "mine.py").write_text(
+        honest.replace("targets.digits_noisy_sum()", "replace(targets.digits_noisy_sum(), bounds=())")
+    )
+    code, _, told = remanence("verify", "run", "--target", "mine.py:game")
+    assert (code, "proves other ceilings" in told) == (2, True)
 
 
 def test_a_signature_holds_for_the_result_and_the_key_alone(tmp_path, remanence):

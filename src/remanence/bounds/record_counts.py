@@ -147,7 +147,7 @@ def read_record_counts(text: str) -> int | RecordCounts:
         if words[:1] == ["exactly"]:
             return RecordCounts.exactly(int(" ".join(words[1:])))
         return int(" ".join(words[2:] if words[:2] == ["at", "most"] else words))
-    except (ValueError, AttributeError, UnusableFileError) as error:
+    except (ValueError, AttributeError, OverflowError, csv.Error, UnusableFileError) as error:
         why = error if isinstance(error, UnusableFileError) else "not a number of records"
         raise InputError(
             "The number of records per person cannot be read.",

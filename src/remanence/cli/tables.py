@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.output import console
-from remanence.exceptions import InputError
-from remanence.plain_text import plain
+from remanence.exceptions import InputError, RemanenceError
+from remanence.plain_text import inert, plain
+from remanence.scale.files import write_files
+from remanence.scale.reading import UnusableFileError, measured
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.games.leave_one_out import LeaveOneOut
 
+_MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
 _PANEL = "A fitted model and its table"
 
 
@@ -144,20 +146,30 @@ def read_table(path: Path) -> Any:
     from remanence.integrations.model_files import needed
 
     pd = needed("pandas")
-    if not path.is_file():
-        raise InputError(
-            "There is no such table.", needs="a .csv or .parquet file", got=str(path), hint="check the path"
-        )
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            needed("pyarrow")
-            return pd.read_parquet(path)
-        return pd.read_csv(path)
-    except (ValueError, UnicodeDecodeError, OSError) as error:
+        measured(path)
+    except UnusableFileError as error:
+        raise InputError(
+            "There is no such table.",
+            needs="a .csv or .parquet file",
+            got=f"{path}: {error}",
+            hint="check the path",
+        ) from None
+    try:
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            return pd.read_csv(path)
+        with needed("pyarrow.parquet", "pyarrow").ParquetFile(path) as file:
+            cells = file.metadata.num_rows * file.metadata.num_columns
+            if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
+                raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
+            return file.read().to_pandas()
+    except RemanenceError:
+        raise
+    except Exception as error:  # noqa: BLE001, whatever a stranger's file makes pandas or pyarrow raise
         raise InputError(
             "The table cannot be read.",
             needs="a CSV file with a line of column names, or Parquet",
-            got=f"{path}: {str(error).splitlines()[0][:200]}",
+            got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
             hint="frame.to_csv(path, index=False)",
         ) from None
 
@@ -191,7 +203,7 @@ def show_table(result: AuditResult, game: object, folder: Path, options: TableOp
         "stored_rows": held,
         "identifiers": [vars(each) for each in named],
     }
-    (folder / "columns.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
     out = console()
     for entry in held:
         out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
@@ -200,12 +212,12 @@ def show_table(result: AuditResult, game: object, folder: Path, options: TableOp
         out.print(plain(said), highlight=False)
     shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
     for row in columns:
-        shown.add_row(row["column"], row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
+        shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
     out.print(shown)
     for name, found in groups.items():
-        table = Table(name, "rows that came back", title=f"By {name}")
+        table = Table(plain(name), "rows that came back", title=f"By {plain(name)}")
         for row in found:
-            table.add_row(str(row["group"]), _rate(row))
+            table.add_row(plain(row["group"]), _rate(row))
         out.print(table)
     if rows:
         out.print(f"Rows, for your eyes only: {write_rows(game, folder)}", highlight=False, soft_wrap=True)
@@ -238,9 +250,6 @@ def write_rows(game: LeaveOneOut, folder: Path) -> Path:
     pd = needed("pandas")
     names = [column.name for column in game.mechanism.rows.columns]
     frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
-    path = folder / "rows.csv"
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
-        frame.assign(label=labels).to_csv(file, index=False)
-    return path
+    cells = frame.assign(label=labels).rename(columns=inert).map(inert)
+    write_files(folder, {"rows.csv": cells.to_csv(index=False).encode()})  # for its owner alone
+    return folder / "rows.csv"

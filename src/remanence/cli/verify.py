@@ -14,6 +14,8 @@ from remanence.plain_text import plain
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
 
+_ROUNDING = 1e-6  # between two computations of a ceiling, on two machines
+
 
 def verify(
     run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
@@ -50,7 +52,8 @@ def verify(
     counted = sum("succeeded" in entry.arrays for entry in result.evidence)
     lines = [
         f"Arrays: those that the result was written with; {counted} of {len(result.evidence)} attacks counted again.",
-        f"Intervals: {rates} computed again. Ceilings: {len(result.bounds)} agree with their logarithms.",
+        f"Intervals: {rates} computed again. Ceilings: {_computed_again(result)} of {len(result.bounds)} computed "
+        "again from the settings of the training.",
         f"Verdict: {result.verdict} follows from the evidence, the ceilings and the limit.",
     ]
     if signed_by is not None:
@@ -62,6 +65,36 @@ def verify(
         lines.append(f"Signed: {plain(signing.sign(document, sign))}")
     for line in lines:
         typer.echo(line)
+
+
+def _computed_again(result: AuditResult) -> int:
+    """How many ceilings follow from the settings that the result states; refuses one that is lower than these prove."""
+    from remanence import bounds
+
+    settings = result.threat_model["mechanism"]
+    noise, schedule = (
+        settings.get("noise_multiplier"),
+        [settings.get(name) for name in ("sample_rate", "steps")],
+    )
+    baseline, computed = max(entry.baseline.value for entry in result.evidence), 0
+    for stored in result.bounds:
+        if not noise or stored.on_average or stored.whose != "one record":
+            continue
+        if stored.name == bounds.gaussian(0.5, noise_multiplier=noise).name:
+            again = bounds.gaussian(baseline, noise_multiplier=noise)
+        elif stored.name == "DP-SGD" and None not in schedule:
+            again = bounds.dpsgd(baseline, schedule=[bounds.Segment(noise, *schedule)])
+        else:
+            continue
+        if stored.success < again.success * (1 - _ROUNDING):
+            raise InputError(
+                f"The ceiling {stored.name!r} is lower than the training's settings prove.",
+                needs=f"at least {again.success:.6g}, for noise {noise:g} and a guess of {baseline:.6g}",
+                got=f"{stored.success:.6g}",
+                hint="run the audit again",
+            )
+        computed += 1
+    return computed
 
 
 def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
@@ -82,6 +115,9 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     if data != stored:
         names = sorted(name for name in data.keys() | stored.keys() if data.get(name) != stored.get(name))
         raise _differs("The result is about other data.", ", ".join(names))
+    proven, told = ([(b.name, float(b.log_success)) for b in held.bounds] for held in (game, result))
+    if proven != told:
+        raise _differs("The target proves other ceilings.", f"{proven}, stored: {told}"[:300])
     options = existing(folder)[1]["settings"].get("options", {})
     device, attack = options.get("device", "cpu"), load_attack(best.attack)
     with tempfile.TemporaryDirectory() as place:  # a copy: looking at a result does not change it

@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 from remanence.exceptions import InputError
+from remanence.scale.reading import GIB, UnusableFileError, members
 
+_MOST = 16 * GIB  # of a model, unpacked
 _EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
 _CONVERT = (
     "python -c \"from joblib import load; from skops.io import dump; dump(load('{}'), 'model.skops')\", "
@@ -57,15 +58,17 @@ def load_estimator(target: str) -> Any:
 
 def _is_skops(file: Path) -> bool:
     try:
-        with ZipFile(file) as archive:
-            return "schema.json" in archive.namelist()
-    except (BadZipFile, OSError):
+        return "schema.json" in members(file, _MOST)
+    except UnusableFileError:
         return False
 
 
 def _load_skops(file: Path) -> Any:
     skops = needed("skops.io", "skops")
-    unknown = skops.get_untrusted_types(file=file)
+    try:
+        unknown = skops.get_untrusted_types(file=file)
+    except Exception as error:  # noqa: BLE001, whatever a stranger's file makes it raise
+        raise _broken(file, error) from None
     refused = [name for name in unknown if not _is_data(name)]
     if refused:
         raise InputError(
@@ -74,7 +77,19 @@ def _load_skops(file: Path) -> Any:
             got=", ".join(refused)[:300],
             hint="path/to/file.py:function that returns the fitted model, if the code is yours",
         )
-    return skops.load(file, trusted=unknown)
+    try:
+        return skops.load(file, trusted=unknown)
+    except Exception as error:  # noqa: BLE001
+        raise _broken(file, error) from None
+
+
+def _broken(file: Path, error: Exception) -> InputError:
+    return InputError(
+        "The model cannot be read.",
+        needs="a .skops file as skops.io.dump writes it",
+        got=f"{file.name}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
+        hint="skops.io.dump(model, 'model.skops')",
+    )
 
 
 def _is_data(name: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
@@ -23,11 +22,17 @@ from torch.nn.functional import cross_entropy
 
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import LanguageModel, Read
+from remanence.scale.reading import UnusableFileError, measured, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from remanence.integrations.opacus_replica import Reading
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+# What libraries raise on files that are not what they should be.
+_READING = (
+    OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, ImportError, ArithmeticError,
+    MemoryError, SafetensorError, UnusableFileError,
+)  # fmt: skip
 
 
 def language_model(
@@ -136,13 +141,13 @@ def load_language_model(
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, **own, **({"use_safetensors": True} if file is None else {})
         ).to(device)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+    except _READING as error:
         raise _unreadable("model", path, error) from None
     try:
         words = transformers.AutoTokenizer.from_pretrained(
             *([folder] if tokenizer is None else [Path(tokenizer)]), **(own if tokenizer is None else options)
         )
-    except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+    except _READING as error:
         raise _unreadable("tokenizer", Path(tokenizer or path), error) from None
     hashes = _sha256(path)
     if adapter is None:
@@ -193,12 +198,12 @@ def _with_adapter(model: Any, folder: Path) -> Any:
             hint="peft_model.save_pretrained(folder) writes both",
         )
     try:
-        with safe_open(weights, "pt") as file:
+        with safe_open(measured(weights), "pt") as file:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        named = json.loads(settings.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        named = parse_json(read_bytes(settings)).get("base_model_name_or_path")
         adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
         state = peft.get_peft_model_state_dict(adapted)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except _READING as error:
         raise _foreign_adapter(str(error).strip().splitlines()[-1][:200]) from None
     placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if own != placed:

@@ -5,6 +5,7 @@ Everything here raises `UnusableFileError` with the reason, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,11 +13,11 @@ import stat
 import struct
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MOST_TEXT = 32 * MIB  # of JSON: parsed, it takes twenty times as much
+MOST_DATA = 64 * GIB  # of a table, a model or texts, which a library reads
 _DEEPEST = 64
 _LONGEST_HEADER = 16 * MIB
 
@@ -38,6 +40,19 @@ class UnusableFileError(Exception):
 
 def read_bytes(path: Path, most: int = MOST_TEXT, *, follow: bool = True) -> bytes:
     """The contents of a regular file of at most so many bytes; a pipe or a device is none, and is not waited for."""
+    with opened(path, most, follow=follow) as file:
+        return file.read(most)
+
+
+def measured(path: Path, most: int = MOST_DATA) -> Path:
+    """The same file, for a library that opens it by its name."""
+    with opened(path, most):
+        return path
+
+
+@contextlib.contextmanager
+def opened(path: Path, most: int, *, follow: bool = True) -> Iterator[BinaryIO]:
+    """The same file, to be read in parts."""
     flags = (
         os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     )
@@ -49,7 +64,7 @@ def read_bytes(path: Path, most: int = MOST_TEXT, *, follow: bool = True) -> byt
                 raise UnusableFileError("a folder" if stat.S_ISDIR(state.st_mode) else "not a regular file")
             if state.st_size > most:
                 raise UnusableFileError(f"{state.st_size:,} bytes, and {most:,} are the most that is read")
-            return file.read(most)
+            yield file
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnusableFileError(error.strerror or "not there", missing=True) from None
     except (OSError, ValueError, MemoryError) as error:  # a name may be too long, or hold a zero
@@ -128,7 +143,7 @@ def parse_state(content: bytes) -> Any:
     """What `torch.save` wrote, tensors and plain values alone; no tensor may claim more than the file holds."""
     import torch
 
-    _check_zip(content)  # older ones say in a pickle how much is to be allocated
+    _check_zip(BytesIO(content))  # older ones say in a pickle how much is to be allocated
     try:
         found = torch.load(BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # noqa: BLE001, pickle's own errors, and those of many others
@@ -142,12 +157,12 @@ def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str
     import numpy as np
 
     content = read_bytes(path, most)
-    members = _check_zip(content, most)
+    there = _check_zip(BytesIO(content), most)
     found = {}
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             for name in names:
-                if f"{name}.npy" in members:
+                if f"{name}.npy" in there:
                     with archive.open(f"{name}.npy") as file:
                         shape, fortran, dtype = _array_header(file)
                         data = file.read(most)
@@ -185,16 +200,22 @@ def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
 
 
-def _check_zip(content: bytes, most: int | None = None) -> set[str]:
+def members(path: Path, most: int) -> set[str]:
+    """What is in an archive that holds no more than so many bytes, unpacked."""
+    with opened(path, MOST_DATA) as file:
+        return _check_zip(file, most)
+
+
+def _check_zip(packed: BinaryIO, most: int | None = None) -> set[str]:
     """The members of an archive that holds no more than it says, and not much more than it weighs."""
     try:
-        with zipfile.ZipFile(BytesIO(content)) as archive:
+        with zipfile.ZipFile(packed) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, struct.error) as error:
-        raise UnusableFileError(f"not an archive of tensors: {_brief(error)}") from None
-    total = sum(info.file_size for info in infos)
-    if len(infos) > 100_000 or total > (most or 2 * len(content) + MIB):
-        raise UnusableFileError(f"{len(infos):,} parts of {total:,} bytes in a file of {len(content):,}")
+        raise UnusableFileError(f"not an archive: {_brief(error)}") from None
+    total, weight = sum(info.file_size for info in infos), packed.seek(0, os.SEEK_END)
+    if len(infos) > 100_000 or total > (most or 2 * weight + MIB):
+        raise UnusableFileError(f"{len(infos):,} parts of {total:,} bytes in a file of {weight:,}")
     return {info.filename for info in infos}
 
 

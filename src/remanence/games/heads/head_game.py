@@ -22,10 +22,10 @@ from remanence.data.releases import Release, Weights
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.games.heads.ceiling import head_ceiling
-from remanence.games.heads.check_pictures import check_enough, check_kinds, check_pictures
+from remanence.games.heads.check_pictures import check_kinds
 from remanence.games.heads.fit import Fit, fit, likelier
+from remanence.games.heads.prepared_pictures import prepared_pictures
 from remanence.games.heads.released_head import HeadWeights, read_head
-from remanence.mechanisms.heads.embedding import embed
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Prepared, Unit, Work
@@ -34,8 +34,6 @@ from remanence.results.outcome import Outcome
 from remanence.results.this_head import ThisHead
 from remanence.scale.seeds import Draws, stream
 from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
-
-_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
 
 
 @final
@@ -228,7 +226,7 @@ def head_game(
     """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
     settings = settings or HeadAudit()
     check_kinds(backbone_or_features, recipe, prior)
-    per_class, copies = settings.per_class, settings.copies
+    per_class = settings.per_class
     if released is not None and per_class is not None:
         raise InputError(
             "A released head was trained on all of your pictures.",
@@ -236,71 +234,16 @@ def head_game(
             got="both",
             hint="leave per_class out",
         )
-    check_pictures(images, labels, prior, copies)
-    if isinstance(backbone_or_features, nn.Module):
-        if recipe.views > 1:
-            raise InputError(
-                "A backbone alone does not say how pictures are changed.",
-                needs=f"features of {recipe.views} views of each picture, and such a prior",
-                got="a module",
-                hint="own = embed_views(Records(images, labels), backbone, change, views, generator): own.embedding",
-            )
-        own = embed(Records(images, labels), backbone_or_features)
-        public = embed(prior, backbone_or_features)
-    else:
-        features = backbone_or_features.detach()
-        if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
-            raise InputError(
-                "The features cannot be used.",
-                needs=f"float32 numbers of shape ({len(labels)}, numbers)",
-                got=f"{features.dtype} of shape {tuple(features.shape)}",
-                hint="features.float().flatten(1)",
-            )
-        own = Records(images, labels, embedding=features)
-        public = prior
-    if public.embedding is None or public.embedding.shape[-1] != own.embedding.shape[-1]:  # type: ignore[union-attr]
-        raise InputError(
-            "The public pictures have no features that fit.",
-            needs=f"an embedding of {own.embedding.shape[-1]} numbers for each",  # type: ignore[union-attr]
-            got="none" if public.embedding is None else f"{public.embedding.shape[-1]} numbers",
-            hint="give the backbone, or prior=embed(records, backbone)",
-        )
-    classes, counts = torch.unique(labels, return_counts=True)
-    if not torch.equal(classes, torch.unique(public.labels)):
-        raise InputError(
-            "Your pictures and the public ones have different classes.",
-            needs=f"public pictures of the classes {classes.tolist()}",
-            got=str(torch.unique(public.labels).tolist()),
-            hint="the adversary knows the classes; give a few public pictures of each",
-        )
-    if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
-        raise InputError(
-            "The public pictures are not that many copies.",
-            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
-            got=f"{len(public)} pictures whose labels do not repeat",
-            hint="the same `copies` as in augment(...), or none",
-        )
+    own, adversary, controls = prepared_pictures(
+        backbone_or_features, images, labels, recipe, prior, settings
+    )
+    counts = torch.unique(labels, return_counts=True)[1]
     sizes = tuple(counts.tolist()) if per_class is None else per_class
-    check_enough(public, copies, counts.tolist() if per_class is None else [per_class] * len(classes))
-    originals = public.labels[: len(public) // copies]
-    apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
-    for label in classes:  # no copy of a control's picture stays with the adversary
-        apart[(originals == label).nonzero().squeeze(1)[::_CONTROLS]] = True
-    adversary, controls = public[~apart.repeat(copies)], public[: len(originals)][apart]
-    errors = nearest_neighbour_errors(own, public)
-    same = errors <= 1e-12 * own.flat.double().square().mean()
-    if same.any():
-        raise InputError(
-            "Some of your pictures are among the public ones.",
-            needs="public pictures that the head was not trained on",
-            got=f"{int(same.sum())} pictures that are in both",
-            hint="take them out of `prior`: what is public needs no attack",
-        )
     # Not from your pictures alone: those that a guess is likely to meet lie close to others, and would lower it.
     error, threshold = settings.error, settings.threshold
     usual = max(float(nearest_neighbour_errors(each, adversary, error).mean()) for each in (own, controls))
     criterion = Criterion(error, usual if threshold is None else threshold, Reduction.CLASS)
-    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, copies)
+    targets, prior_sets = StratifiedPrior(own, sizes), StratifiedPrior(adversary, sizes, settings.copies)
     ceiling = head_ceiling(recipe, targets, prior_sets, criterion, independent=settings.independent)
     head = None if released is None else read_head(released, recipe, recipe.inputs_of(own).shape[-1])
     if not settings.sizes_known:

@@ -17,6 +17,7 @@ from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs import canaries as recorded_runs
 from remanence.scale.files import write_files
+from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
 
 _STRANGE = "abcdefghijklmnopqrstuvwxyz"
@@ -89,7 +90,7 @@ class TextCanaries:
     def load(cls, path: str | Path) -> TextCanaries:
         """Read them back."""
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = parse_json(read_bytes(Path(path)))
             chosen = torch.tensor(document["chosen"], dtype=torch.bool)
             records = tuple(
                 {"prefix": str(r["prefix"]), "secret": str(r["secret"])} for r in document["records"]
@@ -97,7 +98,7 @@ class TextCanaries:
             if len(records) != len(chosen) or chosen.ndim != 1:
                 raise ValueError(f"{len(records)} records and {tuple(chosen.shape)} coins")
             return cls(records, chosen, Design[document["design"]], document["candidates"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (UnusableFileError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 "The canaries cannot be read.",
                 needs="the file that TextCanaries.save wrote",

@@ -6,16 +6,18 @@ or {"text": ...} (or a string) together with a rule that finds the secrets.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, final
 
 from remanence.checks import whole
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import LanguageModel, Secret
+from remanence.scale.reading import MOST_DATA, UnusableFileError, opened, parse_json
 
 _LONGEST_LINE = 10_000_000  # characters: a file that is no list of texts would fill the memory
 
@@ -121,9 +123,9 @@ def read_texts(
     """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last so many of each prefix."""
     path = Path(path)
     try:
-        with path.open(encoding="utf-8") as file:
+        with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8") as file:
             found = read_records(_lines(file, path), model, find=find, prefix_tokens=prefix_tokens)
-    except (OSError, UnicodeDecodeError) as error:
+    except (UnusableFileError, UnicodeDecodeError) as error:
         raise InputError(
             "The texts cannot be read.",
             needs="a text file in UTF-8",
@@ -166,13 +168,13 @@ def read_records(
     return found
 
 
-def _lines(file: Iterator[str], path: Path) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
+def _lines(file: TextIOWrapper, path: Path) -> Iterator[Any]:
+    for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE + 1), ""), 1):
         try:
             if len(line) > _LONGEST_LINE:
-                raise ValueError(f"{len(line)} characters in one line")
-            yield json.loads(line)
-        except (ValueError, RecursionError) as error:
+                raise UnusableFileError(f"more than {_LONGEST_LINE} characters in one line")
+            yield parse_json(line)
+        except UnusableFileError as error:
             raise InputError(
                 f"Line {number} of {path.name} is not a record.",
                 needs="one JSON object or string in each line, and no empty line",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.utils import parameters_to_vector
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
@@ -74,13 +76,23 @@ class AnyModule(Network):
     It is trained as PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode
     that each of its layers is in: parameters that ask for no
     gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
-    tuple. Layers that PyTorch would not train record by record, or not alike every time, are refused by their names.
+    tuple. Submodules named in `fresh` start anew in every training. Layers that PyTorch would not train record by
+    record, or not alike every time, are refused by their names.
     """
 
     module: nn.Module
-    own_start: ClassVar[bool] = True
+    fresh: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        parts = {name for name, _ in self.module.named_modules()}
+        for name in self.fresh:
+            if name not in parts:
+                raise InputError(
+                    f"The module has no part named {name!r}.",
+                    needs="names of submodules that start anew in every training",
+                    got=", ".join(sorted(parts - {""})) or "a module without parts",
+                    hint='AnyModule(module, fresh=("head",))',
+                )
         if not self.trained:
             frozen = sum(1 for _ in self.module.parameters())
             raise InputError(
@@ -161,10 +173,28 @@ class AnyModule(Network):
                 hook.remove()
         return sum(seen)
 
+    @property
+    def own_start(self) -> bool:
+        """Unless some parts start anew."""
+        return not self.fresh
+
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
-        """The module's own parameters in every trial: a network that starts from a public checkpoint."""
-        flat = torch.cat([parameter.detach().flatten() for parameter in self.trained.values()])
-        return flat.to(generator.device).expand(trials, -1).clone()
+        """The module's own parameters in every trial, a public checkpoint; `fresh` parts as their layers draw."""
+        flat = parameters_to_vector(list(self.trained.values())).detach().to(generator.device)
+        if not self.fresh:
+            return flat.expand(trials, -1).clone()
+        copied = AnyModule(copy.deepcopy(self.module), self.fresh)
+        layers = [layer for name in self.fresh for layer in copied.module.get_submodule(name).modules()]
+        seeds = torch.randint(2**31, (trials,), generator=generator, device=generator.device).tolist()
+        starts = []
+        with torch.random.fork_rng(devices=[]):
+            for seed in seeds:
+                torch.manual_seed(seed)
+                for layer in layers:
+                    if callable(reset := getattr(layer, "reset_parameters", None)):
+                        reset()
+                starts.append(parameters_to_vector(list(copied.trained.values())).detach().clone())
+        return torch.stack(starts).to(generator.device)
 
     def clipped_sum(
         self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -41,9 +41,10 @@ class Network(ABC):
     Results can be differentiated in the records' features, where these ask for a gradient.
     """
 
-    own_start: ClassVar[bool] = (
-        False  # whether every model starts from weights that the network brings with it
-    )
+    @property
+    def own_start(self) -> bool:
+        """Whether every model starts from weights that the network brings with it."""
+        return False
 
     @property
     @abstractmethod
