@@ -18,8 +18,9 @@ from remanence import audit
 from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
 from remanence.attacks.tables.stored import stored_values
 from remanence.exceptions import InputError
-from remanence.games.forests import _other_splits, _trained_again
-from remanence.integrations.sklearn import table_game, with_fixed_totals, with_known
+from remanence.games.forest_splits import other_splits, trained_again
+from remanence.games.table_knowledge import with_fixed_totals, with_known
+from remanence.integrations.sklearn import table_game
 from remanence.mechanisms.tables.identifiers import identifiers_in
 from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import Part
@@ -157,8 +158,8 @@ def test_a_forest_is_trained_again_tree_by_tree(bootstrap):
     table = draw.integers(0, 2, (60, 8))
     labels = np.where(table[:, 0] ^ (draw.random(60) < 0.2), "yes", "no")
     forest = RandomForestClassifier(6, bootstrap=bootstrap, random_state=0).fit(table, labels)
-    assert not list(_other_splits(list(forest.estimators_), _trained_again(forest, table, labels)))
+    assert not list(other_splits(list(forest.estimators_), trained_again(forest, table, labels)))
     changed = table.copy()
     changed[:10, 0] ^= 1
-    other = list(_other_splits(list(forest.estimators_), _trained_again(forest, changed, labels)))
+    other = list(other_splits(list(forest.estimators_), trained_again(forest, changed, labels)))
     assert len({split.tree for split in other}) == len(other) > 0

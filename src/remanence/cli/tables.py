@@ -70,8 +70,9 @@ class TableOptions:
 
 def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     """The game of a model file and a table file."""
+    from remanence.games.table_knowledge import with_fixed_totals, with_known
     from remanence.integrations.model_files import load_estimator
-    from remanence.integrations.sklearn import table_game, with_fixed_totals, with_known
+    from remanence.integrations.sklearn import table_game
 
     assert options.data is not None
     label = options.label

@@ -10,17 +10,23 @@ is added to what is asked, until training gives the very same forest.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from sklearn.base import clone
 
 from remanence.checks import number, whole
 from remanence.exceptions import InputError
+from remanence.games.forest_splits import (
+    OtherSplit,
+    class_counts_of,
+    leaves_below,
+    no_better,
+    other_splits,
+    trained_again,
+)
 from remanence.mechanisms.tables.trees import drawn_rows, trees_of
 
 
@@ -76,8 +82,8 @@ def records_of_forest(
         found = problem.solve(left, workers, seed)
         if found is None:
             break
-        again = _trained_again(forest, *found)
-        asked = [problem.prefer(split) for split in _other_splits(trees, again)]
+        again = trained_again(forest, *found)
+        asked = [problem.prefer(split) for split in other_splits(trees, again)]
         reproduced = len(trees) - len(asked)
         if not best.solved or reproduced >= best.reproduced:
             best = Recovered(*found, solved=True, reproduced=reproduced)
@@ -135,7 +141,7 @@ class _Problem:
         labels = self.classes[np.array([[solver.value(bit) for bit in row] for row in self.z]).argmax(1)]
         return features, labels
 
-    def prefer(self, other: _OtherSplit) -> bool:
+    def prefer(self, other: OtherSplit) -> bool:
         """Ask that this is no better a split than the one that was chosen there; at a leaf, that it splits nothing.
 
         False where that cannot be asked.
@@ -144,7 +150,7 @@ class _Problem:
             return False
         tree, node, column = other.tree, other.node, other.column
         structure, model = self.structures[tree], self.model
-        counts, below = _counts(structure)[node], _leaves_below(structure, node)
+        counts, below = class_counts_of(structure)[node], leaves_below(structure, node)
         sums = []
         for label in range(2):
             terms = []
@@ -163,93 +169,13 @@ class _Problem:
             total = model.new_int_var(0, int(counts[label]), "")
             model.add(total == sum(terms))
             sums.append(total)
-        model.add_allowed_assignments(sums, _no_better(structure, node, counts, strictly=other.tie))
+        model.add_allowed_assignments(sums, no_better(structure, node, counts, strictly=other.tie))
         return True
-
-
-def _no_better(structure: Any, node: int, counts: np.ndarray, *, strictly: bool) -> list[tuple[int, int]]:
-    """The records of both classes to the right of a split that is no better than the one that was chosen."""
-    pairs = [(a, b) for a in range(counts[0] + 1) for b in range(counts[1] + 1)]
-    if structure.children_left[node] == -1:
-        return [(a, b) for a, b in pairs if a + b in (0, counts.sum())]
-    goal = _right(structure, node)
-    gains = {pair: _gain(np.array(pair), counts) for pair in pairs}
-    return [pair for pair, gain in gains.items() if gain < goal or (gain == goal and not strictly)]
-
-
-def _gain(right: np.ndarray, counts: np.ndarray) -> float:
-    """How good a split is, as scikit-learn computes it for Gini's impurity, to the bit; none is the worst."""
-    left = counts - right
-    if not left.sum() or not right.sum():
-        return -np.inf
-    return (
-        float((left.astype(float) ** 2).sum()) / left.sum()
-        + float((right.astype(float) ** 2).sum()) / right.sum()
-    )
-
-
-def _trained_again(forest: Any, features: np.ndarray, labels: np.ndarray) -> list[Any]:
-    """The trees of the same forest, with the same seeds, trained on these records."""
-    codes, found = np.searchsorted(forest.classes_, labels), []
-    for tree in trees_of(forest):
-        fresh: Any = clone(tree)
-        drawn = drawn_rows(forest, tree, len(labels)) if getattr(forest, "bootstrap", False) else None
-        found.append(fresh.fit(features, codes, sample_weight=drawn).tree_)
-    return found
-
-
-@dataclass(frozen=True)
-class _OtherSplit:
-    """Where training again splits by another column than a tree does."""
-
-    tree: int
-    node: int
-    column: int  # of the new split; below 0: none
-    tie: bool  # whether both are equally good, so that the published one must be the better one
-
-
-def _other_splits(trees: list[Any], again: list[Any]) -> Iterator[_OtherSplit]:
-    """The first such node of each tree. All before it are the same, and so are the columns that were drawn for it."""
-    for place, (tree, fresh) in enumerate(zip(trees, again, strict=True)):
-        own, waiting = tree.tree_, [(0, 0)]
-        while waiting:
-            node, other = waiting.pop()
-            mine, theirs = int(own.feature[node]), int(fresh.feature[other])
-            if mine != theirs:
-                yield _OtherSplit(
-                    place, int(node), theirs, mine >= 0 and _right(own, node) == _right(fresh, other)
-                )
-                break
-            if mine >= 0:
-                waiting.append((own.children_right[node], fresh.children_right[other]))
-                waiting.append((own.children_left[node], fresh.children_left[other]))
-
-
-def _right(structure: Any, node: int) -> float:
-    """How good the split of a node is."""
-    counts, child = _counts(structure), structure.children_right[node]
-    return _gain(counts[child], counts[node]) if child >= 0 else -np.inf
-
-
-def _leaves_below(structure: Any, node: int) -> list[int]:
-    waiting, found = [node], []
-    while waiting:
-        here = waiting.pop()
-        if structure.children_left[here] == -1:
-            found.append(int(here))
-        else:
-            waiting += [structure.children_left[here], structure.children_right[here]]
-    return found
 
 
 def _splits_bits(structure: Any) -> bool:
     inner = structure.children_left != -1
     return bool((np.abs(structure.threshold[inner] - 0.5) < 1e-6).all())
-
-
-def _counts(structure: Any) -> np.ndarray:
-    """How many records of each class every node holds, `(nodes, classes)`."""
-    return np.round(structure.value[:, 0, :] * structure.weighted_n_node_samples[:, None]).astype(int)
 
 
 def _paths(structure: Any) -> dict[int, list[tuple[int, int]]]:
@@ -272,7 +198,7 @@ def _explain(
     model: Any, structure: Any, times: np.ndarray, x: list, z: list
 ) -> dict[tuple[int, int, int], Any]:
     """Every record falls into one leaf, by its bits, and the leaves' counts come out."""
-    counts, leaves = _counts(structure), _paths(structure)
+    counts, leaves = class_counts_of(structure), _paths(structure)
     there: dict[tuple[int, int], list] = {}
     found = {}
     for k, row in enumerate(x):
@@ -296,7 +222,7 @@ def _explain(
 
 def _break_symmetry(model: Any, structure: Any, x: list, z: list) -> None:
     """Records have no order: the first tree may deal them out, leaf by leaf and class by class."""
-    counts, place = _counts(structure), 0
+    counts, place = class_counts_of(structure), 0
     for leaf, path in _paths(structure).items():
         for label, count in enumerate(counts[leaf]):
             for _ in range(count):
