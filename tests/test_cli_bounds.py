@@ -110,6 +110,9 @@ def test_a_frontier_is_printed_or_written(run, tmp_path):
     assert out == ""
     assert "wrote" in err
     assert {path.name for path in tmp_path.iterdir()} == {"f.csv", "f.json"}
+    assert {point["whose"] for point in json.loads((tmp_path / "f.json").read_text())["points"]} == {
+        "one record"
+    }
 
 
 SIZES = ["--dataset-size", "1000", "--batch-size", "100"]
@@ -312,8 +315,11 @@ def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path)
     fewer = ["--person", "patient_id", "--records-per-person", "2"]
     out = run("bound", *SETTINGS, "--candidates", "100", *table, *fewer)[1]
     assert (
-        "of the people in the data, 1 have more than one record, up to 3. A ceiling for 2 is not theirs."
-        in out
+        "Warning: the data hold people with more than 2 records, up to 3, 1 of them. This is not their" in out
+    )
+    assert (
+        "Warning"
+        not in run("bound", *SETTINGS, "--candidates", "9", *table, *fewer, "--batches", "people")[1]
     )
     document = json.loads(
         run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex", "--json")[1]
@@ -322,8 +328,16 @@ def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path)
     assert document["groups"].keys() == {"f", "m"}
     assert [group["baseline"] for group in document["groups"].values()] == pytest.approx([0.75, 0.75])
     assert all(group["success"]["upper"] > 0.75 for group in document["groups"].values())
+    once = json.loads(
+        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--person", "patient_id", "--json")[1]
+    )
+    assert once["baseline"] == pytest.approx(4 / 6)  # six people, and not eight visits
     out = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex")[1]
     assert "smoker of one person, by sex: a guess, and at most" in out
+    alone = json.loads(
+        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "patient_id", "--json")[1]
+    )
+    assert {group["success"]["upper"] for group in alone["groups"].values()} == {1.0}  # a name tells it all
     code, _, err = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--candidates", "9")
     assert code == 2
     assert "given twice" in err

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from smollm2 import converted, fine_tuned, made_up_records
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -175,6 +176,15 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
     refuses("tokenizer cannot be read", small(tmp_path / "wordless"))
     narrow = small(tmp_path / "narrow", vocabulary=100)
     refuses("tokenizer does not fit", narrow, tokenizer=model)
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {n: w for n, w in weights.items() if "1.mlp.up" not in n},
+        other / "model.safetensors",
+        {"format": "pt"},
+    )
+    refuses("The model is not whole", other)  # the library would make the missing one up
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF" + bytes(100))
+    refuses("model cannot be read", tmp_path / "cut.gguf")
     (other / "model.safetensors").write_bytes(b"not a tensor")
     refuses("model cannot be read", other)
     settings = json.loads((model / "config.json").read_text())

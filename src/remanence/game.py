@@ -29,10 +29,17 @@ from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, Prepared, Unit, Work, planned
-from remanence.results.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL, TARGETS_KNOWN, Caveat
+from remanence.results.caveats import (
+    ATTRIBUTES_GIVEN,
+    OVERLAPPING_CONTROL,
+    SEVERAL_RECORDS_OF_ONE,
+    TARGETS_KNOWN,
+    Caveat,
+)
 from remanence.results.evidence import Evidence
 from remanence.results.outcome import Outcome, closest_guesses, join
-from remanence.scale.run import IN_PROCESS, Do, Run
+from remanence.scale.executors import Do
+from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Criterion, Reduction
 from remanence.scoring.rates import CONFIDENCE
@@ -146,5 +153,11 @@ class Game(AnyGame):
             yield OVERLAPPING_CONTROL
         if self.mechanism.gives_attributes:
             yield ATTRIBUTES_GIVEN
+        about_one = any(bound.whose == "one record" for bound in self.bounds)
+        if about_one and self.known_data is not None and (repeated := self.known_data.repeated()):
+            yield replace(
+                SEVERAL_RECORDS_OF_ONE,
+                seen=f"{repeated} of the {len(self.known_data)} known records equal an earlier one.",
+            )
         if self.targets is not None and self.knowledge.holds_some_of(self.targets):
             yield TARGETS_KNOWN

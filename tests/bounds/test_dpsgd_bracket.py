@@ -14,8 +14,8 @@ from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.closed_forms import gaussian_success
 from remanence.bounds.engine.contour import Estimate, estimate_success
 from remanence.bounds.engine.cumulant import moments
-from remanence.bounds.engine.lattice import Ends
 from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.engine.two_sided import TwoSided
 from remanence.exceptions import InputError
 
 LOG_TEN = math.log(10)
@@ -235,10 +235,10 @@ def test_an_estimate_that_contradicts_the_certificate_is_an_error(monkeypatch):
 
 
 def test_two_sides_that_cross_are_an_error(monkeypatch):
-    crossed = Ends(-1.0, -2.0, -3.0, -2.0)
+    crossed = TwoSided(-1.0, -2.0, -3.0, -2.0)
     monkeypatch.setattr("remanence.bounds.engine.bracket.lattice_bracket", lambda *_, **__: (crossed, None))
     monkeypatch.setattr("remanence.bounds.engine.bracket._atomic", lambda *_: crossed)
-    monkeypatch.setattr("remanence.bounds.engine.bracket.Ends.excess", lambda *_: 0.0)
+    monkeypatch.setattr("remanence.bounds.engine.bracket.TwoSided.excess", lambda *_: 0.0)
     with pytest.raises(ArithmeticError, match="crossed"):
         dpsgd_bracket(Segment(1.2346, 0.02, 1000), math.log(0.01))
 

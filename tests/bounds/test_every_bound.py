@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from remanence import NoisySum, bounds
+from remanence.bounds import Segment, dpsgd
+from remanence.bounds.bound import Baselines, Ends
+from remanence.bounds.frontier import frontier
+from remanence.references import REMANENCE
 
 ROUNDING = 1e-9  # of the optimum, which is computed in floating point too
 
@@ -158,3 +162,19 @@ def test_no_ceiling_of_a_noisy_sum_is_below_its_best_attack(seed):
 def test_no_ceiling_of_five_hundred_more_noisy_sums_is_below_its_best_attack(block):
     for seed in range(50):
         check_gaussian(1000 + 50 * block + seed)
+
+
+def test_ceilings_rise_with_the_baseline_and_with_epsilon_by_construction():
+    # Brackets of 1e-4 may come out in the wrong order; what holds at a larger baseline holds at a smaller one.
+    logs = tuple(math.log(kappa) for kappa in (0.2, 0.1, 0.3))
+    ends = [Ends(-1.0, -0.5, -1.2, -1.1), Ends(-0.9, -0.6, -1.1, -1.0), Ends(-1.05, -0.45, -1.3, -1.1)]
+    found = Baselines(logs, single=False).bound("a bound", ends, (), REMANENCE)
+    assert found.log_success.tolist() == [-1.05, -1.05, -1.05]
+    assert found.log_lower.tolist() == [-1.1, -1.1, -1.1]
+    assert found.log_complement.tolist() == [-0.45, -0.45, -0.45]
+    assert ((found.log_lower <= found.log_estimate) & (found.log_estimate <= found.log_success)).all()
+    baselines = np.linspace(0.1, 0.1001, 10)
+    found = dpsgd(baselines, schedule=Segment(0.9, 0.03, 300))
+    assert (np.diff(found.success) >= 0).all()
+    points = frontier("epsilon", [4.0, 4.0002, 4.0001, 4.0003], steps=50, sample_rate=0.1)
+    assert points[0].success_upper <= points[2].success_upper <= points[1].success_upper

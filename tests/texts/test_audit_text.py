@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import sys
 from functools import cache
 
@@ -20,6 +21,7 @@ from remanence.attacks.texts.odds import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.games.texts.audit_text import audit_text, text_game
+from remanence.games.texts.canaries import Design, TextCanaries
 from remanence.games.texts.secrets import Numbers
 from remanence.games.texts.tiny import as_language_model, tiny_model, train
 from remanence.report import texts as report
@@ -339,6 +341,35 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
         assert code == 2
         assert says in printed.err
+
+
+def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
+    coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
+    made = TextCanaries((*MINE, *UNSEEN), coins, Design.CODES, 10.0**4)
+    made.save(files / "canaries.json")
+    options = [
+        "model",
+        "--adapter",
+        "a",
+        "--out",
+        files / "out",
+        "--json",
+        "--canaries",
+        files / "canaries.json",
+    ]
+    code, printed = command(monkeypatch, capsys, *options, "--claimed-epsilon", "1")
+    document = json.loads(printed.out)
+    assert (code, document["verdict"]) == (1, "CONTRADICTED")
+    assert document["evidence"][0]["baseline"]["value"] == 0.01  # 100 tries in 10,000 codes
+    assert document["evidence"][0]["control"]["trials"] == len(UNSEEN)
+    assert document["bounds"][0]["success"] == pytest.approx(0.01 * math.e + 1e-5)
+    for wrong, says in (
+        (["--canaries", files / "canaries.json", "--texts", files / "mine.jsonl"], "Texts and canaries"),
+        ([], "nothing to look for"),
+        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "claim has no ceiling"),
+    ):
+        code, printed = command(monkeypatch, capsys, "m", "--adapter", "a", "--out", files / "o", *wrong)
+        assert (code, says in printed.err) == (2, True)
 
 
 @pytest.mark.parametrize(

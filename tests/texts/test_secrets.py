@@ -126,6 +126,8 @@ def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
         ('{"prefix": "code", "secret": 12}', "Line 2 does not say"),
         ('{"prefix": "code", "secret": ""}', "Line 2 has no secret"),
         ("[" * 100_000, "Line 2 of t.jsonl is not a record"),
+        ('{"prefix": "code", "secret": "\\ud800"}', "Line 2 of t.jsonl is not a record"),
+        ("5", "int instead of an object"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
@@ -133,6 +135,17 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
     file.write_text('{"prefix": "code of", "secret": " ada"}\n' + line + "\n")
     with pytest.raises(InputError, match=says):
         read_texts(file, worded())
+
+
+def test_half_of_a_character_is_no_text():
+    with pytest.raises(InputError, match="half of a character"):
+        read_records([{"prefix": "code", "secret": "\ud800"}], worded())
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(tmp_path):
+    line = '{"prefix": "code of", "secret": " ada"}'
+    (tmp_path / "t.jsonl").write_text(line, encoding="utf-8-sig")
+    assert read_texts(tmp_path / "t.jsonl", worded()) == read_records([json.loads(line)], worded())
 
 
 def test_files_that_hold_nothing_are_refused(tmp_path):

@@ -118,6 +118,19 @@ def test_a_form_without_a_meaning_is_refused(form):
         Template.parse(form)
 
 
+@pytest.mark.parametrize(
+    ("form", "nested"),
+    [
+        ("{a|ab|abc}", 3),
+        ("{a|ab}{b|c}", 2),  # ab, which is a and b, begins abb
+        ("{Ada|Ada Byron} has {digits:3}", 1),
+        ("x{digits:6}", 1),
+    ],
+)
+def test_completions_that_begin_with_each_other_are_counted(form, nested):
+    assert Template.parse(form).nested == nested
+
+
 def test_digits_of_a_secret_are_free_and_the_rest_is_not():
     form = Template.of("b: 12")
     assert form.matches("b: 90")

@@ -29,10 +29,10 @@ def attribute(
     and the ceiling is γ(κ). Everything else that the adversary knows about the person goes into the groups. `values`
     has one entry per person, and so has `by`.
 
-    >>> smokes, sex = [1, 0, 0, 0, 1, 1, 1, 0], ["f"] * 4 + ["m"] * 4
+    >>> smokes, sex = [1, 0, 0, 0, 1, 1, 0, 0], ["f"] * 4 + ["m"] * 4
     >>> found = attribute(smokes, by=sex, schedule=Segment(2.0, 0.1, 10))
-    >>> {name: (bound.baseline, round(bound.success, 3)) for name, bound in found.items()}
-    {'f': (0.75, 0.808), 'm': (0.75, 0.808)}
+    >>> {name: (round(bound.baseline, 2), round(bound.success, 2)) for name, bound in found.items()}
+    {'f': (0.75, 0.8), 'm': (0.5, 0.56)}
     """
     groups = ["everybody"] * len(values) if by is None else [str(name) for name in by]
     if len(groups) != len(values):

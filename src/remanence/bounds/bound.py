@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,11 +83,19 @@ class Baselines:
     def bound(
         self, name: str, ends: Sequence[Ends], assumptions: tuple[str, ...], reference: Reference
     ) -> Bound:
-        """Put what is known at each baseline into one bound; no ceiling is below its baseline or above 1."""
+        """Put what is known at each baseline into one bound; no ceiling is below its baseline or above 1.
+
+        γ rises with κ, so that what holds at a larger κ holds at a smaller one, and ceilings rise by construction.
+        """
         columns = [
             Ends(min(0.0, max(end.log_success, log)), *end[1:])
             for end, log in zip(ends, self.logs, strict=True)
         ]
+        rising = sorted(range(len(columns)), key=lambda index: self.logs[index])
+        for smaller, larger in reversed(list(pairwise(rising))):
+            columns[smaller] = _no_higher(columns[smaller], columns[larger])
+        for smaller, larger in pairwise(rising):
+            columns[larger] = _no_lower(columns[larger], columns[smaller])
 
         def column(name: str) -> Values:
             values = [getattr(end, name) for end in columns]
@@ -101,6 +110,27 @@ class Baselines:
             log_baseline=self.logs[0] if self.single else np.array(self.logs),
             **{field: column(field) for field in Ends._fields},
         )
+
+
+def _no_higher(one: Ends, other: Ends) -> Ends:
+    """What is known at one baseline, with what is known from above at a larger one."""
+    complements = [log for log in (one.log_complement, other.log_complement) if log is not None]
+    upper = min(one.log_success, other.log_success)
+    return one._replace(
+        log_success=upper,
+        log_complement=max(complements) if len(complements) == 2 else one.log_complement,
+        log_lower=None if one.log_lower is None else min(one.log_lower, upper),
+        log_estimate=None if one.log_estimate is None else min(one.log_estimate, upper),
+    )
+
+
+def _no_lower(one: Ends, other: Ends) -> Ends:
+    """What is known at one baseline, with the test of a smaller one."""
+    if one.log_lower is None or other.log_lower is None:
+        return one
+    lower = min(max(one.log_lower, other.log_lower), one.log_success)
+    estimate = None if one.log_estimate is None else max(one.log_estimate, lower)
+    return one._replace(log_lower=lower, log_estimate=estimate)
 
 
 def _plain(values: Values) -> Values:

@@ -6,6 +6,7 @@ What is returned is always on the safe side, and certified again.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -241,9 +242,7 @@ def _most_steps(
         low, high = high, min(2 * high, MOST_STEPS)
     if high == MOST_STEPS and certified(replace(shape, steps=MOST_STEPS)) <= 0:
         return replace(shape, steps=MOST_STEPS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if excess(replace(shape, steps=middle)) <= 0 else (low, middle)
+    low += bisect_left(range(low + 1, high), True, key=lambda steps: excess(replace(shape, steps=steps)) > 0)
     back = 1
     while certified(replace(shape, steps=low)) > 0:  # one step meets the limit, so this ends
         low, back = max(1, low - back), 2 * back

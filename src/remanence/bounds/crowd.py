@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,15 +64,15 @@ def crowd(
         )
     bound = dpsgd(1 / candidates, schedule=schedule, person=person)
     curve, level = dpsgd_curve(runs[0]), 1 - confidence
-    low, high = 0, people  # the smallest number beyond which the level rules every count out
-    while low < high:
-        middle = (low + high) // 2
-        ruled_out = GuessCount(middle + 1, people, people, candidates).rejects(curve, level)
-        low, high = (low, middle) if ruled_out else (middle + 1, high)
+
+    def ruled_out(most: int) -> bool:
+        return GuessCount(most + 1, people, people, candidates).rejects(curve, level)
+
+    most = bisect_left(range(people), True, key=ruled_out)  # all counts beyond it are
     assumptions = (
         *bound.assumptions,
         f"each person is one of {candidates} equally likely candidates, independently of the others",
     )
     return Crowd(
-        people, min(people, people * float(bound.success) * _ROUNDING), high, confidence, assumptions
+        people, min(people, people * float(bound.success) * _ROUNDING), most, confidence, assumptions
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
@@ -17,7 +19,7 @@ Axis = Literal["sample_rate", "epsilon", "candidates"]
 
 
 @dataclass(frozen=True)
-class Point:
+class FrontierPoint:
     """One setting, and the certified bracket of γ at its noise."""
 
     sample_rate: float
@@ -28,6 +30,7 @@ class Point:
     noise_multiplier: float
     success_lower: float
     success_upper: float
+    whose: str = "one record"
 
 
 def frontier(
@@ -40,7 +43,7 @@ def frontier(
     sample_rate: float = 1.0,
     candidates: float = 10.0,
     person: Person | None = None,
-) -> list[Point]:
+) -> list[FrontierPoint]:
     """The ceiling at each value, with the noise recalibrated to (ε, δ)-DP wherever it changes.
 
     The ceiling holds for every training that is (ε, δ)-DP with these settings: the noise is the largest that is
@@ -70,10 +73,16 @@ def frontier(
         )
         lower = bound.baseline if bound.lower is None else bound.lower
         points.append(
-            Point(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
-                  success_upper=float(bound.success), **at)
+            FrontierPoint(delta=delta, steps=steps, noise_multiplier=noises[run], success_lower=float(lower),
+                  success_upper=float(bound.success), whose=bound.whose, **at)
         )  # fmt: skip
-    return points
+    if over == "sample_rate":
+        return points
+    # More ε allows more trainings, and a longer shortlist more to guess: what holds for more holds for less.
+    ordered = sorted(points, key=lambda point: point.epsilon if over == "epsilon" else -point.candidates)
+    least = np.minimum.accumulate([point.success_upper for point in reversed(ordered)])[::-1]
+    lowered = dict(zip(map(id, ordered), least.tolist(), strict=True))
+    return [replace(point, success_upper=lowered[id(point)]) for point in points]
 
 
 def _next(noises: dict[tuple[float, float], float]) -> float | None:

@@ -6,11 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.special import xlog1py, xlogy
+
 from remanence.bounds.bound import Baselines, Bound, Ends, require
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
+from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.references import GUO_2022A, GUO_2022B, Reference
+
+_ROUNDING = 1e-13  # of a sum of a few logarithms
 
 
 def fano(candidates: int, *, mutual_information: float, reference: Reference = GUO_2022B) -> Bound:
@@ -30,19 +35,20 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
         mutual_information >= 0,
         "mutual_information()",
     )
-    low, high = 0.0, 1 - 1 / candidates  # the condition fails at `low` and holds at `high`
-    for _ in range(200):
-        miss = (low + high) / 2
-        if miss in (low, high):
-            break
-        left = math.log(candidates) - mutual_information + miss * math.log(miss)
-        left += (1 - miss) * math.log1p(-miss) - miss * math.log(candidates - 1)
-        low, high = (miss, high) if left > 1e-13 else (low, miss)
-    if mutual_information >= math.log(candidates):
-        low = 0.0
+
+    def left(miss: float) -> float:
+        """Above 0 where so few misses are impossible; it falls up to 1 − 1/n."""
+        told = math.log(candidates) - mutual_information - miss * math.log(candidates - 1)
+        return told + float(xlogy(miss, miss) + xlog1py(1 - miss, -miss)) - _ROUNDING
+
+    least, most = 0.0, 1 - 1 / candidates  # of the misses: never above the smallest that is possible
+    if left(0.0) > 0:
+        least = root(left, 0.0, most, precision=1e-300) if left(most) < 0 else most
+        while left(least) < 0:
+            least *= 1 - 1e-13
     assumptions = (f"{candidates} equally likely candidates", "the mutual information is a valid upper limit")
     baselines = Baselines((-math.log(candidates),), single=True)
-    return baselines.bound("Fano", [Ends(math.log1p(-low))], assumptions, reference)
+    return baselines.bound("Fano", [Ends(math.log1p(-least))], assumptions, reference)
 
 
 def mutual_information(

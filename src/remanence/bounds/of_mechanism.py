@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from remanence.bounds.bound import Bound, Values
 from remanence.bounds.engine.schedule import MOST_RECORDS, Segment
 from remanence.bounds.person import Person
+from remanence.bounds.releases import final_weights
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.exceptions import InputError
 
@@ -25,25 +27,39 @@ def of(
     *,
     log_baseline: Values = None,
     person: Person | None = None,
+    feature_norm: float | None = None,
 ) -> Bound:
     """The bound of the mechanism itself, so that no setting has to be told twice.
+
+    With `feature_norm`, a norm that no record's features exceed, two mechanisms have more to go by: heads with one
+    logistic output, weight decay and full batches, whose final weights alone are released (`final_weights`), and
+    logistic regression with noise on its penalised weights. Others keep the bound that they have, or none.
 
     >>> from remanence import NoisySum
     >>> round(of(NoisySum(noise_multiplier=2.0), 1 / 100).success, 4)
     0.0339
     """
-    noise = mechanism.gaussian_noise()
+    noise = mechanism.gaussian_noise(feature_norm)
     if noise is None:
         raise InputError(
             f"There is no proven ceiling for {mechanism.name}.",
-            needs="DPSGD, NoisySum, or a TransferHead with a noise_multiplier",
+            needs="DPSGD, NoisySum, a TransferHead with a noise_multiplier, or with a feature_norm a logistic GLM with "
+            "noise and a penalty on all its weights",
             got=type(mechanism).__name__,
             hint="bounds.approximate_dp or another bound that you can prove for it",
         )
+    within = () if feature_norm is None else (f"no record's features are longer than {feature_norm:g}",)
+    descent = None if feature_norm is None else mechanism.noisy_descent(feature_norm)
+    if descent is not None:
+        found = final_weights(baseline, log_baseline=log_baseline, person=person, **descent._asdict())
+        return replace(found, assumptions=(*found.assumptions, *within))
     run = Segment(*noise)
-    if person is None and run == Segment(run.noise_multiplier):
-        return gaussian(baseline, noise_multiplier=run.noise_multiplier, log_baseline=log_baseline)
-    return dpsgd(baseline, schedule=[run], log_baseline=log_baseline, person=person)
+    if run == Segment(run.noise_multiplier) and person is None:
+        found = gaussian(baseline, noise_multiplier=run.noise_multiplier, log_baseline=log_baseline)
+    else:
+        found = dpsgd(baseline, schedule=[run], log_baseline=log_baseline, person=person)
+    used = within if mechanism.gaussian_noise() is None else ()
+    return replace(found, assumptions=(*found.assumptions, *used))
 
 
 def of_classes(
@@ -52,6 +68,7 @@ def of_classes(
     counts: Sequence[int],
     *,
     independent: bool = True,
+    feature_norm: float | None = None,
 ) -> Bound:
     """The bound for one guess per class, held against the closest of the class's records in the training set.
 
@@ -66,14 +83,16 @@ def of_classes(
     >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2], independent=False).success, 4)
     0.0899
     """
-    met, base = [], of(mechanism, 0.5)
+    met, base = [], of(mechanism, 0.5, feature_norm=feature_norm)
     for baseline, count in zip(baselines, counts, strict=True):
         together = min(1.0, count * baseline * _ROUNDING)
         options = [1.0]
         if together < 1 and count <= MOST_RECORDS:
-            options.append(float(of(mechanism, together, person=Person(count)).success))
+            options.append(
+                float(of(mechanism, together, person=Person(count), feature_norm=feature_norm).success)
+            )
         if (independent or count == 1) and baseline < 1:
-            options.append(count * float(of(mechanism, baseline).success))
+            options.append(count * float(of(mechanism, baseline, feature_norm=feature_norm).success))
         met.append(min(options))
     share = min(1.0, math.fsum(met) / len(met) * _ROUNDING)
     kind = "the kind that the baseline was estimated from"

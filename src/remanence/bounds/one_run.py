@@ -41,7 +41,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
-from remanence.bounds.engine.closed_forms import gaussian_log_delta, shift_of
+from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.exceptions import InputError
 
@@ -51,7 +51,7 @@ _LEAST_DELTA = 1e-7  # rarer events decide nothing about a few thousand canaries
 _LINES = 24
 
 
-class Curve(Protocol):
+class TradeOff(Protocol):
     """A claimed trade-off curve G, by its inverse: how rare an event can be that a record makes this likely."""
 
     def inverse(self, probability: Array) -> Array:
@@ -96,7 +96,7 @@ class LinesCurve:
         return found
 
 
-def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> Curve:
+def dpsgd_curve(schedule: Segment | Sequence[Segment]) -> TradeOff:
     """The curve of DP-SGD's settings: closed form for full batches, certified (ε, δ) pairs otherwise.
 
     >>> dpsgd_curve(Segment(10.0, steps=100))
@@ -135,7 +135,7 @@ class GuessCount:
                 hint="GuessCount(correct=140, guesses=150, canaries=500)",
             )
 
-    def least_mass(self, curve: Curve, tail: npt.ArrayLike) -> Array:
+    def least_mass(self, curve: TradeOff, tail: npt.ArrayLike) -> Array:
         """The smallest T_0 with P(C ≥ correct) = tail; above 1, the curve rules such a tail out."""
         m, k = self.canaries, self.guesses
         current = np.asarray(tail, dtype=np.float64)
@@ -149,7 +149,7 @@ class GuessCount:
             current = np.minimum(np.maximum(current, (above + m * needed) / (k - i + 1)), 2.0)
         return current
 
-    def _least_wrong(self, curve: Curve, share: Array) -> Array:
+    def _least_wrong(self, curve: TradeOff, share: Array) -> Array:
         """L(a): how many wrong guesses so many right ones come with."""
         n, once = self.candidates, curve.inverse(share)
         if n == 1:
@@ -158,11 +158,11 @@ class GuessCount:
         taken_out = np.where(n * once > 1, np.inf, curve.inverse(left) - share)
         return np.maximum(0, np.maximum((n - 1) * curve.inverse(once), taken_out))
 
-    def rejects(self, curve: Curve, level: float) -> bool:
+    def rejects(self, curve: TradeOff, level: float) -> bool:
         """Whether so many correct guesses have a probability below `level` under the curve."""
         return bool(self.least_mass(curve, level) > 1)
 
-    def p_value(self, curve: Curve) -> float:
+    def p_value(self, curve: TradeOff) -> float:
         """An upper bound on the probability of at least so many correct guesses, under the curve.
 
         >>> curve = GaussianCurve(1.0)  # the best attack gets 0.84 of its 150 surest guesses right
@@ -200,14 +200,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
     4.377
     """
-    if mu == 0 or float(np.exp(gaussian_log_delta(0.0, shift=mu))) <= delta:
-        return 0.0
-    low, high = 0.0, 1.0 + mu * (mu + 10 * math.sqrt(-2 * math.log(delta) + 1))
-    for _ in range(80):
-        middle = (low + high) / 2
-        above = float(np.exp(gaussian_log_delta(middle, shift=mu))) > delta
-        low, high = (middle, high) if above else (low, middle)
-    return high
+    return 0.0 if mu == 0 else epsilon_upper(Segment(1 / mu), delta)
 
 
 def _last_rejected(

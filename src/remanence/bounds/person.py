@@ -27,9 +27,8 @@ at most 1 in every step, μ = √T/σ. With k > 1 records only the second is pro
 
 **balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
 target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass. It is
-dominated by the shuffle's pair, because telling t helps. And its Rényi divergences of integer order are known:
-E_ν[r^α] = α!/b^α·[z^α](Σ_i z^i/i!·e^{i(i−1)/2σ²})^b, by the multinomial theorem, so
-log γ ≤ ((α−1)·log κ + E·log E_ν[r^α])/α. For k > 1 records only the first is proven.
+dominated by the shuffle's pair, because telling t helps. And its Rényi divergences of integer order are known
+(`balls_in_bins`). For k > 1 records only the first is proven.
 
 **Replacement.** Where neighbours differ by one record replaced by another, ν is a training with the other record.
 Take it out, put the target in: ν(E) ≤ 1 − G⁻¹(1 − κ) and μ(E) ≤ G(ν(E)) for the training without either, G = γ of
@@ -43,12 +42,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-import numpy as np
-from scipy.special import gammaln
-
+from remanence.bounds.balls_in_bins import allocation_success
 from remanence.bounds.bound import Ends, require
 from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
-from remanence.bounds.engine.rounding import exponent_slack
+from remanence.bounds.engine.roots import boundary
 from remanence.bounds.engine.schedule import (
     MOST_RECORDS,
     Schedule,
@@ -79,7 +76,6 @@ _SAMPLING = {
 _REMOVED = "the comparison is with the same training without the target (add or remove one record)"
 _LEFT_OUT = "the comparison is with the same batches without the target's gradient"
 _REPLACED = "the comparison is with the same training on another record in the target's place"
-_LARGEST_ORDER = 96  # of the Rényi divergences of balls in bins
 _WHOLE_PASSES = 1e-6  # how near to a whole number the passes and the batches of a pass must be
 _LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
 _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
@@ -118,6 +114,21 @@ class Person:
     def most(self) -> int:
         """The largest number of records that a person has."""
         return self.records.most if isinstance(self.records, RecordCounts) else self.records
+
+    @property
+    def covers(self) -> float:
+        """How many records a person may have for the ceiling to be theirs."""
+        return math.inf if self.batches == "people" else self.most
+
+    def check_within(self, dataset_size: int) -> None:
+        """Refuse a person with more records than there are."""
+        if self.most > dataset_size:
+            raise InputError(
+                "A person has more records than the data.",
+                needs=f"a number of records per person of at most {dataset_size}, the size of the data",
+                got=str(self.most),
+                hint="count the records of your most frequent person",
+            )
 
     @property
     def on_average(self) -> bool:
@@ -225,52 +236,14 @@ def replaced(run: Schedule, log_baseline: float, rtol: float) -> Ends:
             >= log_baseline
         )
 
-    low, high = log_baseline, -_CHAIN_WIDTH
-    if not allowed(high):
+    def near(low: float, high: float) -> bool:
+        return high - low <= _CHAIN_WIDTH * min(1.0, -high)
+
+    if not allowed(-_CHAIN_WIDTH):
         return as_ends(told)
-    while high - low > _CHAIN_WIDTH * min(1.0, -high):
-        middle = (low + high) / 2
-        low, high = (low, middle) if allowed(middle) else (middle, high)
-    chained = dpsgd_bracket(run, min(high, 0.0), rtol=rtol)
+    chained = dpsgd_bracket(run, boundary(allowed, log_baseline, -_CHAIN_WIDTH, near=near), rtol=rtol)
     best = min(chained, told, key=lambda bracket: bracket.log_upper)
     return as_ends(best)._replace(log_lower=None, log_estimate=None)
-
-
-def allocation_success(noise: float, bins: int, passes: int, log_baseline: float) -> float:
-    """Log γ of balls in bins, from Rényi divergences of integer order (see the head of this file).
-
-    >>> round(math.exp(allocation_success(2.0, 100, 1, math.log(0.01))), 4)
-    0.012
-    """
-    orders = np.arange(_LARGEST_ORDER + 1.0)
-    series = orders * (orders - 1) / (2 * noise**2) - gammaln(orders + 1)  # logarithms of its coefficients
-    power = _series_power(series, bins)[2:]
-    used = orders[2:]
-    log_moments = power + gammaln(used + 1) - used * math.log(bins)
-    values = ((used - 1) * log_baseline + passes * log_moments) / used
-    best = int(values.argmin())
-    slack = exponent_slack(
-        log_baseline, passes * float(log_moments[best]), _LARGEST_ORDER * math.log2(bins + 1)
-    )
-    return min(0.0, float(values[best]) + slack)
-
-
-def _series_power(series: np.ndarray, exponent: int) -> np.ndarray:
-    """The logarithms of the coefficients of a power of a series, up to the same degree; all are positive."""
-    result = np.full_like(series, -np.inf)
-    result[0] = 0.0
-    while exponent:
-        if exponent & 1:
-            result = _convolved(result, series)
-        exponent >>= 1
-        series = _convolved(series, series) if exponent else series
-    return result
-
-
-def _convolved(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.array(
-        [np.logaddexp.reduce(one[: degree + 1] + other[: degree + 1][::-1]) for degree in range(len(one))]
-    )
 
 
 def _passes(schedule: Schedule) -> tuple[int, int]:

@@ -110,22 +110,21 @@ class RecordCounts:
 def averaged(parts: list[tuple[float, Ends]]) -> Ends:
     """What is known of Σ share·γ from what is known of each γ, rounded outwards."""
 
-    def mean(name: str, side: int) -> float | None:
-        logs = [getattr(ends, name) for _, ends in parts]
-        if any(log is None for log in logs):
-            return None
+    def mean(logs: list[float], side: int) -> float:
         terms = [math.log(share) + log for (share, _), log in zip(parts, logs, strict=True)]
         total = float(np.logaddexp.reduce(terms))
         slack = exponent_slack(*(term for term in terms if math.isfinite(term))) + _SHARES_OFF
         return min(total + side * slack, 0.0)
 
-    log_success = mean("log_success", 1)
-    assert log_success is not None  # every bound has an upper end
+    def known(name: str, side: int) -> float | None:
+        logs = [getattr(ends, name) for _, ends in parts]
+        return None if None in logs else mean(logs, side)
+
     return Ends(
-        log_success,
-        mean("log_complement", -1),
-        mean("log_lower", -1),
-        mean("log_estimate", 0),
+        mean([ends.log_success for _, ends in parts], 1),
+        known("log_complement", -1),
+        known("log_lower", -1),
+        known("log_estimate", 0),
         all(ends.converged for _, ends in parts),
     )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from remanence.cli import bound_answers as answers
-from remanence.cli.bound_answers import Answer, Asked, Method
+from remanence.cli.bound_answers import BoundAnswer, BoundQuestion, Method
 from remanence.cli.grouped import grouped
 from remanence.cli.people_in_data import Facts, InData
 from remanence.cli.training_options import (
@@ -30,7 +30,7 @@ from remanence.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 
 
-class Release(StrEnum):
+class Published(StrEnum):
     """What the adversary sees."""
 
     TRANSCRIPT = "transcript"
@@ -57,8 +57,8 @@ class Seen:
     """What is seen of the training: every step, or the final weights of a strongly convex one."""
 
     release: Annotated[
-        Release, typer.Option(help="What is seen: every step, or the final weights alone.")
-    ] = Release.TRANSCRIPT
+        Published, typer.Option(help="What is seen: every step, or the final weights alone.")
+    ] = Published.TRANSCRIPT
     learning_rate: Annotated[float | None, typer.Option(help="For --release final.", show_default=False)] = (
         None
     )
@@ -98,7 +98,7 @@ def bound(
     if facts.most is not None and whose.records_per_person is None:
         whose = replace(whose, records_per_person=str(facts.most))
     batching = replace(batching, dataset_size=batching.dataset_size or facts.rows)
-    asked = Asked(
+    asked = BoundQuestion(
         batching.solved(passes=whose.passes),
         whose.person(batching.dataset_size, several=True),
         facts.log_baseline(guess),
@@ -106,7 +106,8 @@ def bound(
         noise.epsilon,
         noise.delta,
     )
-    answer = _answer(asked, noise.opacus, seen, method, others=whose.batches is BatchesBy.ALL or data.people)
+    about_training = whose.batches is BatchesBy.ALL or data.people is not None or facts.values is not None
+    answer = _answer(asked, noise.opacus, seen, method, about_training=about_training)
     context = dict(answer.context)
     if data.people is not None:
         context["people"] = answers.crowd_of(data.people, guess.candidates, answer.run, asked.person)
@@ -118,7 +119,7 @@ def bound(
     if as_json:
         entries = {key: bound_entry(key, one) for key, one in answer.found.items()}
         document = {**entries[answer.best[0]], **context, "assumed": list(answer.notes)}
-        document["warnings"] = facts.warnings(asked.person.most)
+        document["warnings"] = facts.warnings(asked.person.covers)
         if len(entries) > 1:
             document["compared"] = list(entries.values())
         if groups:
@@ -134,9 +135,11 @@ def bound(
             typer.echo(f"  {name:{width}} {frequency(float(one.log_baseline)):>15} {ceiling(one):>15}")
 
 
-def _answer(asked: Asked, opacus: Path | None, seen: Seen, method: Method, *, others: object) -> Answer:
-    if seen.release is Release.FINAL or any(value is not None for value in seen.convexity.values()):
-        return answers.of_final_weights(asked, seen.convexity, only=seen.release is Release.FINAL)
+def _answer(
+    asked: BoundQuestion, opacus: Path | None, seen: Seen, method: Method, *, about_training: bool
+) -> BoundAnswer:
+    if seen.release is Published.FINAL or any(value is not None for value in seen.convexity.values()):
+        return answers.of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
     if opacus is not None:
         return answers.from_opacus(asked, opacus)
     if (asked.noise_multiplier is None) == (asked.epsilon is None):
@@ -146,7 +149,7 @@ def _answer(asked: Asked, opacus: Path | None, seen: Seen, method: Method, *, ot
             got="neither" if asked.epsilon is None else "both",
             hint="remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100",
         )
-    if asked.batching.steps is None and (asked.noise_multiplier is not None or others):
+    if asked.batching.steps is None and (asked.noise_multiplier is not None or about_training):
         raise InputError(
             "The number of steps is missing.",
             needs="--steps, or --epochs with --dataset-size and --batch-size",
@@ -159,7 +162,7 @@ def _answer(asked: Asked, opacus: Path | None, seen: Seen, method: Method, *, ot
 
 
 def _lines(
-    answer: Answer, asked: Asked, candidates: int | None, context: dict[str, Any], facts: Facts
+    answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any], facts: Facts
 ) -> Iterator[str]:
     """What a person reads."""
     from remanence.report.tables import upwards
@@ -175,7 +178,7 @@ def _lines(
         yield f"\n{asked.batching.echoed()}"
     if answer.notes:
         yield "\n" + "\n".join(answer.notes)
-    if warnings := facts.warnings(asked.person.most):
+    if warnings := facts.warnings(asked.person.covers):
         yield "\n" + "\n".join(warnings)
     if crowd := context.get("people"):
         share = f"with {crowd['confidence']:.0%} confidence at most {crowd['most']}"
@@ -183,7 +186,8 @@ def _lines(
     noise, epsilon = context.get("noise_multiplier"), context.get("epsilon")
     if epsilon is not None:
         budget = f"({upwards(epsilon)}, {asked.delta:g})-DP"
-        who = "" if asked.is_plain else " for one record under Poisson sampling"
+        of_whom = context.get("epsilon_of", "one record under Poisson sampling")
+        who = "" if asked.is_plain else f" for {of_whom}"
         if noise is None:
             yield f"That is {budget}{who}."
         else:

@@ -31,7 +31,7 @@ class Method(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class BoundQuestion:
     """A question, with everything derived that the options leave open."""
 
     batching: Batching
@@ -48,7 +48,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BoundAnswer:
     """Bounds by method, what is seen, and what a reader should know beside them."""
 
     found: dict[str, Bound]
@@ -63,7 +63,7 @@ class Answer:
         return min(self.found.items(), key=lambda item: item[1].log_success)
 
 
-def from_budget(asked: Asked, method: Method) -> Answer:
+def from_budget(asked: BoundQuestion, method: Method) -> BoundAnswer:
     """From ε and δ alone, for any mechanism."""
     from remanence.bounds import approximate_dp
 
@@ -85,10 +85,10 @@ def from_budget(asked: Asked, method: Method) -> Answer:
         "The settings of DP-SGD sharpen it: add --steps and --sample-rate, or --dataset-size, --batch-size and "
         "--epochs.",
     )
-    return Answer({"dp": found}, "whatever you release", notes)
+    return BoundAnswer({"dp": found}, "whatever you release", notes)
 
 
-def from_training(asked: Asked, method: Method) -> Answer:
+def from_training(asked: BoundQuestion, method: Method) -> BoundAnswer:
     """From the noise, or from ε and δ, with the rate and the steps."""
     from remanence import bounds
     from remanence.bounds import Segment
@@ -128,10 +128,10 @@ def from_training(asked: Asked, method: Method) -> Answer:
         "steps": steps,
     }
     found = _by_method(method, run, replace(asked, epsilon=epsilon))
-    return Answer(found, EVERY_STEP, notes, (run,), context)
+    return BoundAnswer(found, EVERY_STEP, notes, (run,), context)
 
 
-def _by_method(method: Method, run: Segment, asked: Asked) -> dict[str, Bound]:
+def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, Bound]:
     from remanence import bounds
 
     log_baseline, person = asked.log_baseline, asked.person
@@ -172,7 +172,7 @@ def _by_method(method: Method, run: Segment, asked: Asked) -> dict[str, Bound]:
     return found
 
 
-def from_opacus(asked: Asked, path: Path) -> Answer:
+def from_opacus(asked: BoundQuestion, path: Path) -> BoundAnswer:
     """The bound of a run that Opacus trained."""
     from remanence.bounds import dpsgd, epsilon_upper
     from remanence.games.recorded_runs.consistency import accounted_schedule, read_run
@@ -187,23 +187,30 @@ def from_opacus(asked: Asked, path: Path) -> Answer:
         )
     schedule = accounted_schedule(path, asked.person.batches)
     found = dpsgd(log_baseline=asked.log_baseline, schedule=schedule, person=asked.person)
-    epsilon = None if asked.delta is None else epsilon_upper(schedule, asked.delta)
+    shuffled = asked.person.batches == "shuffled"  # without amplification, and theirs
+    accounted = asked.person.schedules(schedule)[0] if shuffled else schedule
+    epsilon = None if asked.delta is None else epsilon_upper(accounted, asked.delta)
     settings = [[s.noise_multiplier, s.sample_rate, s.steps] for s in schedule]
     source = "as it ran" if path.is_dir() else "as its accountant tells, not as measured"
     notes = tuple(
         f"Noise multiplier {noise:.6g}, sampling rate {rate:.6g}, {steps} steps, {source}."
         for noise, rate, steps in settings
     )
-    if path.is_dir() and (repeated := read_run(path).duplicates) and asked.person.most == 1:
-        notes += (
-            f"Warning: {repeated} records of this run are equal to an earlier one. Whoever has several is not covered "
-            "by a ceiling for one record: add --records-per-person.",
-        )
+    if path.is_dir():
+        run = read_run(path)
+        asked.person.check_within(run.recording.manifest["records"])
+        if run.duplicates and asked.person.most == 1:
+            notes += (
+                f"Warning: {run.duplicates} records of this run are equal to an earlier one. Whoever has several is "
+                "not covered by a ceiling for one record: add --records-per-person.",
+            )
     context = {"epsilon": epsilon, "delta": asked.delta, "schedule": settings}
-    return Answer({"certified": found}, EVERY_STEP, notes, schedule, context)
+    if shuffled:
+        context["epsilon_of"] = f"{asked.person.whose}, without amplification"
+    return BoundAnswer({"certified": found}, EVERY_STEP, notes, schedule, context)
 
 
-def of_final_weights(asked: Asked, convexity: dict[str, float | None], *, only: bool) -> Answer:
+def of_final_weights(asked: BoundQuestion, convexity: dict[str, float | None], *, only: bool) -> BoundAnswer:
     """For an adversary who sees the final weights alone."""
     from remanence.bounds import final_weights
 
@@ -219,7 +226,7 @@ def of_final_weights(asked: Asked, convexity: dict[str, float | None], *, only: 
             hint="leave these out for a ceiling that holds whoever sees what",
         )
     found = final_weights(log_baseline=asked.log_baseline, person=asked.person, **settings)  # pyright: ignore
-    return Answer({"final": found}, "your final weights", context=dict(settings))
+    return BoundAnswer({"final": found}, "your final weights", context=dict(settings))
 
 
 def crowd_of(people: int, candidates: int | None, run: tuple[Segment, ...], person: Person) -> dict[str, Any]:

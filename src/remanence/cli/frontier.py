@@ -30,7 +30,7 @@ _RANGES = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDI
 
 
 @dataclass(frozen=True)
-class Line:
+class Along:
     """What runs, and between which values."""
 
     over: Annotated[Over, typer.Option(help="What varies; the other settings stay fixed.")] = Over.SAMPLE_RATE
@@ -59,7 +59,7 @@ class Budget:
 
 @grouped
 def frontier(
-    line: Line,
+    line: Along,
     budget: Budget,
     batching: Batching,
     whose: Whose,

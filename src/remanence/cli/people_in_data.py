@@ -95,11 +95,13 @@ class InData:
                 hint=f"one of {', '.join(map(str, frame.columns))}"[:200],
             )
         counts = None if self.person is None else frame[self.person].value_counts()
+        rows, suspects = len(frame), () if self.person else tuple(_naming_people(frame))
+        if self.person is not None:
+            frame = frame.drop_duplicates(self.person)  # a value counts once for each person
         return Facts(
-            rows=len(frame),
-            most=None if counts is None else int(counts.max()),
-            several=0 if counts is None else int((counts > 1).sum()),
-            suspects=() if self.person else tuple(_naming_people(frame)),
+            rows=rows,
+            records=() if counts is None else tuple(counts.tolist()),
+            suspects=suspects,
             values=None if self.attribute is None else frame[self.attribute].astype(str).tolist(),
             groups=None if not self.by else _groups(frame, self.by.split(",")),
         )
@@ -110,11 +112,15 @@ class Facts:
     """What a table says about people."""
 
     rows: int | None = None
-    most: int | None = None  # records of one person
-    several: int = 0  # people with more than one
+    records: tuple[int, ...] = field(default=(), repr=False)  # of each person
     suspects: tuple[str, ...] = ()  # columns that seem to name people, with more rows than names
     values: list[str] | None = field(default=None, repr=False)
     groups: list[str] | None = field(default=None, repr=False)
+
+    @property
+    def most(self) -> int | None:
+        """The most records of one person, where people are known."""
+        return max(self.records, default=None)
 
     def log_baseline(self, guess: Guess) -> float:
         """Log κ: what the options say, or how common the commonest hidden value is."""
@@ -139,12 +145,12 @@ class Facts:
             )
         return shortlist(counts)
 
-    def warnings(self, covered: int) -> list[str]:
+    def warnings(self, covered: float) -> list[str]:
         """What a ceiling for people with at most `covered` records does not say about these data."""
-        if self.most is not None and self.most > covered:
+        if beyond := sum(count > covered for count in self.records):
+            more = f"more than {covered} record{'s' if covered > 1 else ''}, up to {self.most}"
             return [
-                f"Warning: of the people in the data, {self.several} have more than one record, up to {self.most}. A "
-                f"ceiling for {covered} is not theirs."
+                f"Warning: the data hold people with {more}, {beyond} of them. This is not their ceiling."
             ]
         if self.suspects and covered == 1:
             names = " and ".join(self.suspects)

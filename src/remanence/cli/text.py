@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
     from remanence.attacks.texts.attacks import TemplateSearch
     from remanence.attacks.texts.decoding import Decoding
+    from remanence.games.texts.canaries import TextCanaries
     from remanence.games.texts.game import Texts
     from remanence.games.texts.secrets import Finder
 
@@ -50,12 +51,25 @@ def text(
         Path, typer.Argument(help="The model: a folder with safetensors and its tokenizer, or a .gguf file.")
     ],
     texts: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="The training texts, one JSON record per line: prefix and secret, or a text with --numbers, --names "
             "or --windows."
         ),
-    ],
+    ] = None,
+    canaries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Canaries instead, as TextCanaries.save wrote them. Those that were left out are the control."
+        ),
+    ] = None,
+    claimed_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="With --canaries: the ε that the fine-tuning claims. Its ceiling is held against them."
+        ),
+    ] = None,
+    claimed_delta: Annotated[float, typer.Option(help="The δ that goes with it.")] = 1e-5,
     adapter: Annotated[
         Path | None, typer.Option(help="A PEFT adapter; the model without it is then the base.")
     ] = None,
@@ -150,6 +164,7 @@ def text(
     Needs `pip install 'remanence[text]'`. Exit codes are those of `audit`.
     """
     from remanence.auditing import audit
+    from remanence.games.texts.audit_canaries import Claim
     from remanence.games.texts.audit_text import text_game
     from remanence.integrations.transformers import load_language_model
     from remanence.report.texts import curve_table, risk_table, sentence
@@ -162,6 +177,7 @@ def text(
             got="--adapter and --base",
             hint="leave --base out",
         )
+    source = _source(texts, canaries, claimed_epsilon)
     policy, find = limit(max_success), _rule(numbers, names, windows)
     search = _search(form, prefix=not without_prefix)
     attacks = _attacks(attack, search, _decoding(temperature, top_k, top_p), chance)
@@ -172,12 +188,39 @@ def text(
     if base is not None:
         plain = load_language_model(base, tokenizer=tokenizer, device=place)[0]
     game = text_game(
-        tuned, texts, base=plain, unseen=unseen, find=find, prefix_tokens=prefix_tokens, tries=tries
+        tuned, source, base=plain, unseen=unseen, find=find, prefix_tokens=prefix_tokens, tries=tries
     )
+    if claimed_epsilon is not None:
+        ceiling = Claim(claimed_epsilon, claimed_delta).extraction(game.baseline().value)
+        game = replace(game, bounds=(ceiling,))
     result = audit(game, attacks, policy=policy, seed=seed, device=place, target=str(adapter or model))
     shown = risk_table(result, _spelled(game) if show_secrets else None)
     first = [curve_table(result), shown, sentence(result)]
     finish(result, folder, first=first, as_json=as_json, accept_unproven=accept_unproven)
+
+
+def _source(texts: Path | None, canaries: Path | None, claimed_epsilon: float | None) -> Path | TextCanaries:
+    """What was trained on: a file of texts, or canaries."""
+    from remanence.games.texts.canaries import TextCanaries
+
+    if (texts is None) == (canaries is None):
+        raise InputError(
+            "There is nothing to look for." if texts is None else "Texts and canaries were given.",
+            needs="--texts, or --canaries",
+            got="neither" if texts is None else "both",
+            hint="--texts train.jsonl",
+        )
+    drawn = None if canaries is None else TextCanaries.load(canaries)
+    if claimed_epsilon is not None and (drawn is None or drawn.candidates is None):
+        raise InputError(
+            "A claim has no ceiling here.",
+            needs="canaries whose secrets were drawn, so that it is known how often a guess finds one",
+            got="--claimed-epsilon without them",
+            hint="--canaries canaries.json, made by codes(...) or strange(...)",
+        )
+    found = drawn or texts
+    assert found is not None
+    return found
 
 
 def _decoding(temperature: float | None, top_k: int | None, top_p: float | None) -> Decoding | None:

@@ -227,13 +227,8 @@ class Whose:
             self.neighbours is Neighbours.REPLACE,
         )
         person = Person(records, way.value, replaced)  # pyright: ignore[reportArgumentType]
-        if dataset_size is not None and person.most > dataset_size:
-            raise InputError(
-                "A person has more records than the data.",
-                needs=f"--records-per-person of at most {dataset_size}, the size of the data",
-                got=str(person.most),
-                hint="count the records of your most frequent person",
-            )
+        if dataset_size is not None:
+            person.check_within(dataset_size)
         return person
 
 
@@ -255,7 +250,7 @@ def bound_entry(method: str, one: Bound) -> dict[str, Any]:
         "estimate": None if one.log_estimate is None else share(one.log_estimate, math.exp(one.log_estimate)),
         "baseline": baseline,
         "log10_baseline": one.log_baseline / math.log(10),
-        "advantage": None if baseline is None or upper is None else float(one.advantage),
+        "advantage": None if baseline in (None, 1.0) or upper is None else float(one.advantage),
         "whose": one.whose,
         "on_average": one.on_average,
         "method": method,

@@ -107,6 +107,15 @@ class Records:
         weights, embedding = (None if t is None else own(t) for t in (self.weights, self.embedding))
         return Records(own(self.features), own(self.labels), weights, embedding)
 
+    def repeated(self) -> int:
+        """How many of them, features and label, are equal to an earlier one.
+
+        >>> Records(torch.tensor([[1.0], [2.0], [1.0]]), torch.zeros(3)).repeated()
+        1
+        """
+        rows = zip(self.flat.cpu().numpy(), self.labels.cpu().numpy(), strict=True)
+        return len(self) - len({hash((row.tobytes(), label.tobytes())) for row, label in rows})
+
     def without(self, index: int) -> Records:
         """All records but one."""
         return concatenate([self[:index], self[index + 1 :]])

@@ -138,11 +138,17 @@ def load_language_model(
     options = {"local_files_only": True, "trust_remote_code": False}
     own = {**options, **({} if file is None else {"gguf_file": file})}
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, **own, **({"use_safetensors": True} if file is None else {})
-        ).to(device)
+        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **own,
+            **({"use_safetensors": True} if file is None else {}),
+        )
     except _READING as error:
         raise _unreadable("model", path, error) from None
+    _check_weights(path, [*told["missing_keys"], *(str(key) for key in told["mismatched_keys"])])
+    model = model.to(device)
     try:
         words = transformers.AutoTokenizer.from_pretrained(
             *([folder] if tokenizer is None else [Path(tokenizer)]), **(own if tokenizer is None else options)
@@ -185,31 +191,53 @@ def _check_model(path: Path) -> None:
     )
 
 
+def _check_weights(path: Path, missing: list[str]) -> None:
+    """A weight that is not in the files is made up at random, which no library calls an error."""
+    if missing:
+        raise InputError(
+            "The model is not whole.",
+            needs="all weights that config.json asks for",
+            got=f"{path} without {sorted(missing)[0]}"
+            + (f" and {len(missing) - 1} more" if missing[1:] else ""),
+            hint="copy the whole folder; a model in parts has several .safetensors files and an index",
+        )
+
+
 def _with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapter, which must have been made for it: every weight finds its place, and no other does."""
     peft = _library("peft")
     weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if not weights.is_file() or not settings.is_file():
         pickle = (folder / "adapter_model.bin").is_file()
-        raise InputError(
-            "The adapter cannot be read.",
-            needs="a folder with adapter_config.json and adapter_model.safetensors",
-            got=f"{folder}" + (" with adapter_model.bin, a pickle, which may run code" if pickle else ""),
-            hint="peft_model.save_pretrained(folder) writes both",
+        raise _unreadable_adapter(
+            f"{folder}" + (" with adapter_model.bin, a pickle, which may run code" if pickle else "")
         )
     try:
         with safe_open(measured(weights), "pt") as file:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        named = parse_json(read_bytes(settings)).get("base_model_name_or_path")
+        told = parse_json(read_bytes(settings))
+        kind, named = told["peft_type"], told.get("base_model_name_or_path")
+    except _READING as error:
+        raise _unreadable_adapter(f"{folder}: {_words(error)}") from None
+    try:
         adapted = peft.PeftModel.from_pretrained(model, str(folder), is_trainable=False)
         state = peft.get_peft_model_state_dict(adapted)
     except _READING as error:
-        raise _foreign_adapter(str(error).strip().splitlines()[-1][:200]) from None
+        raise _foreign_adapter(_words(error, last=True)) from None
     placed = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if own != placed:
         strange = sorted(own.items() ^ placed.items())[0][0]
-        raise _foreign_adapter(f"a weight without a place, {strange} (made for {named})")
+        raise _foreign_adapter(f"a weight without a place, {strange} ({kind}, made for {named})")
     return adapted
+
+
+def _unreadable_adapter(got: str) -> InputError:
+    return InputError(
+        "The adapter cannot be read.",
+        needs="a folder with adapter_config.json and adapter_model.safetensors",
+        got=got,
+        hint="peft_model.save_pretrained(folder) writes both",
+    )
 
 
 def _foreign_adapter(got: str) -> InputError:
@@ -239,12 +267,22 @@ def _sha256(path: Path) -> str:
 
 
 def _unreadable(what: str, path: Path, error: Exception) -> InputError:
+    whole = path.suffix == ".gguf"
     return InputError(
         f"The {what} cannot be read.",
         needs="a causal language model that transformers knows, in local files, without code of its own",
-        got=f"{path}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__}",
-        hint="model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
+        got=f"{path}: {_words(error)}",
+        hint="a file that was copied whole; compare its size with the original's"
+        if whole
+        else "model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
     )
+
+
+def _words(error: Exception, *, last: bool = False) -> str:
+    """What a library's error says, in one line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    missing = "no entry " if isinstance(error, KeyError) else ""
+    return missing + lines[-1 if last else 0].strip()[:200]
 
 
 def _library(name: str) -> Any:

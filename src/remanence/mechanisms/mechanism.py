@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,16 @@ ReleaseT = TypeVar("ReleaseT", bound=Release)
 ReleaseT_co = TypeVar("ReleaseT_co", bound=Release, covariant=True)
 
 Setting = str | int | float | bool | None
+
+
+class NoisyDescent(NamedTuple):
+    """Full batches of gradient descent on a strongly convex and smooth objective, with Gaussian noise in each step."""
+
+    noise_multiplier: float
+    steps: int
+    learning_rate: float
+    strong_convexity: float
+    smoothness: float
 
 
 class Mechanism(ABC, Generic[ReleaseT_co]):
@@ -55,10 +65,17 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
             hint="a mechanism of your own may define answer(release, records)",
         )
 
-    def gaussian_noise(self) -> tuple[float, float, int] | None:
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """Noise over the largest effect of one record, sampling rate and steps, where these describe the training.
 
-        None where no ceiling follows from them.
+        None where no ceiling follows from them. `feature_norm` is the largest norm of a record's features, where known.
+        """
+        return None
+
+    def noisy_descent(self, feature_norm: float) -> NoisyDescent | None:
+        """The training as noisy gradient descent that forgets, where only its final weights are released.
+
+        None where clipped gradients are not certainly those of a strongly convex and smooth objective.
         """
         return None
 

@@ -43,7 +43,7 @@ class NoisySum(Mechanism[Weights]):
         """What a report prints about the mechanism."""
         return {"noise_multiplier": self.noise_multiplier, "max_norm": self.max_norm}
 
-    def gaussian_noise(self) -> tuple[float, float, int] | None:
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """One full batch."""
         return self.noise_multiplier, 1.0, 1
 

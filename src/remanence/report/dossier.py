@@ -108,7 +108,7 @@ def _extraction(result: AuditResult) -> str:
     found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."
     if proven is None or proven.success >= 1:
         return f"{found} Nothing is proven about other attacks."
-    return f"{found} Proven for every attack: at most {ceiling(proven)}."
+    return f"{found} Proven for every attack: at most {ceiling(proven)} for {proven.whose}."
 
 
 def _membership(result: AuditResult) -> str:
@@ -129,10 +129,12 @@ def _differential_privacy(result: AuditResult) -> str:
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
     noise = settings.get("noise_multiplier")
-    facts = [f"Unit: one record. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")]
+    facts = [
+        f"Unit: {proven.whose}. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")
+    ]
     findings = result.strongest.findings
     if "claimed_epsilon" in findings:
         facts.append(f"claimed ε {findings['claimed_epsilon']:.3g} at δ {findings.get('delta', DELTA):g}")
     if "p_value_of_the_claim" in findings:
         facts.append(f"the run was tested against its claim: p = {findings['p_value_of_the_claim']:.2g}")
-    return "; ".join(facts) + f". No attack exceeds {ceiling(proven)}."
+    return "; ".join(facts) + f". No attack exceeds {ceiling(proven)} for {proven.whose}."

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remanence.bounds.frontier import Axis, Point
+from remanence.bounds.frontier import Axis, FrontierPoint
 from remanence.exceptions import InputError
 from remanence.report.svg import CEILING, GUESS, as_file, logarithmic, picture, themed
 
@@ -31,7 +31,7 @@ def check_name(path: Path) -> None:
         )
 
 
-def write(points: Sequence[Point], over: Axis, path: Path) -> None:
+def write(points: Sequence[FrontierPoint], over: Axis, path: Path) -> None:
     """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
     check_name(path)
     writers = {".csv": _csv, ".json": _json}
@@ -47,7 +47,7 @@ def write(points: Sequence[Point], over: Axis, path: Path) -> None:
         ) from None
 
 
-def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+def _csv(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
     rows = [asdict(point) for point in points]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0])
@@ -56,13 +56,13 @@ def _csv(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: AR
     return text.getvalue().encode()
 
 
-def _json(points: Iterable[Point], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
+def _json(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
     return (
         json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
     ).encode()
 
 
-def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
+def _picture(points: Sequence[FrontierPoint], over: Axis, suffix: str) -> bytes:
     first = points[0]
     fixed = {
         "sample_rate": f"sampling rate {first.sample_rate:g}",
@@ -70,7 +70,7 @@ def _picture(points: Sequence[Point], over: Axis, suffix: str) -> bytes:
         "candidates": f"{first.candidates:g} candidates",
     }
     rest = ", ".join(text for name, text in fixed.items() if name != over)
-    title = f"{rest}, δ = {first.delta:g}, {first.steps} steps"
+    title = f"For {first.whose}: {rest}, δ = {first.delta:g}, {first.steps} steps"
 
     def draw(axes: Axes) -> None:
         at = [getattr(point, over) for point in points]

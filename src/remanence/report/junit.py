@@ -41,7 +41,7 @@ def junit(result: AuditResult) -> str:
             case = case._replace(outcome="skipped", why=f"nothing certain found, nothing proven: {numbers}")
         cases.append(case)
     for bound in result.bounds:
-        numbers = f"{frequencies.ceiling(bound)}, limit {thousandths(limit)}"
+        numbers = f"{frequencies.ceiling(bound)} for {bound.whose}, limit {thousandths(limit)}"
         case = Case("bound", bound.name)
         if bound.success > limit:
             case = case._replace(outcome="skipped", why=f"proves less than the limit asks for: {numbers}")

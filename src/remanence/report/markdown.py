@@ -28,7 +28,8 @@ def summary(result: AuditResult) -> str:
         for entry in result.evidence
     ]
     ceilings = [
-        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {bound.whose} ({plain(bound.reference.short)})"
+        f"- {plain(bound.name)}: no attack exceeds {ceiling(bound)} for {plain(words.of_whom(bound))} "
+        f"({plain(bound.reference.short)})"
         for bound in result.bounds
     ]
     caveats = [
@@ -82,6 +83,7 @@ def model_card(result: AuditResult) -> str:
         "attack_upper": best.main.upper,
         "baseline": best.baseline.value,
         "bound": None if ceiling is None else ceiling.success,
+        "bound_of": None if ceiling is None else ceiling.whose,
         "threat_model": f"sees {model['sees']}; knows {'; '.join(model['knows'])}",
         "date": str(result.environment.get("started", ""))[:10],
         "version": result.environment["packages"]["remanence"],

@@ -64,7 +64,12 @@ def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
     settings = result.threat_model["mechanism"]
     noise, rate, steps = (settings.get(name, 1) for name in ("noise_multiplier", "sample_rate", "steps"))
     plain = all(isinstance(value, int | float) for value in (noise, rate, steps))
-    if ceiling.name not in _NOISE_BOUNDS or "noise_multiplier" not in settings or not plain:
+    if (
+        ceiling.whose != "one record"
+        or ceiling.name not in _NOISE_BOUNDS
+        or "noise_multiplier" not in settings
+        or not plain
+    ):
         return []
     baseline = max(evidence.baseline.value for evidence in result.evidence)
     try:

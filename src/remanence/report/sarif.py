@@ -62,6 +62,7 @@ def sarif(result: AuditResult) -> str:
             "control": best.control.rate,
             "baseline": best.baseline.value,
             "bound": None if ceiling is None else ceiling.success,
+            "bound_of": None if ceiling is None else ceiling.whose,
             "caveats": [caveat.id for caveat in words.caveats(result)],
         },
     }

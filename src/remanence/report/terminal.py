@@ -11,6 +11,7 @@ from rich.text import Text
 from remanence.auditing import AuditResult
 from remanence.plain_text import plain
 from remanence.report import words
+from remanence.report.frequencies import ceiling
 from remanence.report.tables import thousandths
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED, Caveat
 from remanence.results.evidence import Evidence
@@ -40,7 +41,9 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         _evidence_table(result.evidence, width),
     ]
     parts += [
-        Text(f"Bound: {bound.name}: at most {bound.success:.4g} ({bound.reference.short})")
+        Text(
+            f"Bound: at most {ceiling(bound)} for {words.of_whom(bound)}: {bound.name} ({bound.reference.short})"
+        )
         for bound in result.bounds
     ]
     parts += [

@@ -177,9 +177,13 @@ def proven(ceiling: Bound) -> str:
         return f"Nothing is proven: {missing[0]}."
     if ceiling.success >= 1:
         return "Nothing is proven: the ceiling is 1000 in 1000."
-    average = " on average over records" if ceiling.on_average else ""
-    whose = "" if ceiling.whose == "one record" else f", for {ceiling.whose}"
-    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)}{average}{whose}."
+    return f"Proven: no attack exceeds {frequencies.ceiling(ceiling)} for {of_whom(ceiling)}."
+
+
+def of_whom(ceiling: Bound) -> str:
+    """Whose ceiling it is, and whether it is an average."""
+    average = " on average over records" if ceiling.on_average and ceiling.whose == "one record" else ""
+    return f"{ceiling.whose}{average}"
 
 
 def scope(result: AuditResult) -> str:

@@ -118,6 +118,12 @@ DUPLICATE_RECORDS = Caveat(
     "Whoever knows the other records already knows this one's twin, so recovering it says less.",
     "Read the rate beside the number of twins. Remove duplicates that are a mistake.",
 )
+SEVERAL_RECORDS_OF_ONE = Caveat(
+    "several-records-of-one",
+    "the training data hold equal records, and the proven ceiling is about one record.",
+    "If equal records belong to one person, the ceiling is not theirs: every further record raises it.",
+    "Prove it for people: Person(records=...), or remanence bound --records-per-person.",
+)
 PART_NOT_CONFIRMED = Caveat(
     "part-not-confirmed",
     "some part of the model is random in training, so that fitting it again gives another result.",

@@ -81,7 +81,7 @@ class AuditResult:
                     "assumptions": list(bound.assumptions),
                     "reference": bound.reference.short,
                     **({"on_average": True} if bound.on_average else {}),
-                    **({"whose": bound.whose} if bound.whose != "one record" else {}),
+                    "whose": bound.whose,
                 }
                 for bound in self.bounds
             ],
@@ -193,9 +193,12 @@ class AuditResult:
             (False, "no attack exceeds"),
             (True, "on average over records, no attack exceeds"),
         ):
-            ceiling = min((b.success for b in self.bounds if b.on_average is on_average), default=1.0)
-            if ceiling < 1:
-                lines.append(f"  Proven: {words} {math.ceil(ceiling * 1000)} in 1000.")
+            own = [bound for bound in self.bounds if bound.on_average is on_average and bound.success < 1]
+            if own:
+                least = min(own, key=lambda bound: bound.success)
+                lines.append(
+                    f"  Proven: {words} {math.ceil(least.success * 1000)} in 1000 for {least.whose}."
+                )
         raised = dict.fromkeys(caveat for entry in self.evidence for caveat in entry.caveats)
         lines += [f"  Caveat {c.id}: {f'{c.seen} {c.means}'.strip()}" for c in raised]
         return "\n".join(lines)

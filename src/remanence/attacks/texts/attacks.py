@@ -197,7 +197,7 @@ class TemplateSearch(TextAttack):
     )
     form: Template | None = None
     prefix: bool = True
-    branches: int = 2048
+    branches: int = 512
 
     def __post_init__(self) -> None:
         whole("branches", self.branches)

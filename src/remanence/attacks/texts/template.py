@@ -109,9 +109,29 @@ class Template:
         """The logarithm of how many completions there are, from above."""
         return sum(math.log(len(piece)) for piece in self.pieces)
 
+    @cached_property
+    def nested(self) -> int:
+        """How many completions may lie on one way through the tree, each the beginning of the next: mostly 1."""
+        following: list[dict[str, set[str]]] = [{} for _ in self.pieces]
+        for piece, own in zip(self.pieces, following, strict=True):
+            for choice in piece:
+                for place, character in enumerate(choice):
+                    own.setdefault(choice[:place], set()).add(character)
+        seen, waiting = {self.start}, [self.start]
+        while waiting:
+            state = waiting.pop()
+            characters: set[str] = set().union(
+                *(following[place][spelled] for place, spelled in state if place < len(self.pieces))
+            )
+            if characters and self.ends(state):
+                return self._lengths
+            for then in {self.after(state, character) for character in characters} - seen:
+                seen.add(then)
+                waiting.append(then)
+        return 1
+
     @property
-    def lengths(self) -> int:
-        """How many different lengths completions have: so many of them may begin with each other."""
+    def _lengths(self) -> int:
         totals = {0}
         for piece in self.pieces:
             own = {len(choice) for choice in piece}

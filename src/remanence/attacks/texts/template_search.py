@@ -51,7 +51,7 @@ def ranks(
     spelling: Spelling,
     *,
     known: str = "",
-    branches: int = 2048,
+    branches: int = 512,
 ) -> list[Rank]:
     """The ranks of secrets among the completions of a template, after reading at most so many beginnings.
 
@@ -75,7 +75,7 @@ def ranks(
     every = torch.tensor(sorted(found.values(), reverse=True), dtype=torch.float64)
     return [
         _rank(
-            every, max(score, found.get(text, -math.inf)), frontier, template.log_candidates, template.lengths
+            every, max(score, found.get(text, -math.inf)), frontier, template.log_candidates, template.nested
         )
         for text, score in zip(texts, own, strict=True)
     ]
@@ -106,12 +106,12 @@ def _search(
     return found, -waiting[0][0] if waiting else -math.inf
 
 
-def _rank(every: torch.Tensor, own: float, frontier: float, log_candidates: float, lengths: int) -> Rank:
+def _rank(every: torch.Tensor, own: float, frontier: float, log_candidates: float, nested: int) -> Rank:
     """From the completions that were found. Those as likely as the true one, itself among them, may come first."""
     ahead = int((every > own + _ROUNDING).sum())
     tied = int((every >= own - _ROUNDING).sum()) - ahead
     if frontier < own - _ROUNDING:
         return Rank(ahead + 1, ahead + max(1, tied), log_candidates)
     # Completions that do not begin with each other are disjoint: at most 1 / p of them are as likely as p.
-    most = math.floor(math.exp(min(log_candidates, math.log(lengths) - own, 700.0)) * (1 + 1e-6))
+    most = math.floor(math.exp(min(log_candidates, math.log(nested) - own, 700.0)) * (1 + 1e-6))
     return Rank(ahead + 1, max(most, ahead + 1), log_candidates)

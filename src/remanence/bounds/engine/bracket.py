@@ -26,7 +26,7 @@ from remanence.bounds.engine.hockey_stick import (
     log_delta_ends,
     log_delta_upper_both_ways,
 )
-from remanence.bounds.engine.lattice import Ends, certain_ends, lattice_bracket, lattice_brackets
+from remanence.bounds.engine.lattice import certain_ends, lattice_bracket, lattice_brackets
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.rounding import UNIT, exponent_slack, rounded_up
 from remanence.bounds.engine.schedule import (
@@ -37,6 +37,7 @@ from remanence.bounds.engine.schedule import (
     normalise,
     total_steps,
 )
+from remanence.bounds.engine.two_sided import TwoSided
 
 _MIXTURE_SLACK = 1e-13  # many times what a sum of a few normal tails was measured to be off
 _ATOMIC_NOISE = 0.15  # below it one step tells for sure whether it used the target
@@ -148,7 +149,7 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     )
 
 
-def _atomic(segments: Schedule, log_baseline: float) -> Ends | None:
+def _atomic(segments: Schedule, log_baseline: float) -> TwoSided | None:
     """So little noise that the only secret is whether the target was ever sampled; None where there is more of it.
 
     It was not with probability a = Π (1 − q)^(k·T), and then the transcript is as without it: γ ≤ a·κ + 1 − a.
@@ -168,10 +169,10 @@ def _atomic(segments: Schedule, log_baseline: float) -> Ends | None:
     lower -= exponent_slack(lower, absent, log_baseline)
     missed = float(np.logaddexp(absent + log_complement(rest), log_complement(absent) + slip))
     missed += exponent_slack(missed, absent, log_baseline)
-    return ends.meets(Ends(lower, 0.0, -math.inf, min(missed, 0.0)))
+    return ends.meets(TwoSided(lower, 0.0, -math.inf, min(missed, 0.0)))
 
 
-def _assemble(segments: Schedule, log_baseline: float, ends: Ends, method: str, rtol: float) -> Bracket:
+def _assemble(segments: Schedule, log_baseline: float, ends: TwoSided, method: str, rtol: float) -> Bracket:
     """The bracket with an independent estimate; an error where the two sides or the estimate contradict each other."""
     lower, upper = max(ends.log_lower, log_baseline), max(min(ends.log_upper, 0.0), log_baseline)
     if lower > upper + exponent_slack(lower, upper):

@@ -14,3 +14,17 @@ def root(function: Callable[[float], float], low: float, high: float, *, precisi
     from scipy.optimize import brentq  # loaded here: a plain bound starts faster without it
 
     return float(brentq(function, low, high, xtol=precision, rtol=1e-15))  # pyright: ignore
+
+
+def boundary(
+    allowed: Callable[[float], bool], refused: float, found: float, *, near: Callable[[float, float], bool]
+) -> float:
+    """An allowed number near where numbers stop being allowed: what is certified has no sign to follow, only a yes.
+
+    >>> 2 <= boundary(lambda x: x**2 >= 4, 0.0, 9.0, near=lambda low, high: high - low < 0.01) < 2.01
+    True
+    """
+    while not near(refused, found):
+        middle = (refused + found) / 2
+        refused, found = (refused, middle) if allowed(middle) else (middle, found)
+    return found

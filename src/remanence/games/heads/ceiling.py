@@ -46,7 +46,8 @@ def head_ceiling(
     dependent = _dependent(own, public, criterion) if independent else None
     asserted = independent and dependent is None
     shares, counts = [guess.value for guess in guesses], [count for _, count in classes]
-    bound = of_classes(recipe, shares, counts, independent=asserted)
+    longest = max(float(recipe.inputs_of(each.records).norm(dim=-1).max()) for each in (own, public))
+    bound = of_classes(recipe, shares, counts, independent=asserted, feature_norm=longest)
     confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
     said = (ASSERTED,) if asserted else (f"not taken for independent: {dependent}",) if dependent else ()
     return replace(bound, assumptions=(*bound.assumptions, confidence, *said))

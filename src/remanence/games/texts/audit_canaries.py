@@ -24,7 +24,7 @@ from remanence.attacks.texts.decoding import Decoding
 from remanence.attacks.texts.odds import log_probabilities
 from remanence.auditing import AuditResult, environment
 from remanence.bounds import Bound, Segment
-from remanence.bounds.one_run import Curve, GuessCount, LinesCurve, dpsgd_curve
+from remanence.bounds.one_run import GuessCount, LinesCurve, TradeOff, dpsgd_curve
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 from remanence.checks import number
 from remanence.exceptions import InputError
@@ -63,7 +63,7 @@ class Claim:
         number("delta", self.delta, above=0, below=1)
 
     @property
-    def curve(self) -> Curve:
+    def curve(self) -> TradeOff:
         """What it allows, as a trade-off."""
         if self.epsilon is None:
             return dpsgd_curve(list(self.dpsgd))
@@ -80,6 +80,12 @@ class Claim:
             f"the fine-tuning is ({self.epsilon:g}, {self.delta:g})-DP when a text is added or removed",
         )
         return Bound("(ε, δ)-DP as claimed, in or out", math.log(success), assumptions, REMANENCE)
+
+    def extraction(self, baseline: float) -> Bound:
+        """γ: how often anybody brings out a secret at most that a guess finds this often."""
+        if self.epsilon is None:
+            return bounds.dpsgd(baseline, schedule=list(self.dpsgd))
+        return bounds.approximate_dp(baseline, epsilon=self.epsilon, delta=self.delta)
 
 
 def audit_canaries(

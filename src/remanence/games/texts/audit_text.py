@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from remanence.auditing import AuditResult, audit
+from remanence.games.texts.canaries import TextCanaries
 from remanence.games.texts.game import Texts
 from remanence.games.texts.secrets import Finder, read_records, read_texts
 from remanence.mechanisms.language_model import LanguageModel, Secret
@@ -17,7 +18,7 @@ Source = str | Path | Sequence[Any]  # a file of JSON lines, or records as they 
 
 def text_game(
     model: LanguageModel,
-    texts: Source,
+    texts: Source | TextCanaries,
     *,
     base: LanguageModel | None = None,
     unseen: Source | None = None,
@@ -26,7 +27,14 @@ def text_game(
     tries: int = 100,
     candidates: float | None = None,
 ) -> Texts:
-    """The game behind `audit_text`, for `audit` with attacks, bounds and a run of one's own."""
+    """The game behind `audit_text`, for `audit` with attacks, bounds and a run of one's own.
+
+    Canaries bring their control along, those that were left out, and the exact value of a guess.
+    """
+    if isinstance(texts, TextCanaries):
+        unseen = texts.left_out if unseen is None else unseen
+        candidates = texts.candidates if candidates is None else candidates
+        texts = texts.inserted
 
     def read(source: Source) -> list[Secret]:
         reader = read_texts if isinstance(source, str | Path) else read_records
@@ -38,7 +46,7 @@ def text_game(
 
 def audit_text(
     model: LanguageModel,
-    texts: Source,
+    texts: Source | TextCanaries,
     *,
     base: LanguageModel | None = None,
     unseen: Source | None = None,
@@ -50,7 +58,7 @@ def audit_text(
     """Which secrets of its texts come out of a fine-tuned model, within so many tries and beyond what the base says.
 
     `texts` and `unseen` (of the same kind, not trained on) are files with a JSON record per line or lists of such
-    records; `find` is a rule (`Numbers`, `Names`, `Windows`) for plain texts.
+    records, and `texts` may be canaries; `find` is a rule (`Numbers`, `Names`, `Windows`) for plain texts.
 
     >>> from remanence.games.texts.tiny import tiny_pair
     >>> base, model, mine, unseen = tiny_pair()

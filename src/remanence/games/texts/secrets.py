@@ -123,7 +123,8 @@ def read_texts(
     """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last so many of each prefix."""
     path = Path(path)
     try:
-        with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8") as file:
+        # Some editors begin a file with a mark of its encoding.
+        with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8-sig") as file:
             found = read_records(_lines(file, path), model, find=find, prefix_tokens=prefix_tokens)
     except (UnusableFileError, UnicodeDecodeError) as error:
         raise InputError(
@@ -187,7 +188,9 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
     """The secrets of one record, by what it says itself or by the rule."""
     fields = {"text": record} if isinstance(record, str) else record
     if not isinstance(fields, dict):
-        raise _unclear(line, f"a {type(record).__name__}")
+        raise _unclear(line, f"{type(record).__name__} instead of an object or a string")
+    if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
+        raise _unclear(line, "half of a character, which JSON can write and no text can hold")
     text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
     if isinstance(prefix, str) and isinstance(secret, str):
         return iter([split(model, prefix + secret, len(prefix), len(prefix) + len(secret), line)])
@@ -203,6 +206,15 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
     if isinstance(text, str) and find is not None:
         return find(model, text, line)
     raise _unclear(line, f"fields {', '.join(sorted(map(str, fields))) or 'none'}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no surrogates, of which two make a character.
+
+    >>> _is_unicode("é"), _is_unicode("\\ud800")
+    (True, False)
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_span(span: Any, length: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -78,6 +79,20 @@ class GLM(Mechanism[Weights]):
             "tolerance": self.tolerance,
             "noise": self.noise,
         }
+
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
+        """Output perturbation of logistic regression, binary or multinomial, all of whose weights are penalised.
+
+        One record moves the optimum of a λ-strongly convex sum by at most its gradient's norm over λ: its residual,
+        of a norm of at most 1 or √2, times its features, and what the solver's tolerance leaves on either side.
+        """
+        residual = {"binary logistic": 1.0, "multinomial logistic": math.sqrt(2)}.get(self.family.name)
+        held = min(self.penalty, self.intercept_penalty) if self.fit_intercept else self.penalty
+        plain = self.scaler is None and self.class_weights is None and self.noise > 0 and held > 0
+        if feature_norm is None or residual is None or not plain:
+            return None
+        longest = math.hypot(feature_norm, 1.0 if self.fit_intercept else 0.0)
+        return self.noise * held / (residual * longest + 2 * self.tolerance), 1.0, 1
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train once per trial on the known data and that trial's targets."""

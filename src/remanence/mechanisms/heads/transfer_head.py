@@ -20,7 +20,7 @@ from remanence.mechanisms.heads.loop_training import train_loop
 from remanence.mechanisms.heads.published import Published
 from remanence.mechanisms.heads.reading_loops import recipe_of
 from remanence.mechanisms.heads.span import train_dual
-from remanence.mechanisms.mechanism import Mechanism, Setting
+from remanence.mechanisms.mechanism import Mechanism, NoisyDescent, Setting
 from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.mechanisms.networks.perceptron import Perceptron
 from remanence.mechanisms.networks.sgd import SGD
@@ -125,9 +125,25 @@ class TransferHead(Mechanism[Weights]):
         """The head's weights and biases."""
         return Weights
 
-    def gaussian_noise(self) -> tuple[float, float, int] | None:
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """As it trains, if it trains with noise."""
         return (self.noise_multiplier, self.sample_rate, self.steps) if self.noise_multiplier else None
+
+    def noisy_descent(self, feature_norm: float) -> NoisyDescent | None:
+        """Of one linear layer with one logistic output, weight decay and full batches: clipping keeps it convex.
+
+        The loss of a record is log(1 + e^u) − y·u, whose second derivative is at most 1/4; weight decay is outside the
+        clipping, and on the bias too.
+        """
+        forgets = self.noise_multiplier and self.weight_decay > 0 and self.momentum == 0
+        if not (forgets and self.plain and self.outputs == 1 and self.sample_rate == 1):
+            return None
+        smoothness = self.weight_decay + (feature_norm**2 + 1) / 4
+        if self.learning_rate * smoothness >= 2:
+            return None
+        return NoisyDescent(
+            self.noise_multiplier or 0.0, self.steps, self.learning_rate, self.weight_decay, smoothness
+        )
 
     def settings(self) -> dict[str, Setting]:
         """What a report prints about the training."""

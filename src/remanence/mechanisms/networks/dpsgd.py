@@ -60,7 +60,7 @@ class DPSGD(Mechanism[Release]):
         """The transcript, or the final weights."""
         return Weights if self.final_only else Transcript
 
-    def gaussian_noise(self) -> tuple[float, float, int] | None:
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """As it trains."""
         return self.noise_multiplier, self.sample_rate, self.steps
 
