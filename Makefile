@@ -35,6 +35,12 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
 	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
 
+.PHONY: test-nvflare
+test-nvflare:  ## The guard in NVFLARE's own simulator: an environment of its own, and loopback as the only network
+	@test -x .venv-nvflare/bin/python || $(PYTHON) -m venv .venv-nvflare
+	@.venv-nvflare/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest scikit-learn -e '.[nvflare]'
+	unshare -n sh -c 'ip link set lo up && .venv-nvflare/bin/python -m pytest -q -c /dev/null --rootdir integration/nvflare integration/nvflare'
+
 test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own
 	$(call environment,tables,-e .)
 	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
