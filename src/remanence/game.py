@@ -38,7 +38,8 @@ from remanence.results.caveats import (
 )
 from remanence.results.evidence import Evidence
 from remanence.results.outcome import Outcome, closest_guesses, join
-from remanence.scale.run import IN_PROCESS, Do, Run
+from remanence.scale.executors import Do
+from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Criterion, Reduction
 from remanence.scoring.rates import CONFIDENCE

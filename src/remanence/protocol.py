@@ -25,7 +25,7 @@ from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.results.caveats import Caveat
 from remanence.results.outcome import Outcome
-from remanence.scale.journal import Plan
+from remanence.scale.plans import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 from remanence.scoring.errors import Criterion, Error

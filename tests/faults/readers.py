@@ -26,7 +26,8 @@ from remanence.games.texts.secrets import read_texts
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
-from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal, Plan
+from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal
+from remanence.scale.plans import Plan
 from remanence.scale.status import read_status
 from remanence_papers.views import load
 

@@ -31,6 +31,11 @@ def test_every_locked_package_has_one_version_and_hashes(path):
         (("dev", "explore", "opacus"), ("ci", "torch")),
         (("docs",), ("ci", "docs", "torch")),
         (("browser",), ("ci", "browser", "torch")),
+        (("tables", "forests"), ("tables", "torch")),
+        (("text",), ("text", "torch")),
+        (("opacus",), ("peft", "torch")),
+        (("flower",), ("flower", "torch")),
+        (("ray", "s3"), ("cluster", "torch")),
     ],
 )
 def test_whatever_an_extra_asks_for_is_locked(extras, locks):
@@ -44,16 +49,15 @@ def test_whatever_an_extra_asks_for_is_locked(extras, locks):
     assert not asked - found, "make locks"
 
 
-def test_ci_installs_with_hashes_alone():
+def test_whatever_is_installed_is_locked_with_hashes():
     makefile = (ROOT / "Makefile").read_text()
-    assert "--require-hashes --no-deps" in makefile
-    recipe = makefile.split("$(VENV)/.ok: ")[1].split("\n\n")[0]
-    for line in recipe.splitlines():
-        assert (
-            "pip install" not in line
-            or line.startswith("#")
-            or "--no-deps --no-build-isolation -e . -e papers" in line
-        ), line
+    lines = [line for line in makefile.splitlines() if "pip install" in line]
+    assert [line.split(" :=")[0] for line in lines] == ["LOCKED", "OURSELVES"]
+    assert "--require-hashes --no-deps" in lines[0]
+    assert "--no-deps --no-build-isolation" in lines[1]
+    ours = [line.split("$(OURSELVES) ")[1] for line in makefile.splitlines() if "$(OURSELVES)" in line]
+    assert ours == ["$(2)", "-e . -e papers"]
+    assert set(re.findall(r"\$\(call environment,\w+,([^)]*)\)", makefile)) == {"-e .", "."}
 
 
 def test_lower_bounds_leave_out_versions_with_known_advisories():

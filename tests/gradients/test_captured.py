@@ -316,7 +316,7 @@ def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder
     assert "whole numbers" in err
     for file in ("dense.safetensors", "dense.pt"):
         run(capsys, monkeypatch, "net.py:dense", "--gradient", file)
-    assert (folder / "remanence-runs" / "net-dense-dense").exists()
+        assert (folder / "remanence-runs" / f"net-dense-{file}").exists()
 
 
 def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):

@@ -137,3 +137,53 @@ def test_inputs_of_the_wrong_shape_are_refused_by_name():
         gradient_exposure(relu_network(4, 5, 3), torch.zeros(2, 6).double(), torch.tensor([0, 1]))
     with pytest.raises(InputError, match="2 inputs and 1 labels"):
         gradient_exposure(relu_network(4, 5, 3), torch.zeros(2, 4).double(), torch.tensor([0]))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.last = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.cells(x)[0][:, -1])
+
+
+class Patches(nn.Module):
+    """A small vision transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(1, 16, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation="gelu", batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(self.blocks(self.embed(x).flatten(2).mT).mean(1))
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.last = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+    def forward(self, ids):
+        return self.last(self.embed(ids).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (Recurrent(), torch.zeros(2, 5, 4)),
+        (Patches(), torch.zeros(2, 1, 8, 8)),
+        (Words(), torch.zeros(2, 5, dtype=torch.int64)),
+        (Recurrent(), None),
+        (Patches(), None),
+        (Words(), None),
+    ],
+    ids=["lstm", "vit", "words", "lstm without a shape", "vit without a shape", "words without a shape"],
+)
+def test_networks_that_cannot_be_read_end_with_a_sentence_and_never_with_a_crash(network, inputs):
+    with pytest.raises(InputError) as error:
+        dense_head(network.eval(), inputs)
+    assert all(word in str(error.value) for word in ("needs:", "got:", "try:"))

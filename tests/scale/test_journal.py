@@ -17,7 +17,8 @@ from conftest import SOURCES, noisy_sum, shortlist_game
 from remanence import Oblivious, Policy, RetrainAndCompare, audit, looped, play
 from remanence.exceptions import InputError
 from remanence.scale import files
-from remanence.scale.journal import DamagedUnitError, Journal, Plan
+from remanence.scale.journal import DamagedUnitError, Journal
+from remanence.scale.plans import Plan
 from remanence.scale.run import Run
 from remanence.scale.status import read_status
 

@@ -85,6 +85,23 @@ def gradient(  # options of a command
         int | None,
         typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
     ] = None,
+    passed: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            help="With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
+            "percentile, clip-noise=1,1. The leak before and after it.",
+        ),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Gaussian noise that the client added, over --max-grad-norm.")
+    ] = None,
+    max_grad_norm: Annotated[
+        float, typer.Option(help="What each record's gradient was clipped to before the noise.")
+    ] = 1.0,
+    candidates: Annotated[
+        int, typer.Option(help="For ceilings: among how many candidates the adversary looks for a record.")
+    ] = 10,
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
     ] = None,
@@ -102,30 +119,29 @@ def gradient(  # options of a command
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
-    from remanence.games.gradients.inspection import (
-        Declared,
-        audit_gradients,
-        audit_text_updates,
-        open_batch,
-        open_updates,
-    )
+    from remanence.games.gradients.inspection import audit_filtered, audit_gradients, audit_text_updates
     from remanence.games.gradients.local_training import LocalTraining
+    from remanence.games.gradients.opening import Declared, Noise, open_batch, open_updates
+    from remanence.games.gradients.sending import Filter
     from remanence.report.leak_map import leak_map_picture
     from remanence.report.svg import as_file
     from remanence.scale.files import check_writable, write_files
 
     network = _one_model(model, factory)
     updates, weights_after = list(gradients or []), list(after or [])
-    _check_inputs(updates + weights_after, batch)
+    _check_inputs(updates + weights_after, batch, passed)
     declared = Declared(
         LocalTraining(local_steps, learning_rate, momentum, weight_decay, optimizer),  # pyright: ignore[reportArgumentType]
         batch_size,
         before,
         _shape(input_shape),
+        None if noise_multiplier is None else Noise(noise_multiplier, max_grad_norm),
+        candidates,
     )
+    filtered = None if passed is None else Filter.parse(passed)
     policy = limit(max_success)
     first = batch or (updates + weights_after)[0]
-    folder = out or default_folder(f"{network}-{first.stem}")
+    folder = out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         said: list[str] = []
@@ -136,13 +152,14 @@ def gradient(  # options of a command
             )
         if result is None:
             if batch is not None:
-                subject = open_batch(network, batch, declared)
+                subject = open_batch(network, batch, declared, filtered)
             else:
                 subject = open_updates(network, updates, declared, after=weights_after)
-            result = audit_gradients(
+            look = audit_gradients if filtered is None else audit_filtered
+            result = look(
                 subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
             )
-            said = [*subject.notes, subject.scope, str(subject.exposure or "")]
+            said = [*subject.notes, subject.scope, str(subject.exposure or ""), _filter_sentence(result)]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
     sentences = [*filter(None, said), _proven_sentence(result, batch_size)]
@@ -166,7 +183,14 @@ def _one_model(argument: str | None, option: str | None) -> str:
     return argument or option or ""
 
 
-def _check_inputs(updates: Sequence[Path], batch: Path | None) -> None:
+def _check_inputs(updates: Sequence[Path], batch: Path | None, passed: str | None) -> None:
+    if passed is not None and batch is None:
+        raise InputError(
+            "A filter can only be tried on a batch of your own.",
+            needs="--batch along with --filter: the update before the filter is made from it",
+            got="an update that was sent already" if updates else "no batch",
+            hint="--batch batch.npz --filter topk=0.1",
+        )
     if bool(updates) == (batch is not None):
         raise InputError(
             "There is nothing to look at." if batch is None else "A gradient and a batch were given.",
@@ -189,6 +213,21 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
             hint="--input-shape 3,32,32",
         )
     return shape
+
+
+def _filter_sentence(result: AuditResult) -> str:
+    """What a filter does to the leak."""
+    found = result.subject.get("filter")
+    if not found:
+        return ""
+    before, after = (
+        f"{found[when]['recovered']} of {found[when]['samples']}" for when in ("before", "after")
+    )
+    ceiling = "".join(f" No attack exceeds {value:.3f} (its ceiling)." for value in found["ceilings"])
+    none = "" if ceiling else " A filter without noise has no ceiling: other attacks may see more."
+    return (
+        f"Filter {found['filter']}: {before} samples recovered before it, {after} after it.{ceiling or none}"
+    )
 
 
 def _proven_sentence(result: AuditResult, declared: int | None) -> str:

@@ -16,7 +16,8 @@ from remanence.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.attacks.attack import Attack
     from remanence.protocol import AnyGame
-    from remanence.scale.run import Executor, Run
+    from remanence.scale.executors import Executor
+    from remanence.scale.run import Run
 
 Json = dict[str, Any]
 _PANEL = "Past one process"
@@ -212,8 +213,8 @@ class Scale:
 
     def _players(self, device: str) -> Executor:
         """The executor; Ray is loaded only when it is asked for."""
+        from remanence.scale.executors import InProcess
         from remanence.scale.processes import Processes
-        from remanence.scale.run import InProcess
 
         name, workers, gpus = self.executor, self.workers, self.gpus_per_unit
         if name is not ExecutorName.RAY and (self.address != "local" or gpus is not None):

@@ -11,6 +11,7 @@ import typer
 from remanence.cli.output import console
 from remanence.cli.run_folder import continuation
 from remanence.plain_text import plain
+from remanence.scale.progress import about
 
 if TYPE_CHECKING:
     from remanence.scale.status import RunStatus
@@ -44,24 +45,10 @@ def _show(found: RunStatus) -> None:
     if found.finished:
         lines.append(f"Finished {plain(found.finished)}.")
     elif found.process:
-        lines.append(f"Running in process {plain(found.process)}{_about(found.seconds_left)}.")
+        lines.append(f"Running in process {plain(found.process)}{about(found.seconds_left)}.")
     else:
         options = found.settings.get("options", {})
         command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
-        speed = _about(found.seconds_left) and f"; what is known would take{_about(found.seconds_left)[1:]}"
+        speed = about(found.seconds_left) and f"; what is known would take{about(found.seconds_left)[1:]}"
         lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)
-
-
-def _about(seconds: float | None) -> str:
-    """How long, as a person would say it.
-
-    >>> _about(200.0), _about(None)
-    (', about 3 min 20 s', '')
-    """
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
-    return ", about " + (" ".join(f"{value} {unit}" for value, unit in parts if value) or "a second")

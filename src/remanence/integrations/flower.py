@@ -5,17 +5,15 @@ Both are client mods: `ClientApp(mods=[record_updates(folder)])`. They see what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.reading import read_update
+from remanence.games.gradients.reading import exposed_samples
 from remanence.scale.files import write_files
 
 if TYPE_CHECKING:
@@ -83,26 +81,6 @@ def withhold_exposed(
         return _error(message, found) if found else reply
 
     return mod
-
-
-def exposed_samples(
-    model: nn.Module,
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    *,
-    training: LocalTraining,
-    example: Tensor | None = None,
-) -> int:
-    """How many samples the exact attacks prove from the difference of two states."""
-    model.load_state_dict(dict(before))
-    head = dense_head(model.eval(), example)
-    weights = {name: value for name, value in before.items() if value.is_floating_point()}
-    update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
-    rounding, factor = rounding_of_difference(weights), -1 / (training.learning_rate or 1.0)
-    layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
-    if not any(weight.any() for weight, _ in layers):
-        return 0
-    return read_update(head, layers, rounding.times(factor), training=training).proof.count
 
 
 def _weights(message: Message) -> dict[str, Tensor]:

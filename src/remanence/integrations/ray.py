@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any, final
 
 from remanence.exceptions import InputError, RemanenceError
+from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
 from remanence.scale.processes import ATTEMPTS
-from remanence.scale.run import Outcomes, Task
 
 _PATIENCE = 5.0  # seconds for a cluster to answer
 _AHEAD = 2  # units under way for each that can run: the next one is there when a worker is free

@@ -75,7 +75,7 @@ TARGETS_KNOWN = Caveat(
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the proven upper value of the baseline is more than twice what a guess was seen to achieve.",
-    "The true baseline lies between the two, so the attack's gain over a guess is uncertain.",
+    "A guess achieves something between what was seen and a proven upper value, so the attack's gain is uncertain.",
     "Choose a smaller threshold, or an error with a known reach.",
 )
 OPTIMISER_NOT_CONVERGED = Caveat(
@@ -316,6 +316,25 @@ SUSPICIOUS = Caveat(
     "the p-value of the claim is below 0.05 but above the level at which a run is accused.",
     "One honest run in twenty looks like this. So does a run with a little less noise than claimed.",
     "Record again with other seeds and more canaries. A second p-value this small is no accident.",
+)
+UPDATE_COMPRESSED = Caveat(
+    "update-compressed",
+    "an update holds codes, signs or a few entries, so that it cannot be recomputed.",
+    "No record could be proven, and whether the update belongs to these weights could not be tested. Records may still "
+    "be there approximately, and other attacks may find them.",
+    "Audit the update as it was before it was compressed. Only noise has a proof.",
+)
+UPDATE_NOISED = Caveat(
+    "update-noised",
+    "noise was declared, and the update has that much.",
+    "Nothing can be recomputed through noise. What an attack can achieve at most follows from the noise alone.",
+    "Read the ceiling. It is about the declared clipping and a shortlist of candidates.",
+)
+UPDATE_UNTESTED = Caveat(
+    "update-untested",
+    "GELU, SiLU or tanh stand between the layers, and no record was proven.",
+    "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
+    "Make sure that --weights are those before the round.",
 )
 NO_BASE_MODEL = Caveat(
     "no-base-model",

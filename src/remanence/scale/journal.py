@@ -15,12 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import re
-import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -33,51 +29,19 @@ from torch import Tensor
 from remanence.exceptions import InputError
 from remanence.scale.fingerprints import changed
 from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
+from remanence.scale.heartbeat import alive, beating, is_ours
+from remanence.scale.plans import Plan
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
 
 MANIFEST, BEAT, LOG, UNITS, LEARNING = "run.json", "beat.json", "log.txt", "units", "learning"
 RESULT = "audit.json"  # a folder with one is ours too
 VERSION = 1
 _MARK = b'{\n  "remanence_run": '  # how every run.json begins, so that one that was cut off is known
-_SILENCE = 60.0  # seconds after which a process on another machine is taken for dead
 _MOST_UNITS = 10**6
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 Json = dict[str, Any]
 Tensors = dict[str, Tensor]
-
-
-@final
-@dataclass(frozen=True)
-class Plan:
-    """A piece of work as units: so many trials (or models), so many of them in each unit.
-
-    `inputs` is the fingerprint of all that the outcome depends on.
-    """
-
-    name: str
-    inputs: str
-    total: int
-    at_once: int
-    parts: Mapping[str, str] = field(
-        default_factory=dict, compare=False
-    )  # what `inputs` was made from, by name
-
-    def __len__(self) -> int:
-        return -(-self.total // self.at_once)
-
-    def size(self, number: int) -> int:
-        """How many trials a unit has; the last one has what is left.
-
-        >>> plan = Plan("playing", "", total=10, at_once=4)
-        >>> [plan.size(number) for number in range(len(plan))]
-        [4, 4, 2]
-        """
-        return min(self.at_once, self.total - number * self.at_once)
-
-    def key(self, number: int) -> str:
-        """The name of a unit's file."""
-        return hashlib.sha256(f"{self.inputs} {number} {self.size(number)}".encode()).hexdigest()
 
 
 class DamagedUnitError(Exception):
@@ -198,8 +162,7 @@ class Journal:
 
     def beat(self, workers: int, played: int, seconds: float) -> None:
         """Say that somebody is at work, and how fast."""
-        who = {"host": platform.node(), "process": os.getpid(), "workers": workers}
-        self._put(BEAT, {**who, "played": played, "seconds": seconds, "time": time.time()})
+        self._put(BEAT, beating(workers, played, seconds))
 
     def last_beat(self) -> Json | None:
         """The latest of them; None where there is none that can be read."""
@@ -252,8 +215,7 @@ class Journal:
     def _someone(self) -> Json | None:
         """Who else was heard of lately."""
         beat = self.last_beat()
-        own = beat is not None and (beat["host"], beat["process"]) == (platform.node(), os.getpid())
-        return beat if beat is not None and not own and alive(beat) else None
+        return beat if beat is not None and not is_ours(beat) and alive(beat) else None
 
     def _taken(self) -> InputError:
         beat = self.last_beat()
@@ -301,19 +263,6 @@ def existing(place: str | Path) -> tuple[Journal, Json]:
     if manifest is None:
         raise _no_run(place, f"no {MANIFEST}")
     return journal, manifest
-
-
-def alive(beat: Json) -> bool:
-    """Whether who sent it is still at work, as far as can be told from here."""
-    if beat["host"] != platform.node():
-        return abs(time.time() - beat["time"]) < _SILENCE + 10 * beat["seconds"] / max(1, beat["played"])
-    try:
-        os.kill(beat["process"], 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # it exists, and belongs to somebody else
-    return True
 
 
 @cache

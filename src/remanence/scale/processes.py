@@ -16,9 +16,9 @@ import torch
 from joblib.externals.loky import ProcessPoolExecutor
 
 from remanence.exceptions import InputError
+from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
 from remanence.scale.orphans import end_with
-from remanence.scale.run import Outcomes, Task
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PATIENCE = 2.0
+_FIRST_LINE = (
+    10.0  # seconds, where there is no terminal to draw on; each line then waits twice as long as the last
+)
 
 
 def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> Iterator[T]:
     """Yield the items; once two seconds have passed, show how many are done.
 
-    A function for `what` is asked again after every item. Nothing is drawn where stderr is not a terminal.
+    A function for `what` is asked again after every item. Where stderr is no terminal, a notebook or a log gets a
+    line now and then instead: how many are done, and how long the rest will take.
 
     >>> list(track("abc", total=3, what="letters"))
     ['a', 'b', 'c']
     """
-    started = time.monotonic()
+    started, due = time.monotonic(), _FIRST_LINE
     bar = None
     try:
         for done, item in enumerate(items, start=1):
@@ -35,6 +39,10 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
             if bar is not None:
                 description = what if isinstance(what, str) else what()
                 bar.update(bar.task_ids[0], completed=done, description=description)
+                spent = time.monotonic() - started
+                if bar.disable and spent > due and done < total:
+                    note(f"{description}: {done} of {total}{about(spent / done * (total - done))} left")
+                    due = 2 * spent
     finally:
         if bar is not None:
             bar.stop()
@@ -43,6 +51,20 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
 def note(line: str) -> None:
     """Tell the user something that needs no answer."""
     print(plain(line), file=sys.stderr)  # noqa: T201
+
+
+def about(seconds: float | None) -> str:
+    """How long, as a person would say it.
+
+    >>> about(200.0), about(None)
+    (', about 3 min 20 s', '')
+    """
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest if not hours else 0, "s")]
+    return ", about " + (" ".join(f"{value} {unit}" for value, unit in parts if value) or "a second")
 
 
 def _bar() -> Progress:

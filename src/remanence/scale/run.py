@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self, final
+from typing import Self, final
 
 import torch
-from threadpoolctl import threadpool_limits
 
 from remanence.exceptions import InputError
+from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import device_kind, fingerprint, parts
-from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
+from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors
+from remanence.scale.plans import Plan
 from remanence.scale.progress import note, track
 from remanence.scale.ranks import ranks
 from remanence.scale.sources import versions
@@ -31,71 +31,7 @@ _BETWEEN_BEATS = 1.0  # seconds
 
 _TOGETHER = 64  # units that are joined at a time
 
-Do = Callable[[int], Tensors]  # from the number of a unit to what it found
-Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done
 Join = Callable[[Sequence[Tensors]], Tensors]  # from the outcomes of consecutive units to that of all
-
-
-@final
-@dataclass(frozen=True)
-class Task:
-    """What an executor runs, by the number of a unit; a journal gets the outcome, otherwise it is returned."""
-
-    plan: Plan
-    do: Do
-    journal: Journal | None
-
-    def __call__(self, number: int) -> Tensors:
-        """Carry out a unit, unless it is recorded already."""
-        if self.journal is not None and self._recorded(self.journal, number):
-            return {}
-        found = self.outcome(number)
-        if self.journal is None:
-            return found
-        self.journal.write(self.plan.key(number), found)
-        return {}
-
-    def outcome(self, number: int) -> Tensors:
-        """What a unit finds, here and now."""
-        with one_thread():
-            outcome = self.do(number)
-        return {
-            name: values.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for name, values in outcome.items()
-        }
-
-    def _recorded(self, journal: Journal, number: int) -> bool:
-        # A worker may have died after it wrote and before it said so.
-        try:
-            return journal.read(self.plan.key(number)) is not None
-        except DamagedUnitError:
-            return False
-
-
-class Executor(Protocol):
-    """Runs units. What it yields may come in any order."""
-
-    @property
-    def workers(self) -> int:
-        """How many units run at the same time."""
-        ...
-
-    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
-        """Yield the number of each unit when it is done; `report` what had to be run again."""
-        ...
-
-
-@final
-@dataclass(frozen=True)
-class InProcess:
-    """One unit after the other, here: vectorised, on one device."""
-
-    workers: int = field(default=1, init=False)
-
-    def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
-        """Yield each unit when it is done."""
-        for number in numbers:
-            yield number, task(number)
 
 
 @final
@@ -321,21 +257,3 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 IN_PROCESS = Run()  # here, and nothing is kept
-
-_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with a single thread: how many there are changes the order of sums, and so their last bits."""
-    if _ALONE.get():  # looking for every library's threads takes milliseconds
-        yield
-        return
-    before, token = torch.get_num_threads(), _ALONE.set(True)
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
-        _ALONE.reset(token)

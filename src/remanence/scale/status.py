@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remanence.scale.journal import Json, alive, existing, plans
+from remanence.scale.heartbeat import alive
+from remanence.scale.journal import Json, existing, plans
 
 
 @dataclass(frozen=True)

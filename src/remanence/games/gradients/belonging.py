@@ -87,8 +87,8 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
             f"This is not a gradient of this network at these weights: {source}.",
             needs="an update that was made from these weights: the gradient of every neuron then balances",
             got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
-            hint="--weights for the weights before the round; --local-steps if the client took many; `remanence bound` "
-            "for what an update with noise gives away at most; signs or a few entries cannot be read exactly",
+            hint="--weights for the weights before the round; --local-steps if the client took many; "
+            "--noise-multiplier with --batch-size if the client added noise",
         )
     return MisfitError(
         f"This is not one step from these weights: {source}.",
@@ -97,6 +97,31 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
         hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
         "rounds; --weights if these are not the weights before the round; a compressed update cannot be read exactly",
     )
+
+
+def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int]:
+    """The deviation of the noise in an update's numbers, and from how many neurons it is known.
+
+    A gradient balances in every neuron: what is off is noise alone, of its deviation times the norm of the weights.
+    """
+    one = _neurons(head, layers, 0)
+    return float((one.off / one.weights).square().mean().sqrt()), len(one.off)
+
+
+def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, source: str) -> None:
+    """Refuse an update that has another noise than was declared; five deviations of the estimate are allowed for."""
+    if not head.activation.is_kinked:
+        return
+    found, neurons = realised_noise(head, layers)
+    if abs(found / declared - 1) > 5 / (2 * neurons) ** 0.5:
+        raise MisfitError(
+            f"The noise in this update is not the declared one: {source}.",
+            needs=f"a deviation of {declared:.3g} in each number: --noise-multiplier times --max-grad-norm over "
+            "--batch-size",
+            got=f"{found:.3g}, from the balance of {neurons} neurons",
+            hint="the batch size that the sum was divided by, the norm of each record's gradient, the weights before "
+            "the round",
+        )
 
 
 def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> list[Layer]:

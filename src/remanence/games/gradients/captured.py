@@ -26,7 +26,7 @@ from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.caveats import ONE_RELEASE, UPDATE_UNTESTED, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -56,6 +56,7 @@ class Captured(AnyGame):
     batch_size: int | None = None
     rounding: Rounding | None = None  # of the gradients' numbers; left out, the mechanism's precision
     training: LocalTraining = field(default_factory=LocalTraining)
+    disturbed: Caveat | None = None  # why the update cannot be recomputed, where it is known that it cannot
     bounds: tuple[Bound, ...] = ()
     default_trials: int = field(init=False, repr=False)  # every gradient
 
@@ -83,7 +84,7 @@ class Captured(AnyGame):
                 got="NaN or infinite ones",
                 hint="check how it was captured and stored",
             )
-        if self.training.is_plain:
+        if self.training.is_plain and self.disturbed is None and self.batches is None:
             head, updates = self._updates(self.gradients)
             for number, one in enumerate(updates):
                 fit = belonging(head, one, self._rounding)
@@ -121,8 +122,10 @@ class Captured(AnyGame):
         return replace(self, gradients=self.gradients.to(device), batches=batches)
 
     def caveats(self) -> tuple[Caveat, ...]:
-        """The samples share their gradients."""
-        return (ONE_RELEASE,)
+        """The samples share their gradients; and what stands in the way of a proof."""
+        found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
+        smooth = not dense_head(self.mechanism.module).activation.is_kinked
+        return (*found, UPDATE_UNTESTED) if smooth and self.batches is None else found
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
         """All gradients together: a control needs them all, and they are few."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from remanence.attacks.gradients.candidates import Layers
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
+from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining, explains
 from remanence.games.gradients.recomputed import Proposal
 from remanence.games.gradients.rounding import Layer, Rounding
@@ -68,6 +69,26 @@ def read_update(
                 if best.proof.explains_all:
                     return best
     return best
+
+
+def exposed_samples(
+    model: nn.Module,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    *,
+    training: LocalTraining,
+    example: Tensor | None = None,
+) -> int:
+    """How many samples the exact attacks prove from the difference of two states."""
+    model.load_state_dict(dict(before))
+    head = dense_head(model.eval(), example)
+    weights = {name: value for name, value in before.items() if value.is_floating_point()}
+    update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
+    rounding, factor = rounding_of_difference(weights), -1 / (training.learning_rate or 1.0)
+    layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
+    if not any(weight.any() for weight, _ in layers):
+        return 0
+    return read_update(head, layers, rounding.times(factor), training=training).proof.count
 
 
 def _quickly(

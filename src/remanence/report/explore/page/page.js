@@ -226,7 +226,7 @@ function showDots({ guess, extra }) {
 }
 
 function chart(picture, { points, baseline, here, across }) {
-  const [left, right, top, bottom] = [46, 410, 12, 218];
+  const [left, right, top, bottom] = [46, 410, 26, 218];
   const xs = points.map(([x]) => Math.log(x));
   const highest = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5].find((end) => Math.max(...points.map(([, y]) => y)) <= end) ?? 1;
   const x = (value) => left + (right - left) * (Math.log(value) - xs[0]) / (xs.at(-1) - xs[0]);
@@ -245,7 +245,7 @@ function chart(picture, { points, baseline, here, across }) {
     }
   }
   parts.push(shape("path", { class: "axis", d: `M${left} ${bottom}H${right}` }));
-  parts.push(label(across, (left + right) / 2, 252, "middle"));
+  parts.push(label(across, (left + right) / 2, 252, "middle"), label("times in 1000", 4, 11, "start"));
   parts.push(shape("path", { class: "level", d: `M${left} ${y(baseline)}H${right}` }), label("a guess", right, y(baseline) - 4, "end"));
   parts.push(shape("path", { class: "curve", d: points.map(([a, b], index) => `${index ? "L" : "M"}${x(a)} ${y(b)}`).join("") }));
   const inside = here >= points[0][0] && here <= points.at(-1)[0];

@@ -1,0 +1,262 @@
+"""From a model file and an update, or a batch, to something that can be audited; all is checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from remanence.attacks.gradients.dense_layers import DenseHead, dense_head, head_inputs
+from remanence.attacks.gradients.exposure import Exposure, head_exposure
+from remanence.checks import number, whole
+from remanence.data.records import Records
+from remanence.exceptions import InputError
+from remanence.games.gradients.belonging import belonging, misfit, require_noise
+from remanence.games.gradients.files import (
+    check_gradient,
+    difference,
+    holds_weights,
+    load_weights,
+    read_batch,
+    read_tensors,
+    rounding_of,
+    rounding_of_difference,
+)
+from remanence.games.gradients.local_training import LocalTraining
+from remanence.games.gradients.reading import Reading, read_update
+from remanence.games.gradients.received import traps
+from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.sending import Filter, codes_of, looks_compressed
+from remanence.results.caveats import UPDATE_COMPRESSED, UPDATE_NOISED, Caveat
+from remanence.scale.user_code import call_factory
+
+
+@final
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise that the client is said to have added to a sum of clipped gradients."""
+
+    multiplier: float
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        number("noise_multiplier", self.multiplier, above=0, hint="--noise-multiplier 1")
+        number("max_grad_norm", self.max_grad_norm, above=0, hint="--max-grad-norm 1")
+
+
+@final
+@dataclass(frozen=True)
+class Declared:
+    """What the owner says about the updates; what is left out is read off them, or unknown."""
+
+    training: LocalTraining = field(default_factory=LocalTraining)
+    batch_size: int | None = None
+    weights: Path | None = None
+    input_shape: tuple[int, ...] | None = None
+    noise: Noise | None = None
+    candidates: int = 10  # how many a record is among, for ceilings
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            whole("batch_size", self.batch_size, hint="--batch-size 8")
+        whole("candidates", self.candidates, least=2, hint="--candidates 10")
+        if self.noise is not None and self.batch_size is None:
+            raise InputError(
+                "How much noise each number has is not known.",
+                needs="the batch size that the noised sum was divided by",
+                got="--noise-multiplier without --batch-size",
+                hint="--batch-size 256",
+            )
+
+
+@final
+@dataclass(frozen=True)
+class Subject:
+    """A network, what it shared, and, where the owner looks at a batch of their own, what is exposed."""
+
+    model: nn.Module
+    head: DenseHead
+    gradients: Sequence[
+        dict[str, Tensor]
+    ]  # as the gradient of a mean has them: signs and decay are taken out
+    batch: Records | None  # what enters the head, for the owner's own batch
+    exposure: Exposure | None
+    rounding: Rounding  # of the gradients' numbers; the coarsest counts
+    declared: Declared = field(default_factory=Declared)
+    notes: tuple[str, ...] = ()  # what was found out about the files
+    disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
+    filter: Filter | None = None  # that the owner's own update passes before it leaves
+
+    @property
+    def scope(self) -> str:
+        """Whether inputs or features are at stake."""
+        first = self.head.names[0] or "the first layer"
+        if self.head.is_whole_network:
+            return f"A sample is recovered if what enters {first}, the input itself, is known exactly."
+        return (
+            f"A sample is recovered if the {self.head.weights[0].shape[1]} features that enter {first} are known "
+            "exactly; pictures can be rebuilt from them (see remanence_papers.gradients.hybrid)."
+        )
+
+
+def open_batch(target: str, batch: Path, declared: Declared, passed: Filter | None = None) -> Subject:
+    """A batch of the owner's own, and the gradient that would leave."""
+    model = open_network(target, declared)
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    records = read_batch(batch, dtype)
+    head = dense_head(model, records.features)
+    _check_labels(records.labels, head.classes)
+    entering = Records(head_inputs(model, head, records.features), records.labels)
+    is_relu = head.activation.is_relu
+    exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
+    rounding = Rounding(torch.finfo(dtype).eps)
+    own = [_own_gradient(model, records)]
+    return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model), filter=passed)
+
+
+def open_updates(
+    target: str, updates: Sequence[Path], declared: Declared, *, after: Sequence[Path] = ()
+) -> Subject:
+    """Captured gradients or differences of weights, or whole weights `after` a round; all are checked first."""
+    model = open_network(target, declared)
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    example = None
+    if declared.input_shape is not None:
+        generator = torch.Generator().manual_seed(0)
+        example = torch.randn(4, *declared.input_shape, generator=generator).to(dtype)
+    head = dense_head(model, example)
+    opened = [_open_update(model, head, path, declared, is_after=False) for path in updates]
+    opened += [_open_update(model, head, path, declared, is_after=True) for path in after]
+    rounding = Rounding(
+        *(max(getattr(one.rounding, name) for one in opened) for name in ("relative", "absolute"))
+    )
+    notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
+    disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
+    gradients = [one.gradient for one in opened]
+    return Subject(model, head, gradients, None, None, rounding, declared, notes, disturbed)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """One file as the gradient of a mean, how coarse it is, and what was found out about it."""
+
+    gradient: dict[str, Tensor]
+    rounding: Rounding
+    notes: list[str]
+    disturbed: Caveat | None = None
+
+
+def _open_update(
+    model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool
+) -> _Opened:
+    held, notes = read_tensors(path), []
+    weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+    training = declared.training
+    if is_after or (declared.training.learning_rate is None and holds_weights(model, held)):
+        if not is_after:
+            notes.append(f"{path.name} holds weights, not an update: the network's own were subtracted.")
+        held, is_after = difference(weights, held), True
+    gradient = check_gradient(model, held, str(path))
+    rounding = rounding_of(gradient)
+    if is_after or training.learning_rate is not None:
+        rounding = rounding_of_difference(weights)
+    if training.learning_rate is not None:
+        gradient = {name: value.double() / -training.learning_rate for name, value in gradient.items()}
+        rounding = rounding.times(1 / training.learning_rate)
+    if declared.noise is not None:
+        assert declared.batch_size is not None
+        deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
+        require_noise(head, head.layers_of(gradient), deviation, path.name)
+        return _Opened(gradient, rounding, notes, UPDATE_NOISED)
+    reading = _fitting(head, gradient, rounding, training)
+    if reading is None and not rounding.absolute:  # a difference of weights that nobody called one
+        rounding = rounding_of_difference(weights)
+        reading = _fitting(head, gradient, rounding, training)
+    if reading is None and training.is_plain:
+        seen = looks_compressed(gradient)
+        coarse = codes_of(gradient)
+        reading = None if coarse is None else _fitting(head, gradient, coarse, training)
+        if reading is not None and coarse is not None:
+            rounding = coarse
+            notes.append(f"{path.name} is coarse: {seen}. It is read as rounded numbers.")
+        elif seen is not None:
+            return _Opened(
+                gradient, rounding, notes, replace(UPDATE_COMPRESSED, seen=f"{path.name}: {seen}.")
+            )
+    if reading is None:
+        raise misfit(belonging(head, head.layers_of(gradient), rounding), path.name)
+    if reading.belonging.decay and training.is_plain:
+        notes.append(
+            f"A weight decay was found and taken out: {abs(reading.belonging.decay):.3g} times the weights."
+        )
+        parameters = dict(model.named_parameters())
+        gradient = {
+            name: value.double() - reading.belonging.decay * parameters[name].detach().double()
+            for name, value in gradient.items()
+        }
+    if reading.sign < 0:
+        notes.append(
+            f"{path.name} goes against the gradient, as new weights minus old ones do: its sign was turned."
+        )
+        gradient = {name: -value for name, value in gradient.items()}
+    return _Opened(gradient, rounding, notes)
+
+
+def _fitting(
+    head: DenseHead, gradient: dict[str, Tensor], rounding: Rounding, training: LocalTraining
+) -> Reading | None:
+    """A quick reading of an update that belongs to these weights; None where it does not."""
+    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    fit = belonging(head, one, rounding)
+    if training.is_plain and not fit.is_one_step:
+        return None
+    return read_update(head, layers, rounding, training=training, search=False)
+
+
+def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    loss = cross_entropy(model(records.features), records.labels)
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(
+            "A label has no class in the network.",
+            needs=f"labels from 0 to {classes - 1}",
+            got=f"labels from {int(labels.min())} to {int(labels.max())}",
+            hint="encode the classes as 0, 1, ...",
+        )
+
+
+def _warnings(model: nn.Module) -> tuple[str, ...]:
+    """What a client should mind about a model that a server sent."""
+    return tuple(f"Beware, this model may have been made to read clients: {trap}." for trap in traps(model))
+
+
+def open_network(target: str, declared: Declared) -> nn.Module:
+    """The network with the declared weights, in evaluation mode."""
+    model = load_network(target)
+    if declared.weights is not None:
+        load_weights(model, declared.weights)
+    return model.eval()
+
+
+def load_network(target: str) -> nn.Module:
+    """The network that `path/to/file.py:factory` returns."""
+    path, colon, factory = target.rpartition(":")
+    network = call_factory(Path(path), factory, "a network") if colon else None
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            "There is no network to look at.",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
+            got=f"{target} ({type(network).__name__})" if colon else target,
+            hint="put `def make(): return MyNetwork()` into a file and name it file.py:make",
+        )
+    return network
