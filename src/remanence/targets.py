@@ -291,7 +291,7 @@ def _columns(name: str) -> tuple[str, ...]:
 
 def _standardised(name: str) -> Records:
     from remanence.data.records import Records
-    from remanence.mechanisms.glm.model import standard_units
+    from remanence.mechanisms.glm.units import standard_units
 
     data = _raw(name)
     mean, deviation = standard_units(data)

@@ -83,12 +83,30 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
         (["model.skops"], "--data train.csv"),
         (
             ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--by", "star"],
-            "tell results apart",
+            "no such column for --by",
         ),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "some"],
+            "--known columns:age",
+        ),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "columns:star"],
+            "no such column for --known",
+        ),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--known", "none"],
+            "who knows no other row",
+        ),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--fixed-totals", "star"],
+            "no such column for --fixed-totals",
+        ),
+        (["model.onnx", "--data", "train.csv", "--label", "outcome"], "ONNX files are not read"),
     ],
 )
 def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments, message):
     train = pd.read_csv("train.csv")
+    Path("model.onnx").touch()
     train.drop(columns="bmi").to_csv("other.csv", index=False)
     train.assign(age="old").to_csv("words.csv", index=False)
     strangers, labels = patients(150, seed=1)

@@ -10,19 +10,22 @@ from torch import Tensor
 from remanence.adversary.baseline import Baseline
 from remanence.data.records import Records
 from remanence.exceptions import InputError
-from remanence.scoring.errors import Criterion, Reduction
+from remanence.scoring.errors import Criterion, Error, Reduction
 
 _RECORDS = 500  # that play the target, and that are guessed
 _NUMBERS = 2**25  # of all pairs of these
 _AT_ONCE = 2**21
 
 
-def guess_from_others(data: Records, criterion: Criterion, totals: Tensor | None = None) -> Baseline:
+def guess_from_others(
+    data: Records, criterion: Criterion, totals: Tensor | None = None, given: Error | None = None
+) -> Baseline:
     """How often the best of a few guesses is right, measured on the records themselves.
 
     The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
     design fixes `totals` (one per feature and one for the label, NaN where it is free), as in a balanced trial, the
-    known records tell what the missing one adds to them, and the first guess is corrected by it.
+    known records tell what the missing one adds to them, and the first guess is corrected by it. Where some columns of
+    the missing record are `given`, the other record that is nearest in these is a guess as well.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
     >>> guess_from_others(yes_or_no, Criterion(threshold=0.1)).value
@@ -53,6 +56,9 @@ def guess_from_others(data: Records, criterion: Criterion, totals: Tensor | None
             asked[commonest], features=means.view_as(asked.features).to(asked.features.dtype)
         ),
     }
+    if given is not None:
+        apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
+        guesses["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
     if totals is not None:
         guesses["what the design's totals leave"] = _completed(data, asked, asked[commonest], totals)
     rates = {

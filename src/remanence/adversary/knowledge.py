@@ -8,6 +8,23 @@ from remanence.adversary.priors import Prior
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
+from remanence.scoring.errors import Error
+
+
+@dataclass(frozen=True)
+class Given:
+    """Columns of the missing record that the adversary knows: names, features, how to compare them, their values."""
+
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    error: Error
+    record: Records | None = None  # whose other columns are somebody else's
+
+    def kept(self, record: Records, other: Records) -> Records:
+        """The other record with these columns of this one."""
+        features = other.features.clone()
+        features[..., list(self.places)] = record.features[..., list(self.places)]
+        return replace(other, features=features)
 
 
 @dataclass(frozen=True)
@@ -17,9 +34,8 @@ class Knowledge:
     mechanism: Mechanism[Release]
     prior: Prior
     known_data: Records | None  # all training records but the target; None for a weak adversary
-    place: int | None = (
-        None  # where in the table the missing record stood, for whoever knows the others in their order
-    )
+    given: Given | None = None  # what is known of the missing record itself
+    place: int | None = None  # where the missing record stood, for whoever knows the others in their order
 
     @property
     def adversary(self) -> str:
@@ -48,6 +64,8 @@ class Knowledge:
         known = "no training record"
         if self.known_data is not None:
             known = f"the {len(self.known_data)} other training records"
+        if self.given is not None:
+            known += f"; of the missing one {', '.join(self.given.names)}"
         return [
             f"the training algorithm ({self.mechanism.name})",
             known,

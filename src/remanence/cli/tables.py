@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,13 +47,30 @@ class TableOptions:
         ),
     ] = None
 
+    known: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and "
+            "these columns of the missing one.",
+        ),
+    ] = "all-but-one"
+    fixed_totals: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
+        ),
+    ] = None
+
     def stored(self) -> dict[str, str | None]:
         """As a run folder keeps it."""
-        return {"data": str(self.data), "label": self.label, "by": self.by} if self.data else {}
+        return {**vars(self), "data": str(self.data)} if self.data else {}
 
 
 def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     """The game of a model file and a table file."""
+    from remanence.games.table_knowledge import with_fixed_totals, with_known
     from remanence.integrations.model_files import load_estimator
     from remanence.integrations.sklearn import table_game
 
@@ -83,7 +101,45 @@ def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     classes = getattr(estimator, "classes_", None)
     if classes is not None and labels.dtype.kind == "O":
         labels = labels.astype(str)
-    return table_game(estimator, features, labels)
+    columns_named(options.by, frame.columns, "--by")
+    game = table_game(estimator, features, labels)
+    fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
+    game = with_fixed_totals(game, fixed, label)
+    if options.known == "all-but-one":
+        return game
+    if options.known == "none":
+        return with_known(game, others=False)
+    if not options.known.startswith("columns:"):
+        raise InputError(
+            "It is not clear what the adversary knows.",
+            needs="all-but-one, none, or columns: and names with commas between",
+            got=f"--known {options.known}",
+            hint=f"--known columns:{game_columns(game)[0]}",
+        )
+    given = columns_named(options.known.removeprefix("columns:"), game_columns(game), "--known columns:")
+    return with_known(game, columns=given)
+
+
+def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:
+    """The columns that an option names, with commas between."""
+    chosen, known = [name for name in (names or "").split(",") if name], [str(name) for name in columns]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise InputError(
+            f"There is no such column for {option}.",
+            needs=", ".join(known)[:300],
+            got=", ".join(unknown),
+            hint="names of the table's columns, with commas between",
+        )
+    return chosen
+
+
+def game_columns(game: LeaveOneOut) -> list[str]:
+    """The columns of a table's game, by name."""
+    from remanence.mechanisms.tables.fitted import FittedModel
+
+    assert isinstance(game.mechanism, FittedModel)
+    return [column.name for column in game.mechanism.rows.columns]
 
 
 def read_table(path: Path) -> Any:
@@ -124,33 +180,37 @@ def show_table(result: AuditResult, game: object, folder: Path, options: TableOp
     from rich.table import Table
 
     from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.mechanisms.tables.fitted import FittedModel
+    from remanence.mechanisms.tables.identifiers import identifiers_in
     from remanence.report.columns import column_findings, group_findings
 
     assert isinstance(game, LeaveOneOut)
     assert options.data is not None
-    frame, by = read_table(options.data), options.by
-    unknown = [name for name in (by or "").split(",") if name and name not in frame.columns]
-    if unknown:
-        raise InputError(
-            "There is no such column to tell results apart by.",
-            needs=", ".join(map(str, frame.columns))[:300],
-            got=", ".join(unknown),
-            hint="--by takes names of the table's columns, with commas between",
-        )
+    frame, by = read_table(options.data), (options.by or "").split(",")
     columns = column_findings(result, game)
     groups = {
         name: group_findings(
             result, frame[name].astype(object).where(frame[name].notna(), "(empty)").to_numpy()
         )
-        for name in (by or "").split(",")
+        for name in by
         if name
     }
     held = [{"path": path, "rows": count} for path, count in _stored(game)]
-    document = {"columns": columns, "by": groups, "stored_rows": held}
+    assert isinstance(game.mechanism, FittedModel)
+    named = identifiers_in(game.mechanism.estimator, frame)
+    document = {
+        "columns": columns,
+        "by": groups,
+        "stored_rows": held,
+        "identifiers": [vars(each) for each in named],
+    }
     write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
     out = console()
     for entry in held:
         out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
+    for each in named:
+        said = f"{each.path} holds {each.count} values of the column {each.column}, which tells rows apart."
+        out.print(plain(said), highlight=False)
     shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
     for row in columns:
         shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")

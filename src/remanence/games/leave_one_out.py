@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
-from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.knowledge import Given, Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.bounds.bound import Bound
@@ -66,6 +66,8 @@ class LeaveOneOut(AnyGame):
     release: Release | None = None  # the model; left out, the mechanism trains one
     known_caveats: tuple[Caveat, ...] = ()  # what to mind, known beforehand
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
+    given: Given | None = None  # what the adversary knows of the missing record itself
+    others_known: bool = True  # whether the adversary knows the other records
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
     default_trials: int = field(init=False, repr=False)  # every record
@@ -97,17 +99,26 @@ class LeaveOneOut(AnyGame):
     @property
     def knowledge(self) -> Knowledge:
         """What the adversary has when the first record is the target."""
-        return Knowledge(self.mechanism, Uninformed(), self.data[1:])
+        return self._knowledge_of(self.data, 0, self.data[1:])
+
+    def _knowledge_of(self, data: Records, index: int, others: Records) -> Knowledge:
+        given = self.given
+        if given is not None:
+            given = replace(given, record=given.kept(data[index : index + 1], others[:1]))
+        return Knowledge(self.mechanism, Uninformed(), others if self.others_known else None, given, index)
 
     def baseline(self, chances: int = 1) -> Baseline:
         """What somebody guesses who knows the other records, measured."""
-        return guess_from_others(self.data, self.criterion, self.totals)
+        return self._guess(self.criterion)
 
     def baseline_of(self, part: Error) -> Baseline:
         """The same for one column."""
-        return guess_from_others(
-            self.data, replace(self.criterion, error=part, label_scale=None), self.totals
-        )
+        return self._guess(replace(self.criterion, error=part, label_scale=None))
+
+    def _guess(self, criterion: Criterion) -> Baseline:
+        # Where the others are not known either, this is more than anybody can do: it makes no attack look better.
+        given = None if self.given is None else self.given.error
+        return guess_from_others(self.data, criterion, self.totals, given)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
@@ -222,6 +233,8 @@ class LeaveOneOut(AnyGame):
         """
         fixed, data = replace(draws, device="cpu").stream("coins"), self.data
         hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
+        if not self.others_known:
+            return  # nothing but the release is looked at
         places = chosen[hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]]]
         wanted, names = data, places.tolist()
         if isinstance(model.attack, ExposesInParts) and len(data) > _COPIED * self._rows:
@@ -230,7 +243,7 @@ class LeaveOneOut(AnyGame):
             places = torch.arange(len(places))
             wanted = model.attack.expose(self.mechanism, data, model.release).records[:, places.new_zeros(())]
         for name, index in zip(names, places.tolist(), strict=True):
-            knowledge = Knowledge(self.mechanism, Uninformed(), data.without(index), index)
+            knowledge = self._knowledge_of(data, index, data.without(index))
             alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
             again = self.criterion.compare(wanted[index : index + 1][None], alone)
             if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):

@@ -39,6 +39,13 @@ def load_estimator(target: str) -> Any:
             got=target,
             hint="check the path",
         )
+    if file.suffix.lower() == ".onnx":
+        raise InputError(
+            "ONNX files are not read yet.",
+            needs="a .skops file of the estimator that the ONNX file was made from",
+            got=file.name,
+            hint="skops.io.dump(model, 'model.skops'); what the estimator gives away, its export may give away too",
+        )
     if file.suffix.lower() in _EXECUTES or not _is_skops(file):
         raise InputError(
             "This file is not opened: a pickle or joblib file executes code when it is loaded.",

@@ -19,10 +19,11 @@ from remanence.exceptions import InputError, MisfitError
 from remanence.game import Game
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.glm.families import Gaussian
-from remanence.mechanisms.glm.model import standard_units
+from remanence.mechanisms.glm.units import standard_units
 from remanence.mechanisms.tables.belonging import check_belongs, check_columns
+from remanence.mechanisms.tables.checked import numbers
 from remanence.mechanisms.tables.fitted import FittedModel, numbers_in
-from remanence.mechanisms.tables.objectives import is_linear, numbers, objective
+from remanence.mechanisms.tables.objectives import is_linear, objective
 from remanence.mechanisms.tables.parts import final_estimator, require_fitted
 from remanence.mechanisms.tables.rows import Rows
 from remanence.results.caveats import DUPLICATE_RECORDS, INACTIVE_FEATURES, PART_NOT_CONFIRMED, Caveat

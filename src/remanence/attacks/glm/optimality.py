@@ -24,13 +24,8 @@ from remanence.attacks.attack import Reconstruction, joined
 from remanence.attacks.glm.without_intercept import GRID, Neighbourhood, solve_without_intercept
 from remanence.data.records import Records
 from remanence.data.releases import Release
-from remanence.mechanisms.glm.model import (
-    GLM,
-    balanced_weights,
-    class_counts,
-    in_standard_units,
-    slopes_alone,
-)
+from remanence.mechanisms.glm.model import GLM
+from remanence.mechanisms.glm.units import balanced_weights, class_counts, in_standard_units, slopes_alone
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
 _NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size

@@ -16,7 +16,8 @@ from remanence.data.records import Records
 from remanence.exceptions import RemanenceError
 from remanence.mechanisms.glm.model import GLM
 from remanence.mechanisms.tables.belonging import worth_of
-from remanence.mechanisms.tables.objectives import encoded, is_linear, objective
+from remanence.mechanisms.tables.checked import encoded
+from remanence.mechanisms.tables.objectives import is_linear, objective
 from remanence.mechanisms.tables.parts import Part
 
 _ROUGH = 1e-12  # of a record's worth, which is a square

@@ -20,10 +20,10 @@ import torch
 from remanence.attacks.tables.clues import matrix_of
 from remanence.attacks.tables.equations import Equations
 from remanence.data.records import Records
-from remanence.mechanisms.tables.belonging import refit
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import Part, parts_of
 from remanence.mechanisms.tables.rows import RowColumn
+from remanence.mechanisms.tables.second_fit import refit
 from remanence.scale.progress import track
 
 _SWEEPS = 2  # over the open columns: each is decided with the others as they stand

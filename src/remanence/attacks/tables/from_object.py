@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
-from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import FeatureUnion, Pipeline
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.tables.clues import Clue, as_numbers, fill, known
+from remanence.attacks.tables.clues import UNKNOWN, as_numbers, known
 from remanence.attacks.tables.equations import Equations, equations
 from remanence.attacks.tables.explained import explained
-from remanence.attacks.tables.inverses import backwards
 from remanence.attacks.tables.leaves import Bins, Leaves, bins, leaves
+from remanence.attacks.tables.recovery import recover
 from remanence.attacks.tables.statistics import CountTable, Published, count_tables, published
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
-from remanence.mechanisms.tables.parts import Part, columns_of, members_of, parts_of, transformed
+from remanence.mechanisms.tables.parts import Part, parts_of
 from remanence.mechanisms.tables.rows import Rows
 from remanence.references import BALLE_2022, REMANENCE
 
@@ -65,11 +63,7 @@ class FromObject(Attack[Release]):
     def check(self, knowledge: Knowledge) -> None:
         """A fitted object with such a clue, and all other rows."""
         mechanism = knowledge.mechanism
-        if (
-            not isinstance(mechanism, FittedModel)
-            or knowledge.known_data is None
-            or not self._plans(mechanism)
-        ):
+        if not isinstance(mechanism, FittedModel) or not self._plans(mechanism):
             raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
@@ -82,11 +76,12 @@ class FromObject(Attack[Release]):
         self.check(knowledge)
         mechanism, others = knowledge.mechanism, knowledge.known_data
         assert others is not None
-
+        given = knowledge.given
+        instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
 
         def reconstruct(_release: Release) -> Reconstruction:
-            table = concatenate([others[:place], others[:1], others[place:]])
+            table = concatenate([others[:place], instead, others[place:]])
             return Reconstruction(self._found(mechanism, table, np.array([place]))[place : place + 1])
 
         return reconstruct
@@ -104,20 +99,31 @@ class FromObject(Attack[Release]):
         for path, plan in self._plans(mechanism):
             plans.setdefault(path, []).append(plan)
         whole = Part("model", mechanism.estimator, table, labels, weights)
-        clue = _recover(whole, None, plans)
+        clue = recover(whole, None, plans)
+        if not mechanism.others_known:  # whether a value was a gap is told by the others
+            clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
         features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
+        given = [column for column in mechanism.rows.columns if column.name in mechanism.given]
+        for column in given:
+            own = slice(column.start, column.start + column.width)
+            features[:, own] = data.flat[:, own].double()
         found = Records(features, torch.from_numpy(codes))
         surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
         if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
-            sure = known(_recover(whole, None, surest).values)
+            sure = known(recover(whole, None, surest).values)
+            sure[:, [column in given for column in mechanism.rows.columns]] = True
             found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
         return found[:, None]
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
-        return [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        """What it uses; without knowing others, nothing but rows that stand in the object."""
+        wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        if mechanism.others_known:
+            return wanted
+        return [(path, replace(plan, alone=True)) for path, plan in wanted if isinstance(plan, StoredRows)]
 
 
 @final
@@ -193,78 +199,6 @@ class WholeObject(FromObject):
         REMANENCE,
     )
     kinds: ClassVar[tuple[type, ...]] = (object,)
-
-
-def _recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
-    """The table in front of an estimator, from its own clues and from what is known of the table behind it."""
-    rows, columns = part.features.shape
-    if isinstance(part.estimator, Pipeline):
-        return _through_steps(part, after, plans)
-    if part.estimator is None or isinstance(part.estimator, str):
-        nothing = Clue.nothing(rows, columns)
-        return nothing if after is None else Clue(after, nothing.labels)
-    members = members_of(part.estimator, part.features, part.labels, part.weights)
-    if members is None:
-        found = Clue.nothing(rows, columns)
-        for plan in plans.get(part.path, ()):
-            found = found.filled(plan.clue(part))
-        if after is not None:
-            found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
-        return found
-    found = Clue.nothing(rows, columns)
-    slices = _slices(part.estimator, part.features) if after is not None else {}
-    for member in members:
-        seen = member.sees(part.features)
-        if not seen.shape[1]:
-            continue
-        own = Part(f"{part.path}.{member.name}", member.estimator, seen, member.labels, member.weights)
-        behind = after[:, slices[member.name]] if after is not None and member.name in slices else None
-        clue = _recover(own, behind, plans)
-        wide = Clue.nothing(rows, columns)
-        places = np.arange(columns) if member.columns is None else _places(part.features, member.columns)
-        held = np.arange(rows) if member.rows is None else member.rows
-        wide.values[np.ix_(held, places)] = clue.values
-        if member.labels is part.labels:  # others see them recoded
-            wide.labels[held] = clue.labels
-        found = found.filled(wide)
-    return found
-
-
-def _through_steps(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
-    """Backwards from the last step to the first."""
-    tables, steps = [part.features], part.estimator.steps
-    for _, step in steps[:-1]:
-        tables.append(transformed(step, tables[-1], part.labels))
-    labels = Clue.nothing(len(part.features), 0).labels
-    for (name, step), table in zip(reversed(steps), reversed(tables), strict=True):
-        if table is None:
-            continue
-        last = step is steps[-1][1]
-        own = Part(f"{part.path}.{name}", step, table, part.labels, part.weights if last else None)
-        clue = _recover(own, after, plans)
-        after, labels = clue.values, fill(labels, clue.labels)
-    assert after is not None
-    return Clue(after, labels)
-
-
-def _slices(estimator: Any, features: Any) -> dict[str, slice]:
-    """Which columns each member put out."""
-    if isinstance(estimator, ColumnTransformer):
-        return dict(estimator.output_indices_)
-    if isinstance(estimator, FeatureUnion):
-        widths = [(name, step.transform(features[:1]).shape[1]) for name, step in estimator.transformer_list]
-        ends = np.cumsum([width for _, width in widths]).tolist()
-        return {name: slice(end - width, end) for (name, width), end in zip(widths, ends, strict=True)}
-    return {}
-
-
-def _places(features: Any, columns: Any) -> np.ndarray:
-    """The places of a member's columns in the outer table."""
-    count = features.shape[1]
-    if hasattr(features, "columns"):
-        chosen = columns_of(features.iloc[:0], columns).columns
-        return np.array([list(features.columns).index(name) for name in chosen])
-    return np.arange(count)[None][:, columns][0]
 
 
 def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from remanence.attacks.tables.clues import UNKNOWN, Clue, matrix_of
+from remanence.mechanisms.tables.boosters import SINGLE, booster_of, values_in_booster
 from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import Part
 
@@ -25,12 +26,18 @@ class StoredRows:
     keys: Counter  # rows as bytes, and how often each is stored
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
+    alone: bool = False  # whether somebody looks who knows no other row
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
         matrix = matrix_of(part.features)
         assert matrix is not None
         keys, clue = _keys(matrix), Clue.nothing(*matrix.shape)
+        if self.alone:  # all stored rows are read, and the row's own is one of them or not
+            for row in [row for row, key in enumerate(keys) if key in self.keys]:
+                clue.values[row] = _plain(matrix[row])
+                clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
+            return clue
         total = Counter(keys)
         surplus = [key for key, count in self.keys.items() if count > total[key]]
         for row, key in enumerate(keys):
@@ -125,15 +132,17 @@ def stored_values(part: Part) -> list[StoredValues]:
         return []
     columns, found = part.features.shape[1], []
     table = [Counter(_column(part.features, place)) for place in range(columns)]
-    for name, place, values in _held(part.estimator, columns):
-        stored = Counter(_snapped(values, table[place]))
+    held = [(*each, 1e-10) for each in _held(part.estimator, columns)]
+    held += [(*each, SINGLE) for each in values_in_booster(booster_of(part.estimator))]
+    for name, place, values, rounding in held:
+        stored = Counter(_snapped(values, table[place], rounding))
         if stored and stored.keys() <= table[place].keys():
             found.append(StoredValues(f"{part.path}.{name}", place, stored, stored == table[place]))
     return found
 
 
-def _snapped(values: list, table: Counter) -> list:
-    """Numbers that an interpolation has moved by a rounding error, as they stand in the table."""
+def _snapped(values: list, table: Counter, rounding: float) -> list:
+    """Numbers that an interpolation or single precision has moved by a rounding error, as they stand in the table."""
     numbers = sorted(v for v in table if isinstance(v, int | float) and not isinstance(v, bool))
     if not numbers or not all(isinstance(value, int | float) for value in values):
         return values
@@ -145,7 +154,7 @@ def _snapped(values: list, table: Counter) -> list:
     grid, given = np.asarray(numbers, dtype=np.float64), np.asarray(values, dtype=np.float64)
     left, right = np.maximum(places - 1, 0), places
     nearest = np.where(np.abs(grid[left] - given) <= np.abs(grid[right] - given), left, right)
-    close = np.abs(grid[nearest] - given) <= 1e-10 * max(1e-300, float(np.abs(grid).max()))
+    close = np.abs(grid[nearest] - given) <= rounding * max(1e-300, float(np.abs(grid).max()))
     return [
         numbers[place] if near else value for place, near, value in zip(nearest, close, values, strict=True)
     ]

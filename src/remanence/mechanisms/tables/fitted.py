@@ -33,6 +33,8 @@ class FittedModel(Mechanism[Release]):
     rows: Rows
     classes: tuple[Any, ...] = ()
     plans: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
+    others_known: bool = True  # whether they know the other rows
     name: ClassVar[str] = "fitted model"
 
     @property

@@ -6,7 +6,7 @@ gradient of the losses is −λ₂·coefficient − λ₁·sign(coefficient), tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,13 @@ import torch
 from sklearn import linear_model as linear
 from sklearn.svm import LinearSVC
 
-from remanence.data.records import Records
 from remanence.data.releases import Weights
 from remanence.exceptions import InputError
-from remanence.mechanisms.glm.families import (
-    Family,
-    Gaussian,
-    Indicators,
-    Logistic,
-    Multinomial,
-    SquaredHinge,
-    Tweedie,
-)
+from remanence.mechanisms.glm.families import Gaussian, Logistic, Multinomial, Tweedie
 from remanence.mechanisms.glm.model import GLM
+from remanence.mechanisms.glm.one_against_rest import Indicators, SquaredHinge
+from remanence.mechanisms.tables.checked import encoded, numbers
+from remanence.mechanisms.tables.measured import measured
 
 _LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
 
@@ -63,7 +57,7 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
             mechanism, coded = describe(model, labels, total)
             break
     else:
-        mechanism, coded = _measured(model, features, labels, weights, release)
+        mechanism, coded = measured(model, features, labels, weights, release)
     outputs = len(release["coefficient"][0])
     if outputs != mechanism.family.outputs:
         raise InputError(
@@ -96,20 +90,6 @@ def _parameters(model: Any) -> dict[str, torch.Tensor]:
         "coefficient": torch.from_numpy(coefficient.copy())[None],
         "intercept": torch.from_numpy(intercept.copy())[None],
     }
-
-
-def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
-    """The class of each label, as the model counts them."""
-    classes = list(model.classes_)
-    strange = sorted(set(labels.tolist()) - set(np.asarray(classes).tolist()), key=str)
-    if strange:
-        raise InputError(
-            "The labels are not those that the model was trained on.",
-            needs=f"labels among {', '.join(map(str, classes[:8]))}",
-            got=f"{strange[0]!r}",
-            hint="pass the labels as they were passed to fit()",
-        )
-    return np.searchsorted(model.classes_, labels)
 
 
 def _class_weights(model: Any) -> tuple[float, ...] | str | None:
@@ -266,107 +246,3 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, np.ndarray, float], tuple[GLM, np
         _least_squares,
     ),
 )
-
-
-def _measured(
-    model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, release: Weights
-) -> tuple[GLM, np.ndarray]:
-    """The family and the penalties that make this table an optimum, for a class that nobody has described."""
-    found = []
-    for family, coded in _families(model, labels):
-        if family.outputs != len(release["coefficient"][0]):
-            continue
-        data = Records(
-            torch.from_numpy(features),
-            torch.from_numpy(coded),
-            None if weights is None else torch.from_numpy(weights),
-        )
-        plain = GLM(family, penalty=0.0)
-        own = plain.record_gradients(data[None], release, weights=data[None].weights)[0].numpy()
-        total, spread = own.sum(0), np.sqrt((own**2).sum(0)) + 1e-300
-        coefficient = release["coefficient"][0].numpy()
-        slopes = total[:, 1:]
-        active = coefficient != 0
-        causes = (
-            np.stack([coefficient[active], np.sign(coefficient[active])], 1) / spread[:, 1:][active][:, None]
-        )
-        sizes = np.linalg.lstsq(causes, -slopes[active] / spread[:, 1:][active], rcond=None)[0]
-        for ridge, lasso in (_alone(causes[:, 0], slopes[active] / spread[:, 1:][active]), tuple(sizes)):
-            ridge, lasso = (0.0 if size < 0 else float(size) for size in (ridge, lasso))
-            left = slopes + ridge * coefficient + lasso * np.sign(coefficient)
-            off = np.abs(left[active] / spread[:, 1:][active]).max(initial=0.0)
-            level = np.abs(total[:, 0] / spread[:, 0]).max()
-            intercept = bool(np.any(model.intercept_))
-            found.append(
-                (
-                    off + intercept * level,
-                    GLM(family, penalty=ridge, l1_penalty=lasso, fit_intercept=intercept),
-                    coded,
-                )
-            )
-            if off < 1e-6:
-                break
-    best = min(found, key=lambda entry: entry[0], default=None)
-    if best is None or best[0] > 1e-3:
-        raise InputError(
-            f"{type(model).__name__} is at no optimum that is known here, or was fitted on another table.",
-            needs="coefficients at which the gradient of a loss (least squares, logistic, hinge, Poisson, gamma) "
-            "equals a ridge or lasso penalty's",
-            got="none fits"
-            if best is None
-            else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}",
-            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
-        )
-    return best[1], best[2]
-
-
-def _alone(cause: np.ndarray, effect: np.ndarray) -> tuple[float, float]:
-    return (max(0.0, -float(cause @ effect) / float(cause @ cause)) if len(cause) else 0.0), 0.0
-
-
-def _families(model: Any, labels: np.ndarray) -> Iterator[tuple[Family, np.ndarray]]:
-    if hasattr(model, "classes_"):
-        coded, count = encoded(model, labels), len(model.classes_)
-        yield (Logistic() if count == 2 else Multinomial(count)), coded
-        yield Indicators(count), coded
-        yield SquaredHinge(count), coded
-        return
-    values = numbers(labels, "labels")
-    yield Gaussian(), values
-    if (values >= 0).all():
-        yield Tweedie(1.0), values
-    if (values > 0).all():
-        yield Tweedie(2.0), values
-
-
-def numbers(values: Any, name: str) -> np.ndarray:
-    """Finite numbers in double precision, or a sentence that says what is in their way.
-
-    Those that are that already are not copied: a table may be as large as memory allows.
-    """
-    if hasattr(values, "toarray"):
-        raise InputError(
-            f"The {name} are a sparse matrix.",
-            needs="a dense array",
-            got=type(values).__name__,
-            hint="X.toarray(), if it fits into memory",
-        )
-    try:
-        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-        array = array.astype(np.float64, copy=not array.flags.writeable)  # torch wants to be able to write
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"The {name} are not all numbers.",
-            needs="numeric columns",
-            got=str(error),
-            hint="encode categories as numbers first, as fit() required",
-        ) from None
-    if not np.isfinite(array).all():
-        rows = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
-        raise InputError(
-            f"The {name} contain NaN or infinite values.",
-            needs="finite numbers",
-            got=f"{len(rows)} records affected, the first is number {rows[0]}",
-            hint="drop or impute those records, as fit() required",
-        )
-    return np.ascontiguousarray(array)

@@ -1,0 +1,65 @@
+"""What the adversary of a table knows besides the other rows, or instead of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from remanence.adversary.knowledge import Given
+from remanence.exceptions import InputError
+from remanence.games.leave_one_out import LeaveOneOut
+from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.mechanisms.tables.parts import final_estimator
+
+
+def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool = True) -> LeaveOneOut:
+    """The same game for an adversary who knows some `columns` of the missing row too, or none of the `others`."""
+    mechanism = game.mechanism
+    assert isinstance(mechanism, FittedModel)
+    if not others and mechanism.held_rows(game.data) is None:
+        raise InputError(
+            "Nothing in this object is known to tell a row to somebody who knows no other row.",
+            needs="arrays that hold rows of the table",
+            got=f"{type(final_estimator(mechanism.estimator)).__name__}, which holds none",
+            hint="--known all-but-one",
+        )
+    mechanism = replace(mechanism, given=tuple(columns), others_known=others)
+    if not columns:
+        return replace(game, mechanism=mechanism, others_known=others)
+    rows = mechanism.rows
+    asked = [column.name for column in rows.columns if column.name not in columns]
+    if not asked:
+        raise InputError(
+            "There is nothing left to find.",
+            needs="at least one column that the adversary does not know",
+            got=", ".join(columns),
+            hint="leave one of them out",
+        )
+    label = game.criterion.error.parts[-1]
+    error = rows.error(asked)
+    known = [column for column in rows.columns if column.name in columns]
+    places = tuple(place for column in known for place in range(column.start, column.start + column.width))
+    return replace(
+        game,
+        mechanism=mechanism,
+        criterion=replace(game.criterion, error=replace(error, parts=(*error.parts, label))),
+        given=Given(tuple(columns), places, rows.error(columns)),
+        others_known=others,
+    )
+
+
+def with_fixed_totals(game: LeaveOneOut, columns: Sequence[str], label: str | None = None) -> LeaveOneOut:
+    """The same game where a design fixes the totals of some columns, or of the label: a guess knows them too."""
+    if not columns:
+        return game
+    assert isinstance(game.mechanism, FittedModel)
+    totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)
+    for column in game.mechanism.rows.columns:
+        if column.name in columns:
+            places = slice(column.start, column.start + column.width)
+            totals[places] = game.data.flat[:, places].double().sum(0)
+    if label in columns:
+        totals[-1] = game.data.labels.double().sum()
+    return replace(game, totals=totals)

@@ -1,0 +1,56 @@
+"""Features and labels as numbers, or a sentence that says what is in their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from remanence.exceptions import InputError
+
+
+def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
+    """The class of each label, as the model counts them."""
+    classes = list(model.classes_)
+    strange = sorted(set(labels.tolist()) - set(np.asarray(classes).tolist()), key=str)
+    if strange:
+        raise InputError(
+            "The labels are not those that the model was trained on.",
+            needs=f"labels among {', '.join(map(str, classes[:8]))}",
+            got=f"{strange[0]!r}",
+            hint="pass the labels as they were passed to fit()",
+        )
+    return np.searchsorted(model.classes_, labels)
+
+
+def numbers(values: Any, name: str) -> np.ndarray:
+    """Finite numbers in double precision, or a sentence that says what is in their way.
+
+    Those that are that already are not copied: a table may be as large as memory allows.
+    """
+    if hasattr(values, "toarray"):
+        raise InputError(
+            f"The {name} are a sparse matrix.",
+            needs="a dense array",
+            got=type(values).__name__,
+            hint="X.toarray(), if it fits into memory",
+        )
+    try:
+        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
+        array = array.astype(np.float64, copy=not array.flags.writeable)  # torch wants to be able to write
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"The {name} are not all numbers.",
+            needs="numeric columns",
+            got=str(error),
+            hint="encode categories as numbers first, as fit() required",
+        ) from None
+    if not np.isfinite(array).all():
+        rows = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
+        raise InputError(
+            f"The {name} contain NaN or infinite values.",
+            needs="finite numbers",
+            got=f"{len(rows)} records affected, the first is number {rows[0]}",
+            hint="drop or impute those records, as fit() required",
+        )
+    return np.ascontiguousarray(array)
