@@ -11,7 +11,7 @@ import torch
 from audit_results import result
 from remanence import Policy, Verdict
 from remanence.adversary.baseline import Baseline
-from remanence.bounds.frontier import Point
+from remanence.bounds.frontier import FrontierPoint
 from remanence.report.figures import dots, errors, line, roc, thumbnail
 from remanence.report.frontier import _picture as frontier
 from remanence.report.leak_map import leak_map_picture
@@ -56,7 +56,9 @@ def texts():
 
 
 def frontiers():
-    return [Point(rate, 4.0, 1e-5, 100, 10, 1.0, 0.1, 0.2 + rate / 2) for rate in (0.001, 0.01, 0.1, 1.0)]
+    return [
+        FrontierPoint(rate, 4.0, 1e-5, 100, 10, 1.0, 0.1, 0.2 + rate / 2) for rate in (0.001, 0.01, 0.1, 1.0)
+    ]
 
 
 CHARTS = {
