@@ -80,9 +80,7 @@ class Scripted(Attack[Release]):
 
     strategy: Strategy
     boasts: bool = False
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "scripted", "as told", "nothing", "anything", REMANENCE, "referee:Scripted"
-    )
+    info: ClassVar[AttackInfo] = AttackInfo("scripted", "as told", "nothing", "anything", REMANENCE)
 
     def check(self, knowledge: Knowledge) -> None:
         """It plays anything."""

@@ -118,7 +118,7 @@ def test_trials_that_are_compared_a_few_at_a_time_give_the_same(reduction, monke
     guesses = Records(torch.randn(7, 2, 4, generator=generator), torch.tensor([0, 1]).expand(7, -1))
     criterion = Criterion(mean_squared_error, 1.0, reduction)
     whole = criterion.compare(targets, guesses)
-    monkeypatch.setattr("remanence.scoring.errors._COMPARED", 50)  # two trials of 3 · 2 · 4 numbers
+    monkeypatch.setattr("remanence.scoring.errors.COMPARED", 50)  # two trials of 3 · 2 · 4 numbers
     parts = criterion.compare(targets, guesses)
     for name in ("errors", "labels_agree", "succeeded"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))

@@ -22,9 +22,10 @@ from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, delta_upper, dpsgd
 from remanence.cli.main import main
+from remanence.games.recorded_runs.accounting import accounted_schedule
 from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled, real
-from remanence.games.recorded_runs.consistency import accounted_schedule, chance_correlation, read_run
+from remanence.games.recorded_runs.consistency import chance_correlation, read_run
 from remanence.integrations.opacus import Reading, record
 from remanence.results.verdict import Policy, Verdict
 

@@ -21,12 +21,8 @@ from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.networks.perceptron import Perceptron
 from remanence.mechanisms.networks.sgd import SGD
 from remanence.mechanisms.queried import Queried
-from remanence.scoring.errors import (
-    Error,
-    classifier_divergence,
-    mean_squared_error,
-    nearest_neighbour_errors,
-)
+from remanence.scoring.distances import nearest_neighbour_errors
+from remanence.scoring.errors import Error, classifier_divergence, mean_squared_error
 from remanence.scoring.rates import SuccessRate
 from remanence_papers.datasets import DIGITS, MNIST, load_arrays
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval

@@ -21,7 +21,8 @@ from remanence.data.releases import Transcript
 from remanence.game import Game
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
-from remanence.scoring.errors import nearest_neighbour_errors, pixels_off
+from remanence.scoring.distances import nearest_neighbour_errors
+from remanence.scoring.errors import pixels_off
 from remanence.scoring.rates import SuccessRate
 from remanence_papers.datasets import handwriting, pictures
 from remanence_papers.hayes_games import (

@@ -18,13 +18,8 @@ from remanence.data.releases import Release
 from remanence.game import Game
 from remanence.mechanisms.heads.embedding import embed
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.errors import (
-    Criterion,
-    Reduction,
-    mean_squared_error,
-    nearest_neighbour_errors,
-    public_errors,
-)
+from remanence.scoring.distances import nearest_neighbour_errors, public_errors
+from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
 from remanence.scoring.rates import SuccessRate
 from remanence.scoring.roc import Roc, TruePositiveRate
 from remanence_papers.datasets import load_arrays

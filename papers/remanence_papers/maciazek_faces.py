@@ -27,7 +27,8 @@ from remanence.mechanisms.heads.embedding import augment, embed
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.progress import track
-from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+from remanence.scoring.distances import nearest_neighbour_errors
+from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
 from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of

@@ -14,7 +14,7 @@ from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records, concatenate
 from remanence.games.heads.given_embeddings import with_embeddings_given
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.errors import nearest_neighbour_errors
+from remanence.scoring.distances import nearest_neighbour_errors
 from remanence.scoring.roc import Roc
 from remanence_papers.datasets import load_arrays
 from remanence_papers.maciazek import (

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.records import Records
-from remanence.scoring.errors import public_errors, squared_and_absolute_error
+from remanence.scoring.distances import public_errors
+from remanence.scoring.errors import squared_and_absolute_error
 from remanence.scoring.roc import Roc
 from remanence_papers.maciazek import (
     Setup,

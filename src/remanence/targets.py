@@ -169,7 +169,8 @@ def digits_heads() -> Game:
     from remanence.adversary.stratified import StratifiedPrior
     from remanence.game import Game
     from remanence.mechanisms.heads.transfer_head import TransferHead
-    from remanence.scoring.errors import Criterion, Reduction, mean_squared_error, nearest_neighbour_errors
+    from remanence.scoring.distances import nearest_neighbour_errors
+    from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
 
     public, private = digits_transfer()
     threshold = float(nearest_neighbour_errors(private, public).mean())
@@ -223,7 +224,8 @@ def digits_mlp() -> Game:
     from remanence.game import Game
     from remanence.mechanisms.networks.perceptron import Perceptron
     from remanence.mechanisms.networks.sgd import SGD
-    from remanence.scoring.errors import Criterion, mean_squared_error, nearest_neighbour_errors
+    from remanence.scoring.distances import nearest_neighbour_errors
+    from remanence.scoring.errors import Criterion, mean_squared_error
 
     known, public, private = digits_split()
     threshold = float(nearest_neighbour_errors(private, public).mean())

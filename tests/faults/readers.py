@@ -19,7 +19,7 @@ from remanence.cli.settings_file import read_settings
 from remanence.cli.tables import read_table
 from remanence.exceptions import InputError
 from remanence.games.gradients.files import read_batch, read_tensors
-from remanence.games.recorded_runs.consistency import _checkpoint_schedule
+from remanence.games.recorded_runs.accounting import checkpoint_schedule
 from remanence.games.recorded_runs.recording import RecordingWriter, read_recording
 from remanence.games.texts.canaries import TextCanaries
 from remanence.games.texts.secrets import read_texts
@@ -213,7 +213,7 @@ READERS = {
     "gradient as safetensors": (_gradient, read_tensors),
     "gradient of torch.save": (_state, read_tensors),
     "batch": (_batch, lambda path: read_batch(path, torch.float32)),
-    "Opacus checkpoint": (_checkpoint, _checkpoint_schedule),
+    "Opacus checkpoint": (_checkpoint, checkpoint_schedule),
     "recording": (_recording, lambda path: read_recording(path.parent)),
     "reproduction": (_reproduction, load),
     "table": (_table, read_table),

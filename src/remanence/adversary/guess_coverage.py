@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from remanence.data.records import Records, concatenate
-from remanence.scoring.errors import Criterion, Reduction, all_errors, mean_squared_error
+from remanence.scoring.distances import all_errors
+from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
 from remanence.scoring.rates import clopper_pearson
 
 _ENOUGH = 2000  # records to bound a guess from

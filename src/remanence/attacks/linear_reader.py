@@ -25,7 +25,7 @@ from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.mechanisms.heads.layers import outgoing
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.references import REMANENCE
-from remanence.scoring.errors import public_errors
+from remanence.scoring.distances import public_errors
 
 Tensors = Mapping[str, Tensor]
 

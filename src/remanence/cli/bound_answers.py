@@ -175,7 +175,8 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
 def from_opacus(asked: BoundQuestion, path: Path) -> BoundAnswer:
     """The bound of a run that Opacus trained."""
     from remanence.bounds import dpsgd, epsilon_upper
-    from remanence.games.recorded_runs.consistency import accounted_schedule, read_run
+    from remanence.games.recorded_runs.accounting import accounted_schedule
+    from remanence.games.recorded_runs.consistency import read_run
 
     given = (asked.noise_multiplier, asked.epsilon, asked.batching.steps, asked.batching.sample_rate)
     if any(value is not None for value in given):

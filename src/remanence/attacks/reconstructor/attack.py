@@ -42,7 +42,7 @@ from remanence.references import MACIAZEK_2025
 from remanence.scale.fingerprints import fingerprint
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.sources import versions
-from remanence.scoring.errors import public_errors
+from remanence.scoring.distances import public_errors
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from

@@ -13,7 +13,8 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.data.records import concatenate
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.errors import Criterion, all_errors
+from remanence.scoring.distances import all_errors
+from remanence.scoring.errors import Criterion
 from remanence.scoring.rates import CONFIDENCE
 
 _AT_ONCE = 2**24  # numbers

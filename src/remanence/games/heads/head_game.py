@@ -33,7 +33,8 @@ from remanence.results.caveats import Caveat
 from remanence.results.outcome import Outcome
 from remanence.results.this_head import ThisHead
 from remanence.scale.seeds import Draws, stream
-from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error, nearest_neighbour_errors
+from remanence.scoring.distances import nearest_neighbour_errors
+from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error
 
 
 @final

@@ -12,7 +12,7 @@ from remanence.exceptions import InputError
 from remanence.games.heads.check_pictures import check_enough, check_pictures
 from remanence.mechanisms.heads.embedding import embed, embedding_of
 from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.errors import nearest_neighbour_errors
+from remanence.scoring.distances import nearest_neighbour_errors
 
 if TYPE_CHECKING:
     from remanence.games.heads.head_game import HeadAudit

@@ -16,14 +16,11 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from remanence.bounds import Segment
-from remanence.exceptions import InputError
 from remanence.games.recorded_runs.noise import compared_numbers, compared_steps
 from remanence.games.recorded_runs.observations import observations
 from remanence.games.recorded_runs.recording import Recording, read_recording, unreadable
 from remanence.results import caveats
 from remanence.results.caveats import Caveat
-from remanence.scale.folders import MOST
-from remanence.scale.reading import parse_state, read_bytes
 
 _SURE = 6.0  # standard deviations that chance does not explain
 _CHANCE = 1e-9  # how often chance may explain a finding, over all that a run is looked at for
@@ -266,53 +263,3 @@ def read_run(folder: str | Path) -> RecordedRun:
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(Path(folder), f"the manifest does not describe a run: {error}") from None
     return RecordedRun(recording, claimed)
-
-
-def accounted_schedule(path: Path, batches: str = "poisson") -> tuple[Segment, ...]:
-    """The settings to bound: of a recorded run as it ran, or of an Opacus checkpoint as its accountant tells.
-
-    A run that deviates from its claim only in noise, rate or steps is bounded as it ran; no bound holds for
-    one that clips, samples, updates or draws noise in another way. With `batches` of "shuffled" no amplification is
-    claimed, so that any sampling will do: what counts is in how many batches the most frequent record was.
-    """
-    if not path.is_dir():
-        return _checkpoint_schedule(path)
-    run = read_run(path)
-    measurable = {
-        c.id for c in (caveats.NOISE_BELOW_CLAIM, caveats.SAMPLING_ABOVE_CLAIM, caveats.STEPS_UNACCOUNTED)
-    }
-    measurable |= {caveats.SAMPLING_NOT_POISSON.id} if batches == "shuffled" else set()
-    wrong = [caveat for caveat in run.deviations() if caveat.contradicts]
-    fatal = [caveat for caveat in wrong if caveat.id not in measurable]
-    if fatal:
-        raise InputError(
-            f"No bound holds for this run. {fatal[0].seen}",
-            needs="clipping of every record's gradient, fresh noise, updates from it, and Poisson sampling",
-            got="; ".join(f"{caveat.id}: {caveat.means}" for caveat in fatal),
-            hint="--batches shuffled, for a ceiling without amplification"
-            if {caveat.id for caveat in fatal} == {caveats.SAMPLING_NOT_POISSON.id}
-            else fatal[0].do,
-        )
-    schedule = run.realised if wrong else run.claimed
-    if batches == "shuffled":
-        least = min(segment.noise_multiplier for segment in schedule)
-        schedule = (Segment(least, run.most_frequent / run.steps, run.steps),)
-    return schedule
-
-
-def _checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
-    """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
-    try:
-        history = parse_state(read_bytes(path, MOST))["privacy_accountant_state_dict"]["history"]
-        return tuple(
-            Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
-        )
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001  torch.load raises many kinds for a file that is none
-        raise InputError(
-            "The checkpoint does not hold an accountant's history.",
-            needs="a folder written by record(...), or a file written by PrivacyEngine.save_checkpoint",
-            got=f"{path}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
-            hint="privacy_engine.save_checkpoint(path=..., module=model)",
-        ) from None
