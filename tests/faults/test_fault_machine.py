@@ -133,7 +133,7 @@ class FaultMachine(RuleBasedStateMachine):
         except InputError:
             return  # damaged: refused for that reason
         try:
-            with pytest.raises(InputError, match="Somebody is at work"):
+            with pytest.raises(InputError, match="Another run is using this folder"):
                 journal.begin({})
         finally:
             holder.forget_if_empty()
