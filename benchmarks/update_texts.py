@@ -18,7 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (  # pyright: ignore[reportMissingImports]
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from remanence.attacks.gradients.text_models import Projections, TextModel, text_model
 from remanence.games.gradients.texts import read_texts
@@ -35,7 +39,8 @@ def make_model(options: argparse.Namespace) -> nn.Module:
     heads = 9 if options.hidden == 576 else options.hidden // 64
     config = LlamaConfig(
         vocab_size=49152, hidden_size=options.hidden, intermediate_size=options.hidden * 8 // 3,
-        num_hidden_layers=options.layers, num_attention_heads=heads, num_key_value_heads=max(1, heads // 3),
+        num_hidden_layers=options.layers, num_attention_heads=heads,
+        num_key_value_heads=heads // (3 if heads % 3 == 0 else 4),
         max_position_embeddings=2048, tie_word_embeddings=True,
     )  # fmt: skip
     config.head_dim = 64

@@ -38,7 +38,7 @@ def model():
 
 @pytest.fixture(scope="session")
 def adapter(model, tmp_path_factory):
-    return fine_tuned(model, MINE, tmp_path_factory.mktemp("adapter"), epochs=20)
+    return fine_tuned(model, MINE, tmp_path_factory.mktemp("adapter"), epochs=30)
 
 
 @pytest.fixture(scope="session")

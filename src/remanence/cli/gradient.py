@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.grouped import grouped
 from remanence.cli.output import (
-    AcceptUnproven,
     Device,
-    Json,
+    Ending,
     MaxSuccess,
-    Out,
     compute_device,
     default_folder,
     finish,
@@ -29,20 +29,16 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult
 
 
-def gradient(  # options of a command
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module).",
-            show_default=False,
-        ),
-    ] = None,
+@dataclass(frozen=True)
+class Sent:
+    """What left the client, or is about to."""
+
     gradients: Annotated[
         list[Path] | None,
         typer.Option(
             "--gradient", help="A captured gradient or update, .safetensors or a state dict; repeatable."
         ),
-    ] = None,
+    ] = None
     before: Annotated[
         Path | None,
         typer.Option(
@@ -51,40 +47,14 @@ def gradient(  # options of a command
             help="The weights that the update was made from.",
             show_default="as the factory makes them",
         ),
-    ] = None,
+    ] = None
     after: Annotated[
         list[Path] | None,
         typer.Option(help="A client's weights after the round, instead of an update; repeatable."),
-    ] = None,
+    ] = None
     batch: Annotated[
         Path | None, typer.Option(help="Your own batch instead: an .npz file with inputs and labels.")
-    ] = None,
-    factory: Annotated[
-        str | None, typer.Option("--model", help="The network, as an option.", show_default=False)
-    ] = None,
-    input_shape: Annotated[
-        str | None,
-        typer.Option(help="Shape of one input, as in 3,32,32.", show_default="the batch's, or a vector"),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="The client's. The file then holds new weights minus old ones. Without it, the scale is solved for."
-        ),
-    ] = None,
-    local_steps: Annotated[int, typer.Option(help="How many steps the client took.")] = 1,
-    momentum: Annotated[float, typer.Option(help="The client's momentum over these steps.")] = 0.0,
-    weight_decay: Annotated[
-        float, typer.Option(help="The client's, for several steps. For one it is solved for.")
-    ] = 0.0,
-    optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd",
-    longest: Annotated[
-        int, typer.Option(help="For transformers: how many tokens the longest text may have.")
-    ] = 64,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
-    ] = None,
+    ] = None
     passed: Annotated[
         str | None,
         typer.Option(
@@ -92,25 +62,76 @@ def gradient(  # options of a command
             help="With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
             "percentile, clip-noise=1,1. The leak before and after it.",
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Client:
+    """What is known about the client."""
+
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="The client's. The file then holds new weights minus old ones. Without it, the scale is solved for."
+        ),
+    ] = None
+    local_steps: Annotated[int, typer.Option(help="How many steps the client took.")] = 1
+    momentum: Annotated[float, typer.Option(help="The client's momentum over these steps.")] = 0.0
+    weight_decay: Annotated[
+        float, typer.Option(help="The client's, for several steps. For one it is solved for.")
+    ] = 0.0
+    optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd"
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
+    ] = None
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Gaussian noise that the client added, over --max-grad-norm.")
-    ] = None,
+    ] = None
     max_grad_norm: Annotated[
         float, typer.Option(help="What each record's gradient was clipped to before the noise.")
-    ] = 1.0,
+    ] = 1.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Who attacks, and what counts as too much."""
+
     candidates: Annotated[
         int, typer.Option(help="For ceilings: among how many candidates the adversary looks for a record.")
-    ] = 10,
+    ] = 10
+    longest: Annotated[
+        int, typer.Option(help="For transformers: how many tokens the longest text may have.")
+    ] = 64
     attack: Annotated[
         list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
+    ] = None
+    max_success: MaxSuccess = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO
+
+
+@grouped
+def gradient(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module).",
+            show_default=False,
+        ),
     ] = None,
-    max_success: MaxSuccess = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
-    accept_unproven: AcceptUnproven = False,
-    out: Out = None,
-    as_json: Json = False,
+    *,
+    factory: Annotated[
+        str | None, typer.Option("--model", help="The network, as an option.", show_default=False)
+    ] = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(help="Shape of one input, as in 3,32,32.", show_default="the batch's, or a vector"),
+    ] = None,
+    sent: Sent,
+    client: Client,
+    effort: Effort,
+    ending: Ending,
 ) -> None:
     """Tell what an update gives away: which samples, and through which layer.
 
@@ -128,48 +149,59 @@ def gradient(  # options of a command
     from remanence.scale.files import check_writable, write_files
 
     network = _one_model(model, factory)
-    updates, weights_after = list(gradients or []), list(after or [])
-    _check_inputs(updates + weights_after, batch, passed)
+    updates, weights_after = list(sent.gradients or []), list(sent.after or [])
+    _check_inputs(updates + weights_after, sent.batch, sent.passed)
     declared = Declared(
-        LocalTraining(local_steps, learning_rate, momentum, weight_decay, optimizer),  # pyright: ignore[reportArgumentType]
-        batch_size,
-        before,
+        LocalTraining(
+            client.local_steps,
+            client.learning_rate,
+            client.momentum,
+            client.weight_decay,
+            client.optimizer,  # pyright: ignore[reportArgumentType]
+        ),
+        client.batch_size,
+        sent.before,
         _shape(input_shape),
-        None if noise_multiplier is None else Noise(noise_multiplier, max_grad_norm),
-        candidates,
+        None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
+        effort.candidates,
     )
-    filtered = None if passed is None else Filter.parse(passed)
-    policy = limit(max_success)
-    first = batch or (updates + weights_after)[0]
-    folder = out or default_folder(f"{network}-{first.name}")
+    filtered = None if sent.passed is None else Filter.parse(sent.passed)
+    policy = limit(effort.max_success)
+    first = sent.batch or (updates + weights_after)[0]
+    folder = ending.out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         said: list[str] = []
         result = None
-        if batch is None:
+        if sent.batch is None:
             result = audit_text_updates(
-                network, updates, declared, after=weights_after, longest=longest, policy=policy, seed=seed
+                network,
+                updates,
+                declared,
+                after=weights_after,
+                longest=effort.longest,
+                policy=policy,
+                seed=effort.seed,
             )
         if result is None:
-            if batch is not None:
-                subject = open_batch(network, batch, declared, filtered)
+            if sent.batch is not None:
+                subject = open_batch(network, sent.batch, declared, filtered)
             else:
                 subject = open_updates(network, updates, declared, after=weights_after)
             look = audit_gradients if filtered is None else audit_filtered
             result = look(
-                subject, attack, policy=policy, seed=seed, device=compute_device(device), target=network
+                subject,
+                effort.attack,
+                policy=policy,
+                seed=effort.seed,
+                device=compute_device(effort.device),
+                target=network,
             )
             said = [*subject.notes, subject.scope, str(subject.exposure or ""), _filter_sentence(result)]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    sentences = [*filter(None, said), _proven_sentence(result, batch_size)]
-    finish(
-        result,
-        folder,
-        first=[_leak_table(leaks), *sentences],
-        as_json=as_json,
-        accept_unproven=accept_unproven,
-    )
+    sentences = [*filter(None, said), _proven_sentence(result, client.batch_size)]
+    finish(result, folder, first=[_leak_table(leaks), *sentences], ending=ending)
 
 
 def _one_model(argument: str | None, option: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -42,6 +42,15 @@ MaxSuccess = Annotated[
         help="Your limit: the largest success that you accept.", show_default="0.1, marked as nobody's choice"
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where results go, and how the command ends."""
+
+    accept_unproven: AcceptUnproven = False
+    out: Out = None
+    as_json: Json = False
 
 
 def policy(max_success: float | None) -> Policy:
@@ -125,15 +134,14 @@ def finish(
     *,
     first: Iterable[RenderableType] = (),
     last: Iterable[RenderableType] = (),
-    as_json: bool,
-    accept_unproven: bool,
+    ending: Ending,
 ) -> NoReturn:
     """Write an audit and its report, print both with what comes first and last, and exit with the verdict's code."""
     from remanence.report.writing import write_report
 
     result = as_called(result)
     path, page = result.save(folder), write_report(result, folder)
-    if as_json:
+    if ending.as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         terminal = console()
@@ -143,4 +151,4 @@ def finish(
         for part in last:
             terminal.print(part, highlight=False, soft_wrap=True)
         show_report(page)
-    raise typer.Exit(exit_code(result, accept_unproven))
+    raise typer.Exit(exit_code(result, ending.accept_unproven))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remanence.cli.grouped import grouped
 from remanence.cli.output import (
-    AcceptUnproven,
     Device,
-    Json,
+    Ending,
     MaxSuccess,
-    Out,
     compute_device,
     default_folder,
     finish,
@@ -46,53 +45,65 @@ def refuse_model(target: str) -> None:
         )
 
 
-def text(
-    model: Annotated[
-        Path, typer.Argument(help="The model: a folder with safetensors and its tokenizer, or a .gguf file.")
-    ],
+@dataclass(frozen=True)
+class LookedFor:
+    """What was trained on, and what was not."""
+
     texts: Annotated[
         Path | None,
         typer.Option(
             help="The training texts, one JSON record per line: prefix and secret, or a text with --numbers, --names "
             "or --windows."
         ),
-    ] = None,
+    ] = None
     canaries: Annotated[
         Path | None,
         typer.Option(
             help="Canaries instead, as TextCanaries.save wrote them. Those that were left out are the control."
         ),
-    ] = None,
+    ] = None
     claimed_epsilon: Annotated[
         float | None,
         typer.Option(
             help="With --canaries: the ε that the fine-tuning claims. Its ceiling is held against them."
         ),
-    ] = None,
-    claimed_delta: Annotated[float, typer.Option(help="The δ that goes with it.")] = 1e-5,
+    ] = None
+    claimed_delta: Annotated[float, typer.Option(help="The δ that goes with it.")] = 1e-5
+    unseen: Annotated[
+        Path | None, typer.Option(help="Texts of the same kind that were not trained on: the control.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What belongs to the model."""
+
     adapter: Annotated[
         Path | None, typer.Option(help="A PEFT adapter; the model without it is then the base.")
-    ] = None,
+    ] = None
     base: Annotated[
         Path | None,
         typer.Option(help="The model that a full fine-tuning started from: folder or .gguf file."),
-    ] = None,
-    unseen: Annotated[
-        Path | None, typer.Option(help="Texts of the same kind that were not trained on: the control.")
-    ] = None,
+    ] = None
     tokenizer: Annotated[
         Path | None, typer.Option(help="The tokenizer's folder.", show_default="the model's")
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class SecretParts:
+    """Which parts are secrets, and what is known."""
+
     numbers: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=_SECRETS, help="Secrets are numbers of at least this many digits.", min=1
         ),
-    ] = None,
+    ] = None
     names: Annotated[
         Path | None,
         typer.Option(rich_help_panel=_SECRETS, help="Secrets are these names: a file with one per line."),
-    ] = None,
+    ] = None
     windows: Annotated[
         int | None,
         typer.Option(
@@ -100,13 +111,13 @@ def text(
             help="Every window of a text: this many tokens are known, and as many must come out.",
             min=1,
         ),
-    ] = None,
+    ] = None
     prefix_tokens: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=_SECRETS, help="The adversary knows only this many tokens before a secret."
         ),
-    ] = None,
+    ] = None
     form: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +126,7 @@ def text(
             "{Ada|Eve} or {@names.txt}.",
             show_default="every digit is open",
         ),
-    ] = None,
+    ] = None
     without_prefix: Annotated[
         bool,
         typer.Option(
@@ -123,39 +134,62 @@ def text(
             rich_help_panel=_SECRETS,
             help="--form is that of a whole record: nothing before the secret is known.",
         ),
-    ] = False,
+    ] = False
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How the adversary asks."""
+
     tries: Annotated[
         int,
         typer.Option(
             rich_help_panel=_DECODING, help="A secret counts if it comes out within this many tries."
         ),
-    ] = 100,
+    ] = 100
     chance: Annotated[
         float, typer.Option(rich_help_panel=_DECODING, help="... with at least this chance.")
-    ] = 0.5,
+    ] = 0.5
     temperature: Annotated[
         float | None,
         typer.Option(rich_help_panel=_DECODING, help="Audit the decoding that you offer: its temperature."),
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(rich_help_panel=_DECODING, help="Its top-k.")] = None,
-    top_p: Annotated[float | None, typer.Option(rich_help_panel=_DECODING, help="Its top-p.")] = None,
+    ] = None
+    top_k: Annotated[int | None, typer.Option(rich_help_panel=_DECODING, help="Its top-k.")] = None
+    top_p: Annotated[float | None, typer.Option(rich_help_panel=_DECODING, help="Its top-p.")] = None
     attack: Annotated[
         list[str] | None,
         typer.Option(
             rich_help_panel=_DECODING,
             help="sampling, greedy-decoding, top-k-sampling, near-verbatim, template-search; repeatable.",
         ),
-    ] = None,
-    max_success: MaxSuccess = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What counts as too much, and how it is computed."""
+
+    max_success: MaxSuccess = None
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO
     show_secrets: Annotated[
         bool,
         typer.Option("--show-secrets", help="Print the riskiest secrets themselves. They are never stored."),
-    ] = False,
-    accept_unproven: AcceptUnproven = False,
-    out: Out = None,
-    as_json: Json = False,
+    ] = False
+
+
+@grouped
+def text(
+    model: Annotated[
+        Path, typer.Argument(help="The model: a folder with safetensors and its tokenizer, or a .gguf file.")
+    ],
+    *,
+    looked_for: LookedFor,
+    files: ModelFiles,
+    secrets: SecretParts,
+    asking: Asking,
+    effort: Effort,
+    ending: Ending,
 ) -> None:
     """Tell which training texts a fine-tuned language model or an adapter gives away.
 
@@ -170,33 +204,45 @@ def text(
     from remanence.report.texts import curve_table, risk_table, sentence
     from remanence.scale.files import check_writable
 
-    if adapter is not None and base is not None:
+    if files.adapter is not None and files.base is not None:
         raise InputError(
             "An adapter and a base model were given.",
             needs="one of them: without its adapter, the model is the base",
             got="--adapter and --base",
             hint="leave --base out",
         )
-    source = _source(texts, canaries, claimed_epsilon)
-    policy, find = limit(max_success), _rule(numbers, names, windows)
-    search = _search(form, prefix=not without_prefix)
-    attacks = _attacks(attack, search, _decoding(temperature, top_k, top_p), chance)
-    folder = out or default_folder(str(model.name if adapter is None else adapter.name))
-    check_writable(folder)
-    place = compute_device(device)
-    tuned, plain = load_language_model(model, adapter, tokenizer=tokenizer, device=place)
-    if base is not None:
-        plain = load_language_model(base, tokenizer=tokenizer, device=place)[0]
-    game = text_game(
-        tuned, source, base=plain, unseen=unseen, find=find, prefix_tokens=prefix_tokens, tries=tries
+    source = _source(looked_for.texts, looked_for.canaries, looked_for.claimed_epsilon)
+    policy, find = limit(effort.max_success), _rule(secrets.numbers, secrets.names, secrets.windows)
+    search = _search(secrets.form, prefix=not secrets.without_prefix)
+    attacks = _attacks(
+        asking.attack, search, _decoding(asking.temperature, asking.top_k, asking.top_p), asking.chance
     )
-    if claimed_epsilon is not None:
-        ceiling = Claim(claimed_epsilon, claimed_delta).extraction(game.baseline().value)
+    folder = ending.out or default_folder(str(model.name if files.adapter is None else files.adapter.name))
+    check_writable(folder)
+    place = compute_device(effort.device)
+    tuned, plain = load_language_model(model, files.adapter, tokenizer=files.tokenizer, device=place)
+    if files.base is not None:
+        plain = load_language_model(files.base, tokenizer=files.tokenizer, device=place)[0]
+    game = text_game(
+        tuned,
+        source,
+        base=plain,
+        unseen=looked_for.unseen,
+        find=find,
+        prefix_tokens=secrets.prefix_tokens,
+        tries=asking.tries,
+    )
+    if looked_for.claimed_epsilon is not None:
+        ceiling = Claim(looked_for.claimed_epsilon, looked_for.claimed_delta).extraction(
+            game.baseline().value
+        )
         game = replace(game, bounds=(ceiling,))
-    result = audit(game, attacks, policy=policy, seed=seed, device=place, target=str(adapter or model))
-    shown = risk_table(result, _spelled(game) if show_secrets else None)
+    result = audit(
+        game, attacks, policy=policy, seed=effort.seed, device=place, target=str(files.adapter or model)
+    )
+    shown = risk_table(result, _spelled(game) if effort.show_secrets else None)
     first = [curve_table(result), shown, sentence(result)]
-    finish(result, folder, first=first, as_json=as_json, accept_unproven=accept_unproven)
+    finish(result, folder, first=first, ending=ending)
 
 
 def _source(texts: Path | None, canaries: Path | None, claimed_epsilon: float | None) -> Path | TextCanaries:
@@ -261,14 +307,15 @@ def _attacks(
 def _rule(numbers: int | None, names: Path | None, windows: int | None) -> Finder | None:
     """The one rule that was asked for."""
     from remanence.games.texts.secrets import Names, Numbers, Windows
+    from remanence.scale.reading import UnusableFileError, read_bytes
 
     rules: list[Finder] = []
     if numbers is not None:
         rules.append(Numbers(numbers))
     if names is not None:
         try:
-            lines = names.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_bytes(names).decode().splitlines()
+        except (UnusableFileError, UnicodeDecodeError) as error:
             raise InputError(
                 "The names cannot be read.",
                 needs="a text file, one per line",

@@ -54,7 +54,7 @@ class OtherSplit:
 
 
 def other_splits(trees: list[Any], again: list[Any]) -> Iterator[OtherSplit]:
-    """The first such node of each tree. All before it are the same, and so are the columns that were drawn for it."""
+    """The first such node of each tree. All before it split alike, and mostly the same columns were drawn."""
     for place, (tree, fresh) in enumerate(zip(trees, again, strict=True)):
         own, waiting = tree.tree_, [(0, 0)]
         while waiting:

@@ -3,8 +3,9 @@
 After Ferry et al. 2024 (DRAFT), for columns of 0 and 1, by OR-Tools' CP-SAT. Two things go beyond the paper. A forest
 with bootstrap is read with the rows that its published seeds drew (`tree.random_state`), which the paper takes for
 unknown. And counts alone leave several sets of records: the forest is trained again on the one that was found, with the
-same seeds, and where a tree then splits otherwise, the true records must make the published split the better one. That
-is added to what is asked, until training gives the very same forest.
+same seeds, and where a tree then splits otherwise, records are asked for on which the published split is the better
+one. The true ones are such records if the same columns were drawn there, which a column that is constant in one table
+and not in the other can change: so this guides the search, and `reproduced` counts what training really gives again.
 """
 
 from __future__ import annotations

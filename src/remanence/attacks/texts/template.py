@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from remanence.exceptions import InputError
+from remanence.scale.reading import UnusableFileError, read_bytes
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _ALPHABETS = {"digits": string.digits, "letters": string.ascii_lowercase}
@@ -194,8 +195,8 @@ def _open_place(inside: str, text: str) -> tuple[list[frozenset[str]], str]:
     """What may stand in an open place, and how to tell it: words to choose from may be somebody's name."""
     if inside.startswith("@"):
         try:
-            lines = Path(inside[1:]).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = read_bytes(Path(inside[1:])).decode().splitlines()
+        except (UnusableFileError, UnicodeDecodeError) as error:
             raise _unclear(text, f"a file that cannot be read ({error})") from None
         found = frozenset(line.strip() for line in lines if line.strip())
     elif count := re.fullmatch(r"(.+):(\d{1,3})", inside):

@@ -77,13 +77,7 @@ class Captured(AnyGame):
 
     def fits(self) -> None:
         """The gradients are numbers, and were made from these weights."""
-        if self.gradients.not_finite().any():
-            raise MisfitError(
-                "This gradient is not finite.",
-                needs="finite numbers",
-                got="NaN or infinite ones",
-                hint="check how it was captured and stored",
-            )
+        require_finite(self.gradients)
         if self.training.is_plain and self.disturbed is None and self.batches is None:
             head, updates = self._updates(self.gradients)
             for number, one in enumerate(updates):
@@ -194,6 +188,17 @@ class Captured(AnyGame):
         ]
         return Comparison(
             *(_samples([getattr(part, name) for part in parts]) for name in Comparison.__dataclass_fields__)
+        )
+
+
+def require_finite(gradients: Gradient) -> None:
+    """Refuse gradients that no training could have used."""
+    if gradients.not_finite().any():
+        raise MisfitError(
+            "This gradient is not finite.",
+            needs="finite numbers",
+            got="NaN or infinite ones",
+            hint="check how it was captured and stored",
         )
 
 

@@ -20,8 +20,8 @@ from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import InputError, MisfitError
-from remanence.games.gradients.captured import shuffled
+from remanence.exceptions import InputError
+from remanence.games.gradients.captured import require_finite, shuffled
 from remanence.games.gradients.texts import Texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
@@ -60,13 +60,7 @@ class CapturedTexts(AnyGame):
 
     def fits(self) -> None:
         """The gradients are numbers. Whether they belong to the model, recomputation tells."""
-        if self.gradients.not_finite().any():
-            raise MisfitError(
-                "This gradient is not finite.",
-                needs="finite numbers",
-                got="NaN or infinite ones",
-                hint="check how it was captured and stored",
-            )
+        require_finite(self.gradients)
 
     def baseline(self, chances: int = 1) -> Baseline:
         """Nothing: there is nothing to guess from."""
