@@ -235,5 +235,5 @@ def test_what_public_pictures_resemble_as_much_did_not_come_back():
 def test_several_guesses_are_refused_before_anything_is_learned(monkeypatch):
     monkeypatch.setattr(Reconstructor, "prepare", lambda *_: pytest.fail("it learned"))
     for attack in (replace(QUICK, guesses=4), replace(QUICK, conditional=False)):
-        with pytest.raises(InputError, match="no picture of each class"):
+        with pytest.raises(InputError, match="not draw a picture of each class"):
             audited(state(), attacks=[attack])
