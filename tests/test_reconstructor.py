@@ -234,7 +234,7 @@ def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
         {"learning_rate": -1.0},
         {"guesses": 0},
     ):
-        with pytest.raises(InputError, match=f"no reconstructor with this {next(iter(wrong))}"):
+        with pytest.raises(InputError, match=f"reconstructor cannot be used with this {next(iter(wrong))}"):
             Reconstructor(**wrong)
     with pytest.raises(InputError, match="cannot be written"):
         Reconstructor(checkpoint=Path("no/such/folder/net"))
@@ -395,7 +395,7 @@ def test_fewer_shadows_are_watched_where_many_classes_are_drawn():
 def test_copies_that_are_none_are_refused(copies):
     own, public = pictures(3, seed=5), pictures(60)
     mixed = public[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
-    with pytest.raises(InputError, match="not so many copies"):
+    with pytest.raises(InputError, match="not that many copies"):
         head_game(
             mixed.embedding[:3],
             own.features,
