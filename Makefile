@@ -37,8 +37,7 @@ test-flower:  ## The mods in Flower's own simulation: an environment of its own,
 
 .PHONY: test-nvflare
 test-nvflare:  ## The guard in NVFLARE's own simulator: an environment of its own, and loopback as the only network
-	@test -x .venv-nvflare/bin/python || $(PYTHON) -m venv .venv-nvflare
-	@.venv-nvflare/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 pytest scikit-learn -e '.[nvflare]'
+	$(call environment,nvflare,-e .)
 	unshare -n sh -c 'ip link set lo up && .venv-nvflare/bin/python -m pytest -q -c /dev/null --rootdir integration/nvflare integration/nvflare'
 
 test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own

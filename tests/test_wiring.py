@@ -107,7 +107,13 @@ class TestVerdict:
     def test_a_head_is_judged_by_the_attack_that_certainly_does_best_on_others(self):
         def measured(right, trials, came_back):
             rate = SuccessRate(right, trials)
-            facts = {"tells": False, "proven": None, "rejects_the_claim": False, "came_back": came_back}
+            facts = {
+                "tells": False,
+                "proven": None,
+                "rejects_the_claim": False,
+                "came_back": came_back,
+                "telling_parts": (),
+            }
             return SimpleNamespace(main=rate, control=SuccessRate(0, trials), **facts)
 
         sure, lucky = measured(500, 1000, 0.0), measured(3, 4, 1.0)  # 0.47 to 0.53, and 0.19 to 0.99

@@ -35,6 +35,7 @@ def test_every_locked_package_has_one_version_and_hashes(path):
         (("text",), ("text", "torch")),
         (("opacus",), ("peft", "torch")),
         (("flower",), ("flower", "torch")),
+        (("nvflare",), ("nvflare", "torch")),
         (("ray", "s3"), ("cluster", "torch")),
     ],
 )
