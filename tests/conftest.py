@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import remanence
 from remanence import (
@@ -32,6 +33,11 @@ from remanence import (
 from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
+# The same examples every time, and no test fails for the time that it takes.
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 ROOT = Path(__file__).parent.parent
 SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("src", "papers"))

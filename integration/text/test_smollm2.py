@@ -93,7 +93,7 @@ def test_exact_probabilities_agree_with_what_generate_draws(loaded, model, adapt
     secret = read_records(MINE[:1], tuned)[0]
     torch.manual_seed(0)
     settings = {"plain": (1.0, None, 1.0), "top-k": (1.0, 3, 1.0), "top-p": (1.3, None, 0.8)}
-    count = 100
+    count = 200
     for temperature, top_k, top_p in settings.values():
         prompt = torch.tensor([secret.prompt])
         drawn = drawing.generate(
