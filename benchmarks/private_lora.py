@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "texts"))
 
-from dp_lora import VARIANTS, verdicts
+from dp_lora import VARIANTS, verdicts  # pyright: ignore[reportMissingImports]
 
 
 def one(job: tuple[str, int]):

@@ -125,13 +125,13 @@ def spoken(model: LanguageModel, count: int, length: int) -> list[Secret]:
 
 def opened(path: Path, adapter: str | None, device: str) -> tuple[Any, Any]:
     """The model itself, which `generate` needs, and its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # pyright: ignore[reportMissingImports]
 
     folder, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     options |= {"local_files_only": True}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).to(device)
     if adapter is not None:
-        from peft import PeftModel
+        from peft import PeftModel  # pyright: ignore[reportMissingImports]
 
         model = PeftModel.from_pretrained(model, adapter)
     return model.eval(), AutoTokenizer.from_pretrained(folder, **options)
