@@ -1,7 +1,9 @@
 """Remanence in other people's habits: a settings file, a fixture, an experiment tracker."""
 
 import json
+import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -95,9 +97,13 @@ def test_mlflow_gets_the_numbers_and_no_reconstruction(monkeypatch):
     found.log_to("mlflow")
     assert given["remanence.success"] == found.strongest.main.rate
     assert given["remanence.bound"] == found.bounds[0].success
-    assert given["remanence.results.verdict"] == "PROTECTED"
+    assert given["remanence.verdict"] == "PROTECTED"
     assert given["audit.json"] == found.sealed()[0]
     assert len(given) == 10
+    average = replace(found.bounds[0], name="on average", log_success=math.log(0.001), on_average=True)
+    replace(found, bounds=(*found.bounds, average)).log_to("mlflow")
+    assert given["remanence.bound"] == found.bounds[0].success  # an average proves nothing about a record
+    assert given["remanence.bound_on_average"] == average.success
 
 
 def test_a_missing_or_unknown_tracker_is_explained(monkeypatch):

@@ -22,7 +22,8 @@ from remanence.auditing import AuditResult
 from remanence.bounds.bound import Bound
 from remanence.references import Reference
 from remanence.results.evidence import Evidence
-from remanence.results.verdict import decide
+from remanence.results.parts import PartRate
+from remanence.results.verdict import decide, decisive
 
 GUESS = Baseline(0.0, 0.0, "exact")
 
@@ -153,3 +154,31 @@ def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
     assert result.strongest.main.lower > result.policy.max_success  # grey pictures are close to all noise
     assert result.verdict is Verdict.UNPROVEN
     assert AuditResult.from_json(result.to_json(), {}).verdict is Verdict.UNPROVEN
+
+
+COLUMN = PartRate("age", SuccessRate(900, 1000), SuccessRate(0, 1000), 0.01)
+AS_HIGH = found(950, control=950)  # a high rate that needs no release
+
+
+@pytest.mark.parametrize(
+    ("decides", "bounds"),
+    [
+        (found(300), []),
+        (found(0, parts=(COLUMN,)), []),
+        (found(1, 1000, proven=1), []),
+        (found(0, findings=CLAIM), []),
+        (found(50), []),  # below the limit, and yet the only one that tells
+    ],
+)
+def test_the_attack_that_decides_is_told_about_and_not_the_highest_rate(decides, bounds):
+    for order in ([decides, AS_HIGH], [AS_HIGH, decides]):
+        assert decisive(order, bounds, Policy(0.1)) is decides
+
+
+def test_the_attack_that_beats_a_proof_decides():
+    beaten, other = found(300), found(200, proven=3)
+    assert decisive([other, beaten], [proof(0.25)], Policy(0.1)) is beaten
+
+
+def test_without_anything_that_decides_the_highest_rate_is_told_about():
+    assert decisive([NOTHING, AS_HIGH], [], Policy(0.1)) is AS_HIGH

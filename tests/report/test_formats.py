@@ -14,6 +14,7 @@ from remanence.report.formats import FORMATS
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
+from remanence.results.parts import PartRate
 
 SARIF = {  # kind, level, rule
     Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
@@ -57,6 +58,45 @@ def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     assert "trials=40," in python(clustered)
     single = replace(found, evidence=(replace(several, main=SuccessRate(90, 120)),))
     assert "--trials 120 " in command(single)
+
+
+AGE = PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome", "said"),
+    [
+        ({"main": SuccessRate(0, 40), "proven": 2}, "failure", "proven to be in the release: 2"),
+        ({"main": SuccessRate(0, 40), "parts": (AGE,)}, "failure", "age of 36"),
+        ({"main": SuccessRate(0, 40)}, "skipped", "nothing certain found"),
+        (
+            {"main": SuccessRate(39, 40), "control": SuccessRate(39, 40)},
+            "skipped",
+            "than without the release",
+        ),
+    ],
+)
+def test_junit_counts_an_attack_as_the_verdict_does(changed, outcome, said):
+    found = result(Verdict.EXPOSED)
+    found = replace(found, evidence=(replace(found.evidence[0], **changed),))
+    attack = next(ET.fromstring(junit(found)).iter("testcase"))  # noqa: S314
+    (told,) = attack
+    assert told.tag == outcome
+    assert said in (told.text or "")
+
+
+def test_every_view_tells_about_the_attack_that_decides():
+    found = result(Verdict.EXPOSED)
+    high = SuccessRate(40, 40)
+    idle = replace(found.evidence[0], attack="as-high", main=high, control=high)
+    both = replace(found, evidence=(idle, replace(found.evidence[0], main=SuccessRate(30, 40))))
+    decides = found.evidence[0].attack
+    assert f"The strongest attack, {decides}, " in summary(both)
+    assert "as-high met more, but not certainly more than without the release." in summary(both)
+    assert f'attack: "{decides}"' in model_card(both)
+    (entry,) = json.loads(sarif(both))["runs"][0]["results"]
+    assert entry["properties"]["attack"] == decides
+    assert decides in str(both)
 
 
 def test_sarif_points_at_the_file_and_recognises_the_same_subject_again():

@@ -55,7 +55,7 @@ def views(width: int) -> str:
     results = [result(verdict) for verdict in Verdict]
     parts = [summary_table(results, width), *(audit_view(each, width) for each in results)]
     # The fourteenth digit of an error is no promise.
-    return re.sub(r"\d\.\de-1\d", "about 0", "\n".join(printed(part, width) for part in parts))
+    return re.sub(r"\d(\.\d)?e-1\d", "about 0", "\n".join(printed(part, width) for part in parts))
 
 
 if __name__ == "__main__":

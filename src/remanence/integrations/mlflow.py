@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remanence.auditing import AuditResult
 from remanence.exceptions import InputError
+from remanence.report import words
 from remanence.results.storage import DOCUMENT
 
 
@@ -25,8 +26,11 @@ def log(result: AuditResult) -> None:
         "remanence.baseline": best.baseline.value,
         "remanence.limit": result.policy.max_success,
     }
-    if result.bounds:
-        metrics["remanence.bound"] = min(bound.success for bound in result.bounds)
+    ceilings = {
+        "remanence.bound": words.tightest(result),
+        "remanence.bound_on_average": words.average(result),
+    }
+    metrics |= {name: bound.success for name, bound in ceilings.items() if bound is not None}
     mlflow.log_metrics(metrics)
-    mlflow.set_tags({"remanence.results.verdict": str(result.verdict), "remanence.attack": best.attack})
+    mlflow.set_tags({"remanence.verdict": str(result.verdict), "remanence.attack": best.attack})
     mlflow.log_dict(result.sealed()[0], DOCUMENT)

@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 from remanence.auditing import AuditResult
 from remanence.report import frequencies, words
 from remanence.report.tables import thousandths
-from remanence.results.verdict import Verdict
+from remanence.results.evidence import Evidence
+from remanence.results.verdict import Verdict, exposes, lowest, this_head_exposes
 
 _CONTROL = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -27,19 +28,7 @@ class Case(NamedTuple):
 
 def junit(result: AuditResult) -> str:
     """Failed where the limit or a proof is broken, skipped where nothing is proven, passed where a proof holds."""
-    limit, ceiling = result.policy.max_success, words.tightest(result)
-    proven = ceiling is not None and ceiling.success <= limit
-    cases = []
-    for evidence in result.evidence:
-        numbers = f"{words.interval(evidence.main)} in 1000, limit {thousandths(limit)}"
-        case = Case("attack", evidence.attack)
-        if ceiling is not None and evidence.main.lower > ceiling.success:
-            case = case._replace(outcome="failure", why=f"beats a proven bound: {numbers}")
-        elif evidence.main.lower > limit:
-            case = case._replace(outcome="failure", why=f"recovers more than the limit: {numbers}")
-        elif not proven:
-            case = case._replace(outcome="skipped", why=f"nothing certain found, nothing proven: {numbers}")
-        cases.append(case)
+    limit, cases = result.policy.max_success, [_attack(result, evidence) for evidence in result.evidence]
     for bound in result.bounds:
         numbers = f"{frequencies.ceiling(bound)} for {bound.whose}, limit {thousandths(limit)}"
         case = Case("bound", bound.name)
@@ -50,6 +39,30 @@ def junit(result: AuditResult) -> str:
     why = f"{result.verdict.meaning} {words.found(result)}"
     cases.append(Case("verdict", "within the limit", outcome, f"{result.verdict}. {why}"))
     return _document(result, cases)
+
+
+def _attack(result: AuditResult, evidence: Evidence) -> Case:
+    """How one attack counts, by the rules of the verdict."""
+    limit, ceiling = result.policy.max_success, lowest(result.bounds)
+    numbers = f"{words.interval(evidence.main)} in 1000, limit {thousandths(limit)}"
+    outcome, why = "skipped", f"nothing certain found, nothing proven: {numbers}"
+    if evidence.main.lower > ceiling:
+        outcome, why = "failure", f"beats a proven bound: {numbers}"
+    elif evidence.rejects_the_claim:
+        outcome, why = "failure", " ".join(["refutes the claim of the training.", *words.claim(evidence)])
+    elif evidence.proven:
+        outcome, why = "failure", f"records that are proven to be in the release: {evidence.proven}"
+    elif exposes(evidence, result.policy):
+        above = evidence.tells and evidence.main.lower > limit
+        columns = "" if above else words.single_columns(evidence, decides=True)
+        outcome, why = "failure", f"recovers more than the limit: {numbers}.{columns}"
+    elif evidence is result.strongest and this_head_exposes(result.evidence, result.policy):
+        outcome, why = "failure", words.headline(result)
+    elif evidence.main.lower > limit:
+        why = f"above the limit, but not certainly more than without the release: {numbers}"
+    elif ceiling <= limit:
+        outcome, why = None, ""
+    return Case("attack", evidence.attack, outcome, why)
 
 
 def _document(result: AuditResult, cases: list[Case]) -> str:

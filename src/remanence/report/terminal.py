@@ -113,4 +113,4 @@ def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
+    return "" if value is None else f"{value:.2g}"

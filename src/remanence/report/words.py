@@ -120,7 +120,7 @@ def found(result: AuditResult) -> str:
     if best.proven:
         proof = result.threat_model.get("said", {}).get("proof", "the release can be recomputed from them")
         facts = f" {'All' if best.of_unknown_many else best.proven} of them are proven: {proof}."
-    facts += single_columns(best, decides=not best.proven and best.main.lower <= result.policy.max_success)
+    facts += single_columns(best, decides=_by_columns(result, best))
     ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
     rate = "" if best.of_unknown_many else f": {thousandths(best.main.rate)} in 1000 ({ends})"
     words = (
@@ -128,7 +128,20 @@ def found(result: AuditResult) -> str:
         f"A guess achieves {guess}; {limit(result)}."
     )
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
-    return " ".join([*claim(best), words, *ceilings])
+    return " ".join([*claim(best), words, *_idle(result, best), *ceilings])
+
+
+def _by_columns(result: AuditResult, best: Evidence) -> bool:
+    """Whether it is single columns, and not whole records, that an attack certainly gets."""
+    return not best.proven and not (best.tells and best.main.lower > result.policy.max_success)
+
+
+def _idle(result: AuditResult, best: Evidence) -> list[str]:
+    """Why an attack that met more targets does not decide."""
+    more = [entry.attack for entry in result.evidence if entry.main.rate > best.main.rate and not entry.tells]
+    if not more or not best.tells:
+        return []
+    return [f"{', '.join(more)} met more, but not certainly more than without the release."]
 
 
 def single_columns(evidence: Evidence, *, decides: bool, most: int = 4) -> str:

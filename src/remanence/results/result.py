@@ -20,7 +20,7 @@ from remanence.results import storage
 from remanence.results.evidence import Evidence
 from remanence.results.parts import part_contradictions
 from remanence.results.recount import contradicted_bound, contradictions
-from remanence.results.verdict import Policy, Verdict, decide
+from remanence.results.verdict import Policy, Verdict, decide, decisive
 
 SCHEMA_VERSION = 1
 
@@ -43,11 +43,8 @@ class AuditResult:
 
     @property
     def strongest(self) -> Evidence:
-        """The attack that is certain to achieve the most: of whole records, and then of single columns."""
-        return max(
-            self.evidence,
-            key=lambda each: (each.main.lower, each.main.rate, sum(p.main.lower for p in each.telling_parts)),
-        )
+        """The attack that the verdict rests on."""
+        return decisive(self.evidence, self.bounds, self.policy)
 
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from remanence.exceptions import InputError
 from remanence.scoring.rates import SuccessRate
@@ -102,6 +102,9 @@ class Measured(Protocol):
         ...
 
 
+MeasuredT = TypeVar("MeasuredT", bound=Measured)
+
+
 class Ceiling(Protocol):
     """What no attack exceeds."""
 
@@ -127,18 +130,55 @@ def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Poli
     proves nothing about these.
     """
     found = list(evidence)
-    ceiling = min((float(bound.success) for bound in bounds if not bound.on_average), default=1.0)
+    ceiling = lowest(bounds)
     certain = max((entry.main.lower for entry in found), default=0.0)
-    if certain > ceiling or any(entry.rejects_the_claim for entry in found):
+    if any(contradicts(entry, ceiling) for entry in found):
         return Verdict.CONTRADICTED
-    above = any(entry.tells and entry.main.lower > policy.max_success for entry in found)
-    above |= any(part.main.lower > policy.max_success for entry in found for part in entry.telling_parts)
-    # This head is judged by the attack that does best on heads made like it: it was chosen without looking at this one.
-    best = max(found, key=lambda entry: (entry.main.lower, entry.main.rate), default=None)
-    above |= best is not None and best.came_back > policy.max_success
-    if above or any(entry.proven for entry in found):
+    if any(exposes(entry, policy) for entry in found) or this_head_exposes(found, policy):
         return Verdict.EXPOSED
     seen = max([certain, *(entry.control.lower for entry in found)])
     if max(ceiling, seen) <= policy.max_success and seen <= ceiling:
         return Verdict.PROTECTED
     return Verdict.UNPROVEN
+
+
+def lowest(bounds: Iterable[Ceiling]) -> float:
+    """The lowest ceiling that holds for every record; one that holds on average proves nothing about these."""
+    return min((float(bound.success) for bound in bounds if not bound.on_average), default=1.0)
+
+
+def contradicts(entry: Measured, ceiling: float) -> bool:
+    """Whether an attack certainly beats what is proven, or a test of the claim failed."""
+    return entry.main.lower > ceiling or entry.rejects_the_claim
+
+
+def exposes(entry: Measured, policy: Policy) -> bool:
+    """Whether an attack makes the release EXPOSED: a proven record, whole records above the limit, or one column."""
+    columns = any(part.main.lower > policy.max_success for part in entry.telling_parts)
+    return bool(entry.proven) or columns or (entry.tells and entry.main.lower > policy.max_success)
+
+
+def this_head_exposes(evidence: Iterable[Measured], policy: Policy) -> bool:
+    """Whether too many pictures come back out of the very head that was handed in.
+
+    It is judged by the attack that does best on heads made like it: that one was chosen without looking at this head.
+    """
+    best = max(evidence, key=lambda entry: (entry.main.lower, entry.main.rate), default=None)
+    return best is not None and best.came_back > policy.max_success
+
+
+def decisive(evidence: Iterable[MeasuredT], bounds: Iterable[Ceiling], policy: Policy) -> MeasuredT:
+    """The attack that the verdict rests on, so that every view tells about the same one.
+
+    A high rate alone does not make it: where a control is as high, another attack decides.
+    """
+    found = list(evidence)
+    ceiling, by_head = lowest(bounds), this_head_exposes(found, policy)
+
+    def weight(entry: MeasuredT) -> tuple[float, ...]:
+        tells = entry.tells and not by_head  # this head is judged by the highest rate alone
+        columns = sum(part.main.lower for part in entry.telling_parts)
+        decides = contradicts(entry, ceiling), exposes(entry, policy), tells
+        return *decides, entry.main.lower, entry.main.rate, columns
+
+    return max(found, key=weight)
