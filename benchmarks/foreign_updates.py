@@ -23,6 +23,7 @@ from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.games.gradients.reading import Reading, read_update
 from remanence.games.gradients.rounding import Rounding
 
+FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}
 KINDS = ("noise", "shuffled", "other network", "stale weights")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -41,7 +42,7 @@ class Setting:
         return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
 
 
-def draw(seed: int, widest: int, batch: int | None = None) -> Setting:
+def draw(seed: int, widest: int, function: type[nn.Module], batch: int | None = None) -> Setting:
     """A random network and batch: correlated inputs, as pictures are, or independent ones."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -57,7 +58,7 @@ def draw(seed: int, widest: int, batch: int | None = None) -> Setting:
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
     for before, after in zip([numbers, *hidden], [*hidden, classes], strict=True):
-        layers += [nn.Linear(before, after, dtype=working), nn.ReLU()]
+        layers += [nn.Linear(before, after, dtype=working), function()]
     network = nn.Sequential(*layers[:-1])
     if pick([0, 1]):  # as if trained: larger logits
         with torch.no_grad():
@@ -92,7 +93,7 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
         *(
             nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
             if isinstance(layer, nn.Linear)
-            else nn.ReLU()
+            else layer
             for layer in setting.network
         )
     )
@@ -110,7 +111,7 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
 def read(setting: Setting, update: dict[str, Tensor], search: bool) -> Reading:
     head = dense_head(setting.network)
     sent = {name: value.to(setting.dtype)[None] for name, value in update.items()}
-    return read_update(head, head.layers_of(sent), Rounding(torch.finfo(setting.dtype).eps), search=search)
+    return read_update(head, head.layers_of(sent), Rounding.of([setting.dtype]), search=search)
 
 
 def false_records(setting: Setting, reading: Reading) -> int:
@@ -133,20 +134,24 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further update after so many")
     parser.add_argument("--no-search", action="store_true", help="leave the low-rank search out")
+    parser.add_argument(
+        "--between", choices=FUNCTIONS, default="ReLU", help="the function between the layers"
+    )
     parser.add_argument("--show", action="store_true", help="print what goes wrong")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    function = FUNCTIONS[options.between]
     counts: dict[str, Counter[str]] = {}
     started = time.perf_counter()
     for seed in range(options.first, options.first + options.count):
         if time.perf_counter() - started > options.seconds:
             break
-        setting = draw(seed, options.widest)
+        setting = draw(seed, options.widest, function)
         kind = KINDS[seed % len(KINDS)]
         reading = read(setting, foreign_update(kind, setting, seed), not options.no_search)
         tally(counts, f"foreign: {kind}", setting, reading, options.show)
         average = seed % 10 == 0
-        setting = draw(seed + 10**6, options.widest, 512 if average else None)
+        setting = draw(seed + 10**6, options.widest, function, 512 if average else None)
         reading = read(setting, update_of(setting.network, setting), not options.no_search)
         tally(
             counts,

@@ -44,8 +44,9 @@ def update(model, inputs, labels, factor=1.0):
 
 def read(model, gradient):
     head = dense_head(model)
+    rounding = Rounding.of(value.dtype for value in gradient.values())
     return read_update(
-        head, head.layers_of({name: value[None] for name, value in gradient.items()}), Rounding(FLOAT32)
+        head, head.layers_of({name: value[None] for name, value in gradient.items()}), rounding
     )
 
 
@@ -80,6 +81,44 @@ def test_deep_networks_batch_normalisation_and_an_unknown_scale_hide_nothing(fun
     reading = read(model, update(model, inputs, labels, factor))
     assert (reading.proof.count, reading.proof.batch_size) == (6, 6)
     assert all_right(reading, inputs, labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("function", "count", "factor"),
+    [(nn.Tanh, 1, 1.0), (nn.GELU, 6, 1.0), (nn.SiLU, 16, 1.0), (nn.Tanh, 8, -300.0), (nn.ReLU, 12, 1.0)],
+)
+def test_half_precision_hides_nothing_from_a_solution_within_the_span(dtype, function, count, factor):
+    model, (inputs, labels) = network(function), batch(count)
+    sent = {name: value.to(dtype) for name, value in update(model, inputs, labels, factor).items()}
+    reading = read(model, sent)
+    assert (reading.proof.count, reading.proof.batch_size) == (count, count)
+    assert all_right(reading, inputs, labels)
+    claimed = reading.proof.proposal.inputs
+    off = torch.cdist(inputs.double(), claimed).amin(1) / inputs.double().norm(dim=1)
+    # Stated errors are limits that are met, not so wide that anything would pass.
+    assert off.max() < reading.proof.error.min() * 4
+    assert reading.proof.error.max() < 60 * off.max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", [nn.GELU, nn.Tanh, nn.ReLU])
+def test_foreign_updates_in_half_precision_prove_nothing(dtype, function):
+    model, (inputs, labels) = network(function), batch(6)
+    true = update(model, inputs, labels)
+    torch.manual_seed(1)
+    stale = network(function)
+    with torch.no_grad():
+        for parameter in stale.parameters():
+            parameter *= 1 + 0.05 * torch.randn_like(parameter)
+    for foreign in (
+        {name: torch.randn_like(value) for name, value in true.items()},
+        {name: value[torch.randperm(len(value))] for name, value in true.items()},
+        {name: torch.randn(len(value), 1) @ torch.randn(1, *value.shape[1:]) if value.ndim == 2 else value
+         for name, value in true.items()},
+        update(stale, inputs, labels),
+    ):  # fmt: skip
+        assert read(model, {name: value.to(dtype) for name, value in foreign.items()}).proof.count == 0
 
 
 @pytest.mark.parametrize("count", [12, 20])

@@ -336,6 +336,13 @@ UPDATE_UNTESTED = Caveat(
     "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
     "Make sure that --weights are those before the round.",
 )
+UPDATE_COARSE = Caveat(
+    "update-coarse",
+    "the numbers were sent in half precision, and no record was proven.",
+    "Rounding hides records from proofs, not from people: they may be in the update to two or three digits, and an "
+    "attack that needs no proof may find them.",
+    "Audit the update as it was before it was rounded. Only noise has a proof.",
+)
 NO_BASE_MODEL = Caveat(
     "no-base-model",
     "a language model is audited without the base model that its fine-tuning started from.",

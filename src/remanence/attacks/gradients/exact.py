@@ -17,6 +17,7 @@ Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slo
 _ROUNDS = 64
 _REFINEMENTS = 3
 _NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
+_HALF = 1e-4  # precisions above are half precision, in which only what is sent was rounded
 _NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
 
 
@@ -44,7 +45,8 @@ class Recovered:
 
     def is_complete(self, precision: float) -> Tensor:
         """Where nothing but rounding is left to explain, `(trials,)`."""
-        return self.found.any(1) & (self.unexplained.amax(1) < max(1e-6, 1e2 * precision))
+        rounding = 2 * precision if precision > _HALF else max(1e-6, 1e2 * precision)
+        return self.found.any(1) & (self.unexplained.amax(1) < rounding)
 
     def padded(self, slots: int) -> Recovered:
         """The same with empty slots at the end."""
@@ -287,17 +289,8 @@ def _refine(
         worthwhile = rest_after.sum(1) < rest.sum(1) / 2
         rest = torch.where(improving[:, None], rest_after, rest)
         improving &= worthwhile
-        if improving.any():
-            left = [
-                (_choose(improving, w, v), b if c is None or b is None else _choose(improving, b, c))
-                for (w, b), (v, c) in zip(after, left, strict=True)
-            ]
+        left = after  # where nothing improves any more, it is not looked at again
     return inputs, rest
-
-
-def _choose(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Trial by trial."""
-    return torch.where(condition.view(-1, *[1] * (first.ndim - 1)), first, second)
 
 
 def _residuals(left: Layers, whole: Layers) -> Tensor:

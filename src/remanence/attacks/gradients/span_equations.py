@@ -18,7 +18,21 @@ _NOTHING = 1e-26  # a residual (a square) below is zero
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
 _SETTLED = 0.999  # a step that leaves more than this share of the residual is the last
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
+_ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
+COARSE = 1e-4  # precisions above are half precision
 FITS = 1e-2  # a residual above which nothing is proposed
+
+
+def _noise(rows: Tensor, largest: Tensor, precision: float) -> Tensor:
+    """The size below which a singular value is rounding.
+
+    What was rounded once, on being sent, has independent errors: of a matrix of these the largest singular value is
+    hardly above the longest row's and the longest column's together.
+    """
+    if precision <= COARSE:
+        return 64 * precision * largest
+    spread = _ROUNDED * precision * rows.abs()
+    return spread.norm(dim=1).max() + spread.norm(dim=0).max()
 
 
 @final
@@ -44,7 +58,7 @@ class SpanEquations:
         (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
         _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-        size = int((sizes > 64 * precision * sizes[0]).sum())
+        size = int((sizes > _noise(rows, sizes[0], precision)).sum())
         if not sizes[0] or size >= min(rows.shape):
             return None  # the span is everything, and says nothing
         directions = right[:size]

@@ -33,12 +33,10 @@ from remanence.attacks.gradients.exclusive_neurons import (
     refuse_steps,
     whole_gradient_head,
 )
-from remanence.attacks.gradients.span_equations import FITS, SpanEquations
+from remanence.attacks.gradients.span_equations import COARSE, FITS, SpanEquations
 from remanence.data.releases import Gradient
 from remanence.references import REMANENCE
 from remanence.scale.progress import track
-
-_COARSE = 1e-4  # precisions above hide the rank
 
 
 @final
@@ -112,13 +110,13 @@ def _one_batch(
         at_sight = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
         if at_sight.is_complete(precision).all():
             return at_sight
-    span = None if precision > _COARSE else SpanEquations.of(head, layers, precision)
+    span = SpanEquations.of(head, layers, precision)
     best: tuple[float, Tensor, Tensor, float] | None = None
     if span is not None and 1 <= span.size <= slots:
         for attempt in track(range(starts), total=starts, what="solving within the span"):
             found = span.solve(generator, scale_is_known=not attempt % 2)
             best = found if best is None or found[0] < best[0] else best
-            if best[0] < max(1e-10, 1e2 * precision) ** 2:
+            if best[0] < (0.3 * precision if precision > COARSE else max(1e-10, 1e2 * precision)) ** 2:
                 break
     rows = layers[0][0]
     if best is None or best[0] > FITS or span is None:

@@ -31,7 +31,6 @@ _ROUNDINGS = (
     4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
 )
 _ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
-_HALF = 1e-4  # precisions above are half precision
 _FOREIGN = (
     0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
 )
@@ -66,7 +65,7 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
         return Belonging(0.0, 0.0, 0.0)
     # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
     # the precision.
-    allowed = (_ONCE if rounding.relative > _HALF else _ROUNDINGS) * rounding.relative
+    allowed = (_ONCE if rounding.is_coarse else _ROUNDINGS) * rounding.relative
     allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
     slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
     decay = sum(float((k.off * k.by_decay / k.size**2).sum()) for k in kinds) / max(slope, 1e-300)

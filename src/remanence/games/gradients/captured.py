@@ -26,7 +26,7 @@ from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, UPDATE_UNTESTED, Caveat
+from remanence.results.caveats import ONE_RELEASE, UPDATE_COARSE, UPDATE_UNTESTED, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -118,8 +118,11 @@ class Captured(AnyGame):
     def caveats(self) -> tuple[Caveat, ...]:
         """The samples share their gradients; and what stands in the way of a proof."""
         found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
+        if self.batches is not None:
+            return found
         smooth = not dense_head(self.mechanism.module).activation.is_kinked
-        return (*found, UPDATE_UNTESTED) if smooth and self.batches is None else found
+        where = ((UPDATE_UNTESTED, smooth), (UPDATE_COARSE, self._rounding.is_coarse))
+        return (*found, *(caveat for caveat, holds in where if holds))
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
         """All gradients together: a control needs them all, and they are few."""

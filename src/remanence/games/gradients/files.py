@@ -143,9 +143,7 @@ def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
 
 def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
     """How coarse these numbers are; the coarsest tensor counts."""
-    return Rounding(
-        max(torch.finfo(value.dtype).eps for value in tensors.values() if value.is_floating_point())
-    )
+    return Rounding.of(value.dtype for value in tensors.values())
 
 
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:

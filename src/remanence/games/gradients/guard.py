@@ -105,7 +105,7 @@ class ExclusivityGuard:
         seen = self._exposed
         head = dense_head(self.model, self._example)  # at the weights as they are now; it runs the model too
         self._exposed = seen
-        rounding = Rounding(max(torch.finfo(value.dtype).eps for value in gradient.values()))
+        rounding = Rounding.of(value.dtype for value in gradient.values())
         return read_update(head, head.layers_of(gradient), rounding).proof.count
 
     def withhold(self) -> bool:

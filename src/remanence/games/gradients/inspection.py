@@ -28,7 +28,7 @@ from remanence.games.gradients.files import (
 from remanence.games.gradients.opening import Declared, Subject, open_network
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import UPDATE_UNTESTED
+from remanence.results.caveats import UPDATE_COARSE, UPDATE_UNTESTED
 from remanence.results.verdict import Policy
 
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
@@ -113,8 +113,9 @@ def audit_gradients(
     )
     result = audit(game, _attacks(attacks, game), policy=policy, seed=seed, device=device, target=target)
     if any(entry.proven for entry in result.evidence):
+        refuted = {UPDATE_UNTESTED.id, UPDATE_COARSE.id}  # both say that nothing was proven
         told = [
-            replace(entry, caveats=tuple(c for c in entry.caveats if c.id != UPDATE_UNTESTED.id))
+            replace(entry, caveats=tuple(c for c in entry.caveats if c.id not in refuted))
             for entry in result.evidence
         ]
         result = replace(result, evidence=tuple(told))

@@ -114,7 +114,7 @@ def open_batch(target: str, batch: Path, declared: Declared, passed: Filter | No
     entering = Records(head_inputs(model, head, records.features), records.labels)
     is_relu = head.activation.is_relu
     exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
-    rounding = Rounding(torch.finfo(dtype).eps)
+    rounding = Rounding.of([dtype])
     own = [_own_gradient(model, records)]
     return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model), filter=passed)
 
@@ -174,7 +174,9 @@ def _open_update(
         require_noise(head, head.layers_of(gradient), deviation, path.name)
         return _Opened(gradient, rounding, notes, UPDATE_NOISED)
     reading = _fitting(head, gradient, rounding, training)
-    if reading is None and not rounding.absolute:  # a difference of weights that nobody called one
+    if reading is None and rounding == rounding_of(
+        gradient
+    ):  # a difference of weights that nobody called one
         rounding = rounding_of_difference(weights)
         reading = _fitting(head, gradient, rounding, training)
     if reading is None and training.is_plain:

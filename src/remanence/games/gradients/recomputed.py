@@ -17,7 +17,6 @@ ROUNDINGS = 8  # rounding errors that one number of the update may be off by
 _WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
 _WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
 _LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
-_HALF = 1e-4  # precisions above are half precision
 BITS = 20  # of evidence that a stranger would have to meet by chance
 STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
 
@@ -109,7 +108,7 @@ class Recomputed:
         if shares is None or not (shares > 0).all():
             return None
         fitted = replace(self, proposal=self.proposal.with_shares(shares))
-        times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.precision > _HALF else (_WHOLE, _LEFT)
+        times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.rounding.is_coarse else (_WHOLE, _LEFT)
         for index in range(len(self.layers)):
             decided = ~fitted.undecided(index)
             rest, allowed = fitted.left(index)[0][decided], fitted.tolerance(index)[0][decided] / ROUNDINGS
@@ -153,16 +152,37 @@ class Recomputed:
         """
         rest, rest_bias = self.left(0)
         rows = ~self.undecided(0) if is_whole else self._support(self._worst()).any(0)
-        derivatives = (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows]
+        derivatives, sizes = (
+            (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows],
+            self.proposal.inputs.norm(dim=-1),
+        )
         inverse, failed = torch.linalg.inv_ex(derivatives @ derivatives.mT)
-        sent, sizes = self.layers[0][0][rows], self.proposal.inputs.norm(dim=-1)
-        off = rest[rows].norm() + self.precision * sent.norm() + self.rounding.absolute * sent.numel() ** 0.5
-        if (
-            rest_bias is not None
-        ):  # a share that is off shows here, and an input that makes up for it does not above
-            off = off + rest_bias[rows].norm() * sizes
-        error = off * inverse.diagonal().clamp(min=0).sqrt() / sizes
-        return error.where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
+        if is_whole and self.rounding.is_coarse:
+            off = self._rounded_once(rows, inverse @ derivatives)
+        else:
+            sent = self.layers[0][0][rows]
+            off = rest[rows].norm() + self.precision * sent.norm()
+            off = off + self.rounding.absolute * sent.numel() ** 0.5
+            if rest_bias is not None:
+                # a share that is off shows here, and an input that makes up for it does not above
+                off = off + rest_bias[rows].norm() * sizes
+            off = off * inverse.diagonal().clamp(min=0).sqrt()
+        return (off / sizes).where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
+
+    def _rounded_once(self, rows: Tensor, solution: Tensor) -> Tensor:
+        """What a solution of these rows, (records, rows), makes of what is left of them and of their rounding errors.
+
+        Numbers that were rounded on being sent have independent errors, of which squares add up. Where more is left
+        than these would leave, they count as so much larger.
+        """
+        (rest, rest_bias), (sent, bias) = self.left(0), self.layers[0]
+        off = (solution @ rest[rows]).norm(dim=-1)
+        if rest_bias is not None and bias is not None:
+            off = off + (solution @ rest_bias[rows]).abs() * self.proposal.inputs.norm(dim=-1)
+            sent = torch.cat([sent, bias[:, None] * self.proposal.inputs.norm(dim=-1).max()], 1)
+        noise = self.precision * sent[rows].norm(dim=-1) + self.rounding.absolute * sent.shape[1] ** 0.5
+        times = (rest[rows].norm() / noise.norm().clamp(min=1e-300)).clamp(min=1)
+        return off + times * (solution.square() @ noise.square()).sqrt()
 
     def _worst(self) -> Tensor:
         """For each neuron of the first layer: what is left of its row and its column, over the tolerance, at worst."""

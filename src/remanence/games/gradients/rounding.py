@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,9 @@ from remanence.attacks.gradients.dense_layers import DenseHead
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
 
+_HALF = 1e-4  # precisions above are half precision
+_NOTHING = 1e-30  # a smallest number below this is none
+
 
 @final
 @dataclass(frozen=True)
@@ -21,6 +24,18 @@ class Rounding:
 
     relative: float  # 1.2e-7 for float32
     absolute: float = 0.0
+
+    @classmethod
+    def of(cls, dtypes: Iterable[torch.dtype]) -> Rounding:
+        """The rounding of numbers sent in these formats; the coarsest counts. float16 has a smallest number."""
+        formats = [torch.finfo(dtype) for dtype in dtypes if dtype.is_floating_point]
+        least = max(one.smallest_normal * one.eps / 2 for one in formats)
+        return cls(max(one.eps for one in formats), least if least > _NOTHING else 0.0)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is that of half precision, in which gradients are sent and not computed."""
+        return self.relative > _HALF
 
     def of_largest(self, values: Tensor) -> float:
         """Relative to the largest of these numbers: what an attack may expect."""

@@ -174,7 +174,7 @@ def disturbance(passed: Filter, update: Update) -> Caveat | None:
 def rounding_after(passed: Filter, update: Update, before: Rounding) -> Rounding:
     """How coarse an update's numbers are once it has passed a filter."""
     if passed.name == "half":
-        return Rounding(torch.finfo(torch.float16).eps)
+        return Rounding.of([torch.float16])
     return codes_of(update) or before
 
 
