@@ -152,42 +152,35 @@ def parse_state(content: bytes) -> Any:
     return found
 
 
+def read_archive(path: Path, most: int) -> dict[str, bytes]:
+    """What is in a zip file that holds no more than so many bytes, unpacked."""
+    with opened(path, most) as file:
+        _check_zip(file, most)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return {info.filename: archive.read(info) for info in archive.infolist()}
+        except Exception as error:  # noqa: BLE001, zlib's and lzma's own among them
+            raise UnusableFileError(_brief(error)) from None
+
+
 def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str, np.ndarray]:
     """Arrays of numbers out of an .npz file, those of these names that are there."""
     import numpy as np
 
-    content = read_bytes(path, most)
-    there = _check_zip(BytesIO(content), most)
+    there = read_archive(path, most)
     found = {}
-    try:
-        with zipfile.ZipFile(BytesIO(content)) as archive:
-            for name in names:
-                if f"{name}.npy" in there:
-                    with archive.open(f"{name}.npy") as file:
-                        shape, fortran, dtype = _array_header(file)
-                        data = file.read(most)
-                    if (
-                        dtype.hasobject
-                        or dtype.kind not in "biuf"
-                        or len(data) != math.prod(shape) * dtype.itemsize
-                    ):
-                        raise UnusableFileError(
-                            f"{name} is not an array of numbers, or not all of it is there"
-                        )
-                    order = "F" if fortran else "C"
-                    found[name] = np.frombuffer(data, dtype).reshape(shape, order=order).copy()
-    except (
-        ValueError,
-        OSError,
-        RuntimeError,
-        NotImplementedError,
-        EOFError,
-        zipfile.BadZipFile,
-        MemoryError,
-    ) as error:
-        raise UnusableFileError(_brief(error)) from None
-    except Exception as error:  # noqa: BLE001, zlib's and lzma's own
-        raise UnusableFileError(_brief(error)) from None
+    for name in names:
+        if f"{name}.npy" in there:
+            file = BytesIO(there[f"{name}.npy"])
+            try:
+                shape, fortran, dtype = _array_header(file)
+            except (ValueError, MemoryError, RecursionError) as error:
+                raise UnusableFileError(_brief(error)) from None
+            data = file.read()
+            size = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject or dtype.kind not in "biuf" or len(data) != size:
+                raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")
+            found[name] = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C").copy()
     return found
 
 
