@@ -7,20 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from remanence.exceptions import InputError
-from remanence.scale.reading import GIB, UnusableFileError, members
+from remanence.scale.reading import GIB, UnusableFileError, read_archive
 
 _MOST = 16 * GIB  # of a model, unpacked
 _EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
 _CONVERT = (
     "python -c \"from joblib import load; from skops.io import dump; dump(load('{}'), 'model.skops')\", "
     "if you trust the file"
-)
-# What selections and searches hold: they compute numbers from arrays, and nothing else.
-_FUNCTIONS = "sklearn.feature_selection.", "sklearn.metrics."
-_DATA = (
-    "numpy.dtype",
-    "scipy.interpolate._bsplines.BSpline",
-    "scipy._lib.array_api_compat.numpy._aliases.asarray",
 )
 
 
@@ -46,64 +39,50 @@ def load_estimator(target: str) -> Any:
             got=file.name,
             hint="skops.io.dump(model, 'model.skops'); what the estimator gives away, its export may give away too",
         )
-    if file.suffix.lower() in _EXECUTES or not _is_skops(file):
+    parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
+    if "schema.json" not in parts:
         raise InputError(
             "This file is not opened: a pickle or joblib file executes code when it is loaded.",
             needs="a .skops file, which holds data only",
             got=f"{file.name}, which is none",
             hint=_CONVERT.format(file.name),
         )
-    return _load_skops(file)
+    return _load_skops(file, parts)
 
 
-def _is_skops(file: Path) -> bool:
+def _parts(file: Path) -> dict[str, bytes]:
     try:
-        return "schema.json" in members(file, _MOST)
+        return read_archive(file, _MOST)
     except UnusableFileError:
-        return False
+        return {}
 
 
-def _load_skops(file: Path) -> Any:
+def _load_skops(file: Path, parts: dict[str, bytes]) -> Any:
     skops = needed("skops.io", "skops")
+    from remanence.integrations.skops_files import check_parts, keep_inside, packed
+
     try:
-        unknown = skops.get_untrusted_types(file=file)
+        refused = check_parts(parts)
+        if refused:
+            raise InputError(
+                "The model holds objects that no fitted model of scikit-learn needs.",
+                needs="estimators of scikit-learn, numbers and arrays",
+                got=", ".join(refused)[:300],
+                hint="path/to/file.py:function that returns the fitted model, if the code is yours",
+            )
+        content = packed(parts)
+        model = skops.loads(content, trusted=skops.get_untrusted_types(data=content))
+        keep_inside(model)
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001, whatever a stranger's file makes it raise
-        raise _broken(file, error) from None
-    refused = [name for name in unknown if not _is_data(name)]
-    if refused:
         raise InputError(
-            "The model holds objects that are not scikit-learn's.",
-            needs="classes of scikit-learn and arrays",
-            got=", ".join(refused)[:300],
-            hint="path/to/file.py:function that returns the fitted model, if the code is yours",
-        )
-    try:
-        return skops.load(file, trusted=unknown)
-    except Exception as error:  # noqa: BLE001
-        raise _broken(file, error) from None
-
-
-def _broken(file: Path, error: Exception) -> InputError:
-    return InputError(
-        "The model cannot be read.",
-        needs="a .skops file as skops.io.dump writes it",
-        got=f"{file.name}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
-        hint="skops.io.dump(model, 'model.skops')",
-    )
-
-
-def _is_data(name: str) -> bool:
-    """Whether a name is that of a class within scikit-learn, or of a function that only computes."""
-    module, _, attribute = name.rpartition(".")
-    if name in _DATA:
-        return True
-    if module.split(".")[0] != "sklearn":
-        return False
-    try:
-        held = getattr(import_module(module), attribute, None)
-    except ImportError:
-        return False
-    return isinstance(held, type) or (callable(held) and f"{module}.".startswith(_FUNCTIONS))
+            "The model cannot be read.",
+            needs="a .skops file as skops.io.dump writes it",
+            got=f"{file.name}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
+            hint="skops.io.dump(model, 'model.skops')",
+        ) from None
+    return model
 
 
 def needed(module: str, package: str | None = None) -> Any:

@@ -71,11 +71,11 @@ def opened(path: Path, most: int, *, follow: bool = True) -> Iterator[BinaryIO]:
         raise UnusableFileError(getattr(error, "strerror", None) or str(error) or "too large") from None
 
 
-def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None) -> Any:
+def parse_json(content: bytes | str, schema: Mapping[str, Any] | None = None, deepest: int = _DEEPEST) -> Any:
     """A document of plain values that a schema allows: no NaN, no half of a character, not too deep."""
     try:
         text = content if isinstance(content, str) else content.decode()
-        return _checked(json.loads(text, parse_constant=_no_number), schema)
+        return _checked(json.loads(text, parse_constant=_no_number), schema, deepest)
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnusableFileError(f"not JSON: {_brief(error)}") from None
 
@@ -168,20 +168,24 @@ def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str
     import numpy as np
 
     there = read_archive(path, most)
-    found = {}
-    for name in names:
-        if f"{name}.npy" in there:
-            file = BytesIO(there[f"{name}.npy"])
-            try:
-                shape, fortran, dtype = _array_header(file)
-            except (ValueError, MemoryError, RecursionError) as error:
-                raise UnusableFileError(_brief(error)) from None
-            data = file.read()
-            size = math.prod(shape) * dtype.itemsize
-            if dtype.hasobject or dtype.kind not in "biuf" or len(data) != size:
-                raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")
-            found[name] = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C").copy()
+    packed = {name: there[f"{name}.npy"] for name in names if f"{name}.npy" in there}
+    for name, content in packed.items():
+        if not is_whole_array(content):
+            raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")
+    found = {name: np.load(BytesIO(content), allow_pickle=False) for name, content in packed.items()}
+    if strange := [name for name, array in found.items() if array.dtype.kind not in "biuf"]:
+        raise UnusableFileError(f"{strange[0]} is not an array of numbers")
     return found
+
+
+def is_whole_array(content: bytes) -> bool:
+    """Whether an .npy file holds what its header says, and nothing that would be unpickled."""
+    file = BytesIO(content)
+    try:
+        shape, _, dtype = _array_header(file)
+    except (ValueError, MemoryError, RecursionError, UnusableFileError):
+        return False
+    return not dtype.hasobject and len(content) - file.tell() == math.prod(shape) * dtype.itemsize
 
 
 def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -193,14 +197,8 @@ def _array_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
 
 
-def members(path: Path, most: int) -> set[str]:
-    """What is in an archive that holds no more than so many bytes, unpacked."""
-    with opened(path, MOST_DATA) as file:
-        return _check_zip(file, most)
-
-
-def _check_zip(packed: BinaryIO, most: int | None = None) -> set[str]:
-    """The members of an archive that holds no more than it says, and not much more than it weighs."""
+def _check_zip(packed: BinaryIO, most: int | None = None) -> None:
+    """Refuse an archive that holds more than so many bytes, or much more than it weighs."""
     try:
         with zipfile.ZipFile(packed) as archive:
             infos = archive.infolist()
@@ -209,7 +207,6 @@ def _check_zip(packed: BinaryIO, most: int | None = None) -> set[str]:
     total, weight = sum(info.file_size for info in infos), packed.seek(0, os.SEEK_END)
     if len(infos) > 100_000 or total > (most or 2 * weight + MIB):
         raise UnusableFileError(f"{len(infos):,} parts of {total:,} bytes in a file of {weight:,}")
-    return {info.filename for info in infos}
 
 
 def _check_sizes(found: Any, most: int) -> None:
@@ -236,12 +233,12 @@ def _check_sizes(found: Any, most: int) -> None:
             waiting += value
 
 
-def _checked(document: Any, schema: Mapping[str, Any] | None) -> Any:
+def _checked(document: Any, schema: Mapping[str, Any] | None, deepest: int = _DEEPEST) -> Any:
     level, depth = [document], 0
     while level:
         depth += 1
-        if depth > _DEEPEST:
-            raise ValueError(f"more than {_DEEPEST} levels")
+        if depth > deepest:
+            raise ValueError(f"more than {deepest} levels")
         for value in level:
             if isinstance(value, str):
                 value.encode()  # half of a character cannot be written anywhere
