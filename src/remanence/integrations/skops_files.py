@@ -145,34 +145,34 @@ def keep_inside(model: Any) -> None:
     waiting = [model]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen or isinstance(value, str | bytes | int | float):
-            continue
-        seen[id(value)] = value  # with the value, or its id might be another's by then
-        own = dict(getattr(value, "__dict__", {}))
-        if isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple | set):
-            waiting += value
-        elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-            waiting += value.ravel().tolist()
-        elif type(value).__name__ in ("KDTree", "BallTree", "TreePredictor"):
-            raise UnusableFileError("a tree outside of its model")
-        if "memory" in own:
-            value.memory = None  # a folder from which joblib would unpickle
-        if own.get("_tree") is not None:
-            value._tree = _neighbours(type(own.pop("_tree")), own)
-        if "_predictors" in own:
-            _check_boosted(own.pop("_predictors"), own)
-        members = [
-            each
-            for each in np.ravel(np.asarray(own.get("estimators_", []), dtype=object))
-            if hasattr(each, "tree_")
-        ]
-        for trees in [members, [value] if "tree_" in own else []]:
-            columns = min((tree.n_features_in_ for tree in trees), default=0)
-            for tree in trees:
-                _check(tree.tree_.children_left, tree.tree_.children_right, tree.tree_.feature, columns)
-        waiting += own.values()
+        if id(value) not in seen and not isinstance(value, str | bytes | int | float):
+            seen[id(value)] = value  # with the value, or its id might be another's by then
+            waiting += _checked_parts(value, dict(getattr(value, "__dict__", {})))
+
+
+def _checked_parts(model: Any, own: dict[str, Any]) -> Iterable[Any]:
+    """What a container or a model holds, once its own trees are known to be sound."""
+    match model:
+        case Mapping():
+            return [*model.values(), *own.values()]
+        case list() | tuple() | set():
+            return model
+        case np.ndarray():
+            return model.ravel().tolist() if model.dtype.hasobject else ()
+    if type(model).__name__ in ("KDTree", "BallTree", "TreePredictor"):
+        raise UnusableFileError("a tree outside of its model")
+    if "memory" in own:
+        model.memory = None  # a folder from which joblib would unpickle
+    if own.get("_tree") is not None:
+        model._tree = _neighbours(type(own.pop("_tree")), own)
+    if "_predictors" in own:
+        _check_boosted(own.pop("_predictors"), own)
+    members = np.ravel(np.asarray(own.get("estimators_", []), dtype=object))
+    for trees in ([m for m in members if hasattr(m, "tree_")], [model] if "tree_" in own else []):
+        columns = min((tree.n_features_in_ for tree in trees), default=0)
+        for tree in (each.tree_ for each in trees):
+            _check(tree.children_left, tree.children_right, tree.feature, columns)
+    return own.values()
 
 
 def _neighbours(kind: type, own: Mapping[str, Any]) -> Any:
