@@ -19,6 +19,7 @@ from remanence.mechanisms.glm.units import (
     balanced_weights,
     class_counts,
     in_standard_units,
+    mean_and_scale,
     raw_parameters,
     slopes_alone,
     standard_units,
@@ -250,11 +251,7 @@ class GLM(Mechanism[Weights]):
         for name, records in (("known data", known_data), ("targets", targets)):
             if records is not None:
                 records.require_finite(name)
-        labels = (
-            [targets.labels.flatten()]
-            if known_data is None
-            else [known_data.labels, targets.labels.flatten()]
-        )
+        labels = [part.labels.flatten() for part in (known_data, targets) if part is not None]
         self.family.check(torch.cat(labels))
 
     def _fit(self, known_data: Records | None, targets: Records, start: Tensor | None) -> Tensor:
@@ -285,16 +282,7 @@ class GLM(Mechanism[Weights]):
         if not self.scaler:
             zeros = torch.zeros_like(targets.flat[:1, 0], dtype=torch.float64)
             return zeros, zeros + 1
-        parts = [targets] if known_data is None else [_shared(known_data), targets]
-        count = sum(part.batch_shape[1] for part in parts)
-        total, square = (torch.zeros_like(targets.flat[:, 0], dtype=torch.float64) for _ in range(2))
-        for part in parts:
-            total = total + part.flat.double().sum(1)
-        mean = total / count
-        for part in parts:
-            square = square + (part.flat.double() - mean.unsqueeze(1)).square().sum(1)
-        deviation = (square / count).sqrt()
-        return mean, deviation.where(deviation > 0, 1.0)
+        return mean_and_scale([targets] if known_data is None else [_shared(known_data), targets])
 
 
 def _shared(known_data: Records) -> Records:

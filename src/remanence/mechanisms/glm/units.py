@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -51,3 +53,16 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
 def balanced_weights(counts: Tensor) -> Tensor:
     """scikit-learn's balanced class weights, n / (classes · count)."""
     return counts.sum(-1, keepdim=True).double() / (counts.shape[-1] * counts)
+
+
+def mean_and_scale(parts: Sequence[Records]) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation of each trial's training set, `(trials, features)`; 1 for a constant."""
+    count, trials = sum(part.batch_shape[1] for part in parts), parts[-1].flat[:, 0]
+    total, square = (torch.zeros_like(trials, dtype=torch.float64) for _ in range(2))
+    for part in parts:
+        total = total + part.flat.double().sum(1)
+    mean = total / count
+    for part in parts:
+        square = square + (part.flat.double() - mean.unsqueeze(1)).square().sum(1)
+    deviation = (square / count).sqrt()
+    return mean, deviation.where(deviation > 0, 1.0)
