@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.output import console
-from remanence.exceptions import InputError, RemanenceError
+from remanence.exceptions import InputError, MisfitError, RemanenceError
 from remanence.plain_text import inert, plain
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, measured
@@ -37,7 +37,15 @@ class TableOptions:
         ),
     ] = None
     label: Annotated[
-        str | None, typer.Option(rich_help_panel=_PANEL, help="The column that the model predicts.")
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="The column that the model predicts; what learns without labels needs none.",
+        ),
+    ] = None
+    weights: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=_PANEL, help="The column of the sample weights that fit() was given."),
     ] = None
     by: Annotated[
         str | None,
@@ -72,37 +80,24 @@ def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     """The game of a model file and a table file."""
     from remanence.games.table_knowledge import with_fixed_totals, with_known
     from remanence.integrations.model_files import load_estimator
-    from remanence.integrations.sklearn import table_game
+    from remanence.integrations.sklearn_tables import learns_from_labels
+    from remanence.mechanisms.tables.parts import final_estimator
 
     assert options.data is not None
-    label = options.label
     estimator, frame = load_estimator(target), read_table(options.data)
-    if label is None or label not in frame.columns:
-        raise InputError(
-            "The label is missing.",
-            needs="--label with one of the table's columns",
-            got=f"--label {label}; the columns {', '.join(map(str, frame.columns))}"[:300],
-            hint=f"--label {list(frame.columns)[-1]}",
-        )
-    if frame[label].isna().any():
-        raise InputError(
-            f"The label {label!r} has gaps.",
-            needs="a label in every row",
-            got=f"{int(frame[label].isna().sum())} empty cells",
-            hint="the table as it was passed to fit()",
-        )
-    labels, features = frame[label], frame.drop(columns=label)
+    columns_named(options.by, frame.columns, "--by")
+    weights = columns_named(options.weights, frame.columns, "--weights")
+    label = options.label or ""
+    labels = _label_column(frame, options.label, needed=learns_from_labels(final_estimator(estimator)))
+    features = frame.drop(columns=[name for name in (label, *weights) if name])
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and set(map(str, names)) <= set(map(str, features.columns)):
         unused = [str(name) for name in features.columns if name not in set(names)]
         if unused:
             typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
         features = features[list(names)]  # columns go by their names, whatever their order in the file
-    classes = getattr(estimator, "classes_", None)
-    if classes is not None and labels.dtype.kind == "O":
-        labels = labels.astype(str)
-    columns_named(options.by, frame.columns, "--by")
-    game = table_game(estimator, features, labels)
+    own = frame[weights[0]] if weights else None
+    game = _first_that_belongs(estimator, features, labels, own)
     fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
     game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
@@ -118,6 +113,48 @@ def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
         )
     given = columns_named(options.known.removeprefix("columns:"), game_columns(game), "--known columns:")
     return with_known(game, columns=given)
+
+
+def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
+    """The labels; None for a model that learns without any."""
+    if label is None and not needed:
+        return None
+    if label is None or label not in frame.columns:
+        raise InputError(
+            "The label is missing.",
+            needs="--label with one of the table's columns",
+            got=f"--label {label}; the columns {', '.join(map(str, frame.columns))}"[:300],
+            hint=f"--label {list(frame.columns)[-1]}",
+        )
+    if frame[label].isna().any():
+        raise InputError(
+            f"The label {label!r} has gaps.",
+            needs="a label in every row",
+            got=f"{int(frame[label].isna().sum())} empty cells",
+            hint="the table as it was passed to fit()",
+        )
+    return frame[label].astype(str) if frame[label].dtype.kind == "O" else frame[label]
+
+
+def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any) -> LeaveOneOut:
+    """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
+    from remanence.integrations.sklearn import table_game
+    from remanence.mechanisms.tables.checked import codings
+
+    refused = None
+    for coding in codings(estimator, labels):
+        try:
+            own = labels if coding is None else labels.map(coding).rename(labels.name)
+            game = table_game(estimator, features, own, weights)
+        except MisfitError as error:
+            refused = refused or error
+            continue
+        if coding is not None:
+            said = ", ".join(f"{word} for {code}" for word, code in coding.items())
+            typer.echo(f"The model was fitted on other labels than the table's. Taken: {said}.", err=True)
+        return game
+    assert refused is not None
+    raise refused
 
 
 def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:

@@ -29,7 +29,8 @@ def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool =
     if not columns:
         return replace(game, mechanism=mechanism, others_known=others)
     rows = mechanism.rows
-    asked = [column.name for column in rows.columns if column.name not in columns]
+    names = [column.name for column in rows.columns]
+    asked = [name for name in names if name not in (*columns, *mechanism.unread)]
     if not asked:
         raise InputError(
             "There is nothing left to find.",
@@ -37,14 +38,14 @@ def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool =
             got=", ".join(columns),
             hint="leave one of them out",
         )
-    label = game.criterion.error.parts[-1]
+    label = [part for part in game.criterion.error.parts if part.name not in names]
     error = rows.error(asked)
     known = [column for column in rows.columns if column.name in columns]
     places = tuple(place for column in known for place in range(column.start, column.start + column.width))
     return replace(
         game,
         mechanism=mechanism,
-        criterion=replace(game.criterion, error=replace(error, parts=(*error.parts, label))),
+        criterion=replace(game.criterion, error=replace(error, parts=(*error.parts, *label))),
         given=Given(tuple(columns), places, rows.error(columns)),
         others_known=others,
     )

@@ -10,26 +10,22 @@ import torch
 from sklearn import preprocessing
 from sklearn.pipeline import Pipeline
 
-from remanence.adversary.priors import FinitePrior
-from remanence.attacks.tables.from_object import plans_of
-from remanence.checks import whole
 from remanence.data.records import Records
-from remanence.data.releases import FittedObject, Weights
-from remanence.exceptions import InputError, MisfitError
-from remanence.game import Game
+from remanence.data.releases import Weights
+from remanence.exceptions import InputError
 from remanence.games.leave_one_out import LeaveOneOut
+from remanence.integrations.sklearn_tables import duplicates, shortlist_game, table_game
 from remanence.mechanisms.glm.families import Gaussian
 from remanence.mechanisms.glm.units import standard_units
 from remanence.mechanisms.tables.belonging import check_belongs, check_columns
 from remanence.mechanisms.tables.checked import numbers
-from remanence.mechanisms.tables.fitted import FittedModel, numbers_in
 from remanence.mechanisms.tables.objectives import is_linear, objective
-from remanence.mechanisms.tables.parts import final_estimator, require_fitted
-from remanence.mechanisms.tables.rows import Rows
-from remanence.results.caveats import DUPLICATE_RECORDS, INACTIVE_FEATURES, PART_NOT_CONFIRMED, Caveat
-from remanence.scoring.errors import Criterion, label_error, relative_error
+from remanence.mechanisms.tables.parts import require_fitted
+from remanence.results.caveats import INACTIVE_FEATURES, PART_NOT_CONFIRMED
+from remanence.scoring.errors import Criterion, relative_error
 
-_ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
+__all__ = ["leave_one_out", "shortlist_game", "table_game"]
+
 _SCALERS = (
     preprocessing.StandardScaler,
     preprocessing.MinMaxScaler,
@@ -69,7 +65,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     mean_leaks = isinstance(scaler, preprocessing.StandardScaler) and bool(scaler.with_mean)
     _require_equations(described.mechanism, model, matrix, mean_leaks)
     mechanism = described.mechanism
-    caveats = _duplicates(matrix, described.labels)
+    caveats = duplicates(matrix, described.labels)
     tensors = {name: tensor.numpy() for name, tensor in described.release.tensors.items()}
     if scaler is not None:
         tensors["mean"], tensors["scale"] = _affine(scaler, matrix.shape[1])
@@ -106,83 +102,6 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns)
 
 
-def table_game(estimator: Any, table: Any, labels: Any, sample_weight: Any = None) -> LeaveOneOut:
-    """The same for any fitted object: pipelines, forests, models that hold their rows.
-
-    The table is a DataFrame or an array, as it was before any step of the pipeline: words and gaps are welcome. A row
-    counts as recovered when every number is within a hundredth of its standard deviation and every word and gap is
-    right.
-    """
-    require_fitted(estimator)
-    check_columns(estimator, table)
-    called, labels = str(getattr(labels, "name", None) or "label"), np.asarray(labels)
-    names = [str(name) for name in getattr(table, "columns", ())]
-    if names and not hasattr(
-        estimator, "feature_names_in_"
-    ):  # fitted on an array: columns go by their places
-        table = table.to_numpy()
-    labels = labels[:, 0] if labels.shape == (len(table), 1) else labels
-    if labels.shape != (len(table),):
-        raise InputError(
-            "The labels do not fit the table.",
-            needs=f"one label per row, shape ({len(table)},)",
-            got=f"shape {labels.shape}",
-            hint="audit one output at a time",
-        )
-    weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
-    _require_transformable(estimator, table)
-    found = check_belongs(estimator, table, labels, weights)
-    if not found.confirmed:
-        raise MisfitError(
-            "Nobody can tell whether this model was fitted on this table.",
-            needs="a part of the model that can be recomputed from the table",
-            got=f"{type(final_estimator(estimator)).__name__}, whose training draws at random",
-            hint="fit it with random_state=0",
-        )
-    model = final_estimator(estimator)
-    classes = (
-        tuple(np.unique(labels).tolist()) if hasattr(model, "classes_") or labels.dtype.kind in "OUSb" else ()
-    )
-    rows = Rows.read(table, names)
-    plans = plans_of(estimator, table, labels, weights, found.confirmed)
-    mechanism = FittedModel(estimator, rows, classes, plans)
-    data = mechanism.records(table, labels)
-    if weights is not None:
-        data = replace(data, weights=torch.from_numpy(weights))
-    caveats = _duplicates(data.flat.numpy(), np.zeros(len(data)))
-    if found.unconfirmed:
-        caveats = (*caveats, PART_NOT_CONFIRMED)
-    if not plans:
-        raise InputError(
-            f"Nothing that {type(model).__name__} holds is known to tell about single rows.",
-            needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
-            got=type(model).__name__,
-            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
-        )
-    release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
-    error = rows.error()
-    spread = 1.0 if classes else float(data.labels.std()) or 1.0
-    if called in names:
-        called = "label"
-    error = replace(error, parts=(*error.parts, label_error(called, spread)))
-    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
-
-
-def _require_transformable(estimator: Any, table: Any) -> None:
-    """Refuse a table on which the model cannot even predict: text without an encoder, gaps without an imputer."""
-    if not any(hasattr(estimator, name) for name in ("predict", "transform")):
-        return
-    try:
-        (estimator.predict if hasattr(estimator, "predict") else estimator.transform)(table[:2])
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            "The model cannot read this table.",
-            needs="the table as it was passed to fit(), before the first step of the pipeline",
-            got=str(error).splitlines()[0][:200],
-            hint="text needs an encoder and gaps an imputer within the pipeline, as when it was fitted",
-        ) from None
-
-
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leaks: bool) -> None:
     width = matrix.shape[1] + bool(getattr(model, "fit_intercept", True))
     if not mechanism.fit_intercept and not mechanism.family.classes and not mean_leaks:
@@ -201,25 +120,6 @@ def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leak
             got=f"{len(matrix)} records, {width} parameters and no penalty",
             hint="Ridge with a small alpha has a unique optimum, and can be audited",
         )
-
-
-def _duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
-    # Equal rows have equal sums with weights drawn once; sorting numbers is quicker than sorting rows.
-    *weights, weight = np.random.default_rng(0).normal(size=matrix.shape[1] + 1)
-    keys = np.empty(len(matrix))
-    for start in range(0, len(matrix), _ROWS_AT_ONCE):
-        some = slice(start, start + _ROWS_AT_ONCE)
-        keys[some] = (np.ascontiguousarray(matrix[some]) * weights).sum(1) + labels[some] * weight
-    _, counts = np.unique(keys, return_counts=True)
-    repeated = int(counts[counts > 1].sum())
-    if not repeated:
-        return ()
-    return (
-        replace(
-            DUPLICATE_RECORDS,
-            means=f"{repeated} of {len(matrix)} records have a twin. {DUPLICATE_RECORDS.means}",
-        ),
-    )
 
 
 def _split(estimator: Any) -> tuple[Any, Any]:
@@ -249,17 +149,3 @@ def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:
             got=f"{int(active.sum())} of {len(active)} features active in every class",
             hint="a weaker penalty",
         )
-
-
-def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
-    """Is a default tolerance a defence? The same training once more, with one of a few candidates in the table.
-
-    The adversary knows all rows but `candidates` of them, one of which was trained on, and fits the estimator on each:
-    retrain-and-compare needs no equation to hold. Training must draw nothing at random, or the same with its seed.
-    """
-    game = table_game(estimator, table, labels)
-    count = len(game.data)
-    whole("candidates", candidates, least=2)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    shortlist, known = game.data[order[:candidates]], game.data[order[candidates:].sort().values]
-    return Game(game.mechanism, FinitePrior(shortlist), known, game.criterion)

@@ -27,6 +27,7 @@ from remanence.mechanisms.tables.second_fit import refit
 from remanence.scale.progress import track
 
 _SWEEPS = 2  # over the open columns: each is decided with the others as they stand
+_WORDS = 100  # of a column that are tried; more are texts or names
 _COMBINATIONS = 2000  # of one row's open words, that are ranked
 _FITS = 3000  # at most, and at most so many numbers of all tables that are trained on
 _NUMBERS = 2**28
@@ -148,8 +149,9 @@ class _Search:
 
     def likeliest(self, rows: np.ndarray, guesses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The guesses with one open column after the other decided, and the label, for all rows at once."""
-        kept, labels, places = guesses.copy(), np.full(len(rows), np.nan), np.arange(len(rows))
+        kept, places = guesses.copy(), np.arange(len(rows))
         kept[:, self._words] = np.nan_to_num(kept[:, self._words])  # something to begin with
+        labels = self._scores(kept[None], rows)[0].argmin(0)  # where no word is open, that is all
         for _ in range(_SWEEPS):
             for column, open_ in self._open(rows):
                 options = np.stack([_with(kept, column, word, open_) for word in _tried(column)])
@@ -180,7 +182,7 @@ class _Search:
     def _open(self, rows: np.ndarray) -> Iterator[tuple[RowColumn, np.ndarray]]:
         """Columns of words, and for which rows each is open."""
         for place, column in enumerate(self.mechanism.rows.columns):
-            if column.categories and not self.sure[rows, place].all():
+            if 0 < len(column.categories) <= _WORDS and not self.sure[rows, place].all():
                 yield column, ~self.sure[rows, place]
 
     def _doubts(self, options: np.ndarray, rows: np.ndarray, guesses: np.ndarray) -> np.ndarray:

@@ -17,12 +17,22 @@ from remanence.attacks.tables.equations import Equations, equations
 from remanence.attacks.tables.explained import explained
 from remanence.attacks.tables.leaves import Bins, Leaves, bins, leaves
 from remanence.attacks.tables.recovery import recover
-from remanence.attacks.tables.statistics import CountTable, Published, count_tables, published
+from remanence.attacks.tables.statistics import (
+    CountTable,
+    LabelCounts,
+    Published,
+    WordsInTexts,
+    count_tables,
+    label_counts,
+    published,
+    words_in_texts,
+)
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.mechanisms.tables.members import rows_depend_on_labels
 from remanence.mechanisms.tables.parts import Part, parts_of
 from remanence.mechanisms.tables.rows import Rows
 from remanence.references import BALLE_2022, REMANENCE
@@ -36,6 +46,8 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
     bins,
     equations,
     leaves,
+    label_counts,
+    words_in_texts,
 )
 
 _SURE = StoredRows, Published, CountTable, StoredValues, Bins  # which speak of values, not of equations
@@ -80,9 +92,17 @@ class FromObject(Attack[Release]):
         instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
 
+        assert isinstance(mechanism, FittedModel)
+        labels = [instead.labels]
+        if rows_depend_on_labels(mechanism.estimator):  # what comes back with the right one hangs together
+            labels = [torch.full_like(instead.labels, code) for code in range(len(mechanism.classes))]
+
         def reconstruct(_release: Release) -> Reconstruction:
-            table = concatenate([others[:place], instead, others[place:]])
-            return Reconstruction(self._found(mechanism, table, np.array([place]))[place : place + 1])
+            found = []
+            for label in labels:
+                table = concatenate([others[:place], replace(instead, labels=label), others[place:]])
+                found.append(self._found(mechanism, table, np.array([place]))[place : place + 1])
+            return Reconstruction(max(found, key=lambda each: int((~each.flat.isnan()).sum())))
 
         return reconstruct
 
@@ -114,7 +134,8 @@ class FromObject(Attack[Release]):
         surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
         if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
             sure = known(recover(whole, None, surest).values)
-            sure[:, [column in given for column in mechanism.rows.columns]] = True
+            settled = {*mechanism.unread, *mechanism.given}
+            sure[:, [column.name in settled for column in mechanism.rows.columns]] = True
             found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
         return found[:, None]
 
@@ -153,7 +174,7 @@ class PublishedStatistics(FromObject):
         "the fitted object",
         REMANENCE,
     )
-    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable)
+    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable, LabelCounts, WordsInTexts)
 
 
 @final

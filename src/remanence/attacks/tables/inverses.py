@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 from sklearn import impute, preprocessing
+from sklearn.feature_extraction.text import CountVectorizer
 
 from remanence.attacks.tables.clues import UNKNOWN, as_numbers, as_values, known
+from remanence.mechanisms.tables.bags import text_of_counts
 
 _INVERTIBLE = (
     preprocessing.StandardScaler,
@@ -19,6 +21,7 @@ _INVERTIBLE = (
 )
 _INVERSES = {"log1p": np.expm1, "log": np.exp, "log10": lambda x: 10.0**x, "log2": np.exp2, "sqrt": np.square}
 _SAME = 1e-6  # of a fill value's size
+_NONE_DROPPED = object()
 
 
 def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
@@ -60,9 +63,29 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
         and len(step.components_) == columns
     ):
         return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
+    if isinstance(step, CountVectorizer):
+        texts = [text_of_counts(step, row) for row in as_numbers(after)]
+        nothing[:, 0] = [UNKNOWN if text is None else text for text in texts]
+        return nothing
+    if isinstance(step, preprocessing.SplineTransformer):
+        return _from_splines(step, as_numbers(after), columns)
     if isinstance(step, preprocessing.FunctionTransformer):
         return _undone(step, after)
     return nothing
+
+
+def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, columns: int) -> np.ndarray:
+    """x = Σ ξ·B(x) between the outer knots, where ξ is the mean of the knots within a spline (Marsden's identity)."""
+    found = np.full((len(after), columns), UNKNOWN, dtype=object)
+    if not step.include_bias or step.degree < 1 or step.extrapolation == "periodic":
+        return found
+    splines: Any = step.bsplines_
+    width = after.shape[1] // columns
+    for column, spline in enumerate(splines):
+        knots = np.asarray(spline.t)
+        sites = np.array([knots[i + 1 : i + 1 + step.degree].mean() for i in range(width)])
+        found[:, column] = as_values(after[:, column * width : (column + 1) * width] @ sites)
+    return found
 
 
 def _undone(step: preprocessing.FunctionTransformer, after: np.ndarray) -> np.ndarray:
@@ -79,24 +102,33 @@ def _undone(step: preprocessing.FunctionTransformer, after: np.ndarray) -> np.nd
 def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, columns: int) -> np.ndarray:
     """The largest entry of each block, which holds a single 1; a dropped category is a block of zeros."""
     found, start = np.full((len(after), columns), UNKNOWN, dtype=object), 0
-    if getattr(step, "infrequent_categories_", None) is not None and any(
-        each is not None for each in step.infrequent_categories_
-    ):
-        return found
     for column, categories in enumerate(step.categories_):
-        dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
-        names = [c for place, c in enumerate(categories.tolist()) if place != dropped]
+        names, other = _names_of_block(step, column, [_plain(name) for name in categories.tolist()])
         block, start = after[:, start : start + len(names)], start + len(names)
         if not names or block.shape[1] != len(names):
             continue
         best = np.where(np.isnan(block), -np.inf, block).argmax(1)
-        values = np.array([_plain(name) for name in names] + [None], dtype=object)[best]
-        if dropped is not None:
-            zero = block[np.arange(len(block)), best] < 0.5
-            values[zero] = _plain(categories[dropped])
+        values = np.array([*names, None], dtype=object)[best]
+        if other is not _NONE_DROPPED:
+            values[block[np.arange(len(block)), best] < 0.5] = other
         values[np.isnan(block).any(1)] = UNKNOWN
         found[:, column] = values
     return found
+
+
+def _names_of_block(step: Any, column: int, categories: list) -> tuple[list, Any]:
+    """The categories of a block's entries, and the dropped one. Those that share an entry are not told apart."""
+    rare = getattr(step, "_infrequent_indices", None)
+    rare = [] if rare is None or rare[column] is None else rare[column].tolist()
+    names = [name for place, name in enumerate(categories) if place not in rare]
+    if rare:
+        names.append(categories[rare[0]] if len(rare) == 1 else UNKNOWN)
+    dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
+    if dropped is None:
+        return names, _NONE_DROPPED
+    other = UNKNOWN if dropped in rare and len(rare) > 1 else categories[dropped]
+    names.remove(other)
+    return names, other
 
 
 def _nearest(after: np.ndarray, pairs: list[tuple[list, list]]) -> np.ndarray:
@@ -130,9 +162,9 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
             break
         fill, own = statistics[column], table[:, column]
         gaps = np.array([_plain(value) is None for value in own])
-        alike = np.array([_alike(value, fill) for value in own]) & ~gaps
+        common = np.array([alike(value, fill) for value in own]) & ~gaps
         found[:, column] = after[:, place]
-        filled = np.array([value is not UNKNOWN and _alike(value, fill) for value in after[:, place]])
+        filled = np.array([value is not UNKNOWN and alike(value, fill) for value in after[:, place]])
         if column in flags and flags[column] < after.shape[1]:
             said = as_numbers(after[:, flags[column]])
             filled = np.where(np.isnan(said), filled, said > 0.5)
@@ -142,8 +174,8 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
             others = np.delete(own, row)
             here = np.delete(gaps, row)
             # A gap leaves the filling as the others make it; a value like it may move it.
-            possible = here.any() and _alike(_filling(step, others[~here]), fill)
-            if possible and here.sum() > alike.sum() - alike[row]:
+            possible = here.any() and alike(_filling(step, others[~here]), fill)
+            if possible and here.sum() > common.sum() - common[row]:
                 found[row, column] = None
     return found
 
@@ -159,7 +191,8 @@ def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
     return next(value for value in values.tolist() if str(value) == wanted)
 
 
-def _alike(value: Any, fill: Any) -> bool:
+def alike(value: Any, fill: Any) -> bool:
+    """Whether two values are the same but for rounding."""
     if isinstance(value, int | float) and isinstance(fill, int | float | np.number):
         return abs(float(value) - float(fill)) <= _SAME * max(1.0, abs(float(fill)))
     return bool(value == fill)

@@ -235,7 +235,14 @@ def bins(part: Part) -> list[Bins]:
     if matrix is None or mapper is None:
         return []
     found = []
-    for column, thresholds in enumerate(mapper.bin_thresholds_):
+    # Within, it puts columns of categories first.
+    categorical = getattr(part.estimator, "is_categorical_", None)
+    order = np.arange(matrix.shape[1])
+    if categorical is not None:
+        order = np.concatenate([order[categorical], order[~categorical]])
+    for column, thresholds in zip(order.tolist(), mapper.bin_thresholds_, strict=True):
+        if categorical is not None and categorical[column]:
+            continue
         values = np.unique(matrix[:, column][~np.isnan(matrix[:, column])])
         middles = values[:-1] * 0.5 + values[1:] * 0.5
         if len(middles) == len(thresholds) > 0 and np.allclose(middles, thresholds, rtol=1e-12):

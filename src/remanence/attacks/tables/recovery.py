@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
-from remanence.attacks.tables.clues import Clue, fill
-from remanence.attacks.tables.inverses import backwards
-from remanence.mechanisms.tables.parts import Part, columns_of, members_of, transformed
+from remanence.attacks.tables.clues import UNKNOWN, Clue, fill, known
+from remanence.attacks.tables.inverses import alike, backwards
+from remanence.mechanisms.tables.members import members_of, places_of
+from remanence.mechanisms.tables.parts import Part, transformed
 
 
 def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
@@ -23,13 +24,15 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         return nothing if after is None else Clue(after, nothing.labels)
     members = members_of(part.estimator, part.features, part.labels, part.weights)
     if members is None:
-        found = Clue.nothing(rows, columns)
-        for plan in plans.get(part.path, ()):
-            found = found.filled(plan.clue(part))
+        found, own = Clue.nothing(rows, columns), plans.get(part.path, ())
+        for plan in own:
+            found = found if getattr(plan, "last", False) else found.filled(plan.clue(part))
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
+        for plan in own:
+            found = found.filled(plan.clue(part)) if getattr(plan, "last", False) else found
         return found
-    found = Clue.nothing(rows, columns)
+    found, split = Clue.nothing(rows, columns), []
     slices = _slices(part.estimator, part.features) if after is not None else {}
     for member in members:
         seen = member.sees(part.features)
@@ -39,12 +42,29 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         behind = after[:, slices[member.name]] if after is not None and member.name in slices else None
         clue = recover(own, behind, plans)
         wide = Clue.nothing(rows, columns)
-        places = np.arange(columns) if member.columns is None else _places(part.features, member.columns)
         held = np.arange(rows) if member.rows is None else member.rows
-        wide.values[np.ix_(held, places)] = clue.values
-        if member.labels is part.labels:  # others see them recoded
-            wide.labels[held] = clue.labels
-        found = found.filled(wide)
+        once = np.bincount(held, minlength=rows)[held] == 1  # a row that was drawn twice is its own twin
+        wide.values[np.ix_(held[once], places_of(part.features, member.columns))] = clue.values[once]
+        said = known(clue.labels) & once
+        if said.any():
+            told = clue.labels[said]
+            wide.labels[held[said]] = told if member.back is None else member.back(told)
+        if member.by_label:
+            split.append(wide)
+        else:
+            found = found.filled(wide)
+    if split:
+        found = found.filled(Clue(_agreed([c.values for c in split]), _agreed([c.labels for c in split])))
+    return found
+
+
+def _agreed(said: list[np.ndarray]) -> np.ndarray:
+    """What at least two say and nobody denies: with a wrong label for the missing row, all are about other rows."""
+    found = np.full(said[0].shape, UNKNOWN, dtype=object)
+    for place in np.ndindex(found.shape):
+        values = [each[place] for each in said if each[place] is not UNKNOWN]
+        if len(values) > 1 and all(alike(values[0], other) for other in values[1:]):
+            found[place] = values[0]
     return found
 
 
@@ -74,12 +94,3 @@ def _slices(estimator: Any, features: Any) -> dict[str, slice]:
         ends = np.cumsum([width for _, width in widths]).tolist()
         return {name: slice(end - width, end) for (name, width), end in zip(widths, ends, strict=True)}
     return {}
-
-
-def _places(features: Any, columns: Any) -> np.ndarray:
-    """The places of a member's columns in the outer table."""
-    count = features.shape[1]
-    if hasattr(features, "columns"):
-        chosen = columns_of(features.iloc[:0], columns).columns
-        return np.array([list(features.columns).index(name) for name in chosen])
-    return np.arange(count)[None][:, columns][0]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from remanence.attacks.tables.clues import UNKNOWN, Clue, matrix_of
 from remanence.mechanisms.tables.objects import arrays_in
-from remanence.mechanisms.tables.parts import Part
+from remanence.mechanisms.tables.parts import Part, as_input
 
 _SAME = 1e-8  # of a column's size
 
@@ -24,7 +25,7 @@ class Published:
 
     path: str
     kind: Literal["mean", "sum"]
-    values: np.ndarray  # (groups, columns)
+    values: np.ndarray  # (groups, columns), NaN in columns of which it is no such thing
     classes: tuple[Any, ...] | None = None
     clusters: np.ndarray | None = None  # (rows,)
 
@@ -37,6 +38,7 @@ class Published:
         present = ~np.isnan(matrix)
         filled = np.where(present, matrix, 0.0)
         sums, sizes = _sums(filled, present, groups, len(self.values))
+        said = ~np.isnan(self.values[0])
         best, lacking, labels = np.full(rows, -1.0), np.full((rows, columns), np.nan), np.full(rows, -1)
         gap = np.zeros((rows, columns), dtype=bool)
         for group, published in enumerate(self.values):
@@ -46,6 +48,7 @@ class Published:
                 expected = others / count if self.kind == "mean" else others
             total = published * (count + 1) if self.kind == "mean" else published
             off = np.abs(published - expected) / (np.abs(filled).max(0) + 1e-300)
+            off[:, ~said] = 0.0
             off[np.isnan(off)] = np.inf  # no known row is in this group: it is the missing one's
             if self.clusters is not None:  # the object says which group the row is in
                 off = np.where(groups[:, None] == group, off + 1, -1.0)
@@ -53,7 +56,7 @@ class Published:
             better = score > best
             best, labels = np.where(better, score, best), np.where(better, group, labels)
             lacking = np.where(better[:, None], total - others, lacking)
-            nothing = (off <= _SAME) & (present.all(0) == False)  # noqa: E712
+            nothing = (off <= _SAME) & ~present.all(0) & said
             gap = np.where(better[:, None], nothing, gap)
         values = lacking.astype(object)
         values[np.isnan(lacking)] = UNKNOWN
@@ -90,9 +93,13 @@ def published(part: Part) -> list[Published]:
     present = ~np.isnan(matrix)
     filled = np.where(present, matrix, 0.0)
     scale = np.abs(filled).max(0) + 1e-300
+    held = list(arrays_in(part.estimator, part.path))
+    mixed = [getattr(part.estimator, name, None) for name in ("weights_", "means_")]
+    if all(isinstance(each, np.ndarray) for each in mixed):  # a mixture's means, mixed, are the table's
+        held.append((f"{part.path}.means_", np.asarray(mixed[0] @ mixed[1])))  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
     arrays = [
         (path, np.asarray(values, dtype=np.float64).reshape(-1, columns))
-        for path, values in arrays_in(part.estimator, part.path)
+        for path, values in held
         if values.dtype.kind in "fiu" and values.ndim in (1, 2) and values.shape[-1] == columns
     ]
     found = []
@@ -104,13 +111,18 @@ def published(part: Part) -> list[Published]:
         sums, sizes = _sums(filled, present, groups, int(groups.max()) + 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums / sizes
+        if np.isnan(means).any():
+            continue
         for path, held in arrays:
-            if held.shape != sums.shape or not np.isfinite(held).all() or np.isnan(means).any():
+            if held.shape != sums.shape or not np.isfinite(held).all():
                 continue
-            if (np.abs(held - means) / scale).max() <= _SAME:
-                found.append(Published(path, "mean", held, classes, clusters))
-            elif sizes.max() > 1 and (np.abs(held - sums) / scale).max() <= _SAME * rows:
-                found.append(Published(path, "sum", held, classes, clusters))
+            mean = (np.abs(held - means) / scale <= _SAME).all(0)
+            total = (np.abs(held - sums) / scale <= _SAME * rows).all(0) & (sizes.max() > 1)
+            kinds: list[tuple[Literal["mean", "sum"], np.ndarray]] = [("mean", mean), ("sum", total & ~mean)]
+            for kind, same in kinds:
+                # A constant column is met by many numbers.
+                if (same & (np.ptp(filled, axis=0) > 0)).any():
+                    found.append(Published(path, kind, np.where(same, held, np.nan), classes, clusters))
     return found
 
 
@@ -173,3 +185,90 @@ def _crosstab(
     counts = np.zeros(shape)
     np.add.at(counts, (np.asarray(_codes(part, classes)), matrix[:, column].astype(int)), 1.0)  # pyright: ignore
     return counts
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """The labels' mean, or how many rows are of each class, as a part publishes it."""
+
+    path: str
+    total: np.ndarray  # (1,) the sum of the labels, or (classes,) the rows of each
+    classes: tuple[Any, ...] | None
+
+    def clue(self, part: Part) -> Clue:
+        """The label that the known ones lack."""
+        rows = len(np.asarray(part.labels))
+        clue, own = Clue.nothing(rows, part.features.shape[1]), np.asarray(part.labels)
+        if self.classes is None:
+            numbers = own.astype(np.float64)
+            clue.labels[:] = self.total[0] - (numbers.sum() - numbers)
+            return clue
+        codes = np.array(_codes(part, self.classes))
+        short = self.total - np.bincount(codes, minlength=len(self.classes))
+        for row, code in enumerate(codes.tolist()):
+            left = short.copy()
+            left[code] += 1
+            clue.labels[row] = self.classes[int(left.argmax())]
+        return clue
+
+
+def label_counts(part: Part) -> list[LabelCounts]:
+    """The arrays of a part that are the mean of its labels, or how many rows are of each class."""
+    labels = part.labels
+    if labels is None or np.ndim(labels) != 1 or part.weights is not None or part.features is None:
+        return []
+    model, count = part.estimator, len(labels)
+    if getattr(model, "class_weight", None) is not None:
+        return []
+    held = [(path, np.ravel(v)) for path, v in arrays_in(model, part.path) if v.dtype.kind in "fiu"]
+    if hasattr(model, "classes_"):
+        classes = tuple(np.asarray(model.classes_).tolist())
+        counts = np.bincount(_codes(part, classes), minlength=len(classes)).astype(np.float64)
+        with np.errstate(divide="ignore"):
+            odds = np.log(counts[1:] / counts[:1]) if len(classes) == 2 else np.log(counts / count)
+        wanted = (counts, counts / count, np.log(counts / count), odds)
+    elif np.asarray(labels).dtype.kind in "fiu":
+        numbers = np.asarray(labels, dtype=np.float64)
+        classes, counts = None, np.array([numbers.sum()])
+        wanted = (counts / count,) if np.ptp(numbers) > 0 else ()
+    else:
+        return []
+    return [
+        LabelCounts(path, counts, classes)
+        for path, values in held
+        if any(values.shape == each.shape and np.allclose(values, each, rtol=1e-9, atol=0) for each in wanted)
+    ][:1]
+
+
+@dataclass(frozen=True)
+class WordsInTexts:
+    """In how many texts each word is, as TfidfVectorizer's weights say it."""
+
+    path: str
+    texts: np.ndarray  # (words,)
+    last: ClassVar[bool] = True  # what stands behind it tells more: how often each word is there
+
+    def clue(self, part: Part) -> Clue:
+        """The words that the known texts are one short of; each is taken to be there once."""
+        clue, there = Clue.nothing(*part.features.shape), _words_there(part)
+        short = self.texts - there.sum(0)
+        words = part.estimator.get_feature_names_out()
+        for row, own in enumerate(there):
+            clue.values[row, 0] = " ".join(sorted(words[short + own == 1].tolist()))
+        return clue
+
+
+def words_in_texts(part: Part) -> list[WordsInTexts]:
+    """How often each word of a part's texts is in one of them, where it says so exactly."""
+    model = part.estimator
+    if part.features is None or not isinstance(model, TfidfVectorizer) or not model.use_idf:
+        return []
+    smooth, count = int(model.smooth_idf), len(part.features)
+    texts = (count + smooth) / np.exp(model.idf_ - 1) - smooth
+    if np.abs(texts - _words_there(part).sum(0)).max() > 1e-3:
+        return []
+    return [WordsInTexts(f"{part.path}.idf_", np.round(texts).astype(int))]
+
+
+def _words_there(part: Part) -> np.ndarray:
+    return part.estimator.transform(as_input(part.estimator, part.features)).toarray() > 0

@@ -21,7 +21,7 @@ from remanence.data.records import Records
 from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.tables.objectives import Objective, is_linear, objective
 from remanence.mechanisms.tables.parts import Part, parts_of
-from remanence.mechanisms.tables.second_fit import compare_with_refit, refit
+from remanence.mechanisms.tables.second_fit import compare_with_refit, learned, refit
 from remanence.mechanisms.tables.trees import misplaced_leaves, trees_of
 
 _EXACT = 0.01  # records' worth: a hundredth of what one record pulls
@@ -84,7 +84,10 @@ def check_belongs(
             found = _check_part(part)
         if isinstance(found, float):
             worth = max(found, worth or 0.0)
-        (unconfirmed if found is None else confirmed).append(part.path)
+        if found is not None:
+            confirmed.append(part.path)
+        elif learned(part.estimator):
+            unconfirmed.append(part.path)
     return Belonging(worth, tuple(confirmed), tuple(unconfirmed))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from remanence.exceptions import InputError
+
+_ORDERED = 4  # classes of which every order is tried
 
 
 def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
@@ -21,6 +25,27 @@ def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
             hint="pass the labels as they were passed to fit()",
         )
     return np.searchsorted(model.classes_, labels)
+
+
+def codings(model: Any, labels: Any) -> Iterator[dict[Any, Any] | None]:
+    """How the labels of a table may stand for those that a model was fitted on; None: they are the same.
+
+    A file loses types, and people code words as numbers before they fit: by the same text, by the order of the
+    alphabet (as LabelEncoder does) or by any other order.
+    """
+    classes = np.asarray(getattr(model, "classes_", ())).tolist()
+    words = [] if labels is None else sorted(set(np.asarray(labels).tolist()), key=str)
+    if not classes or np.ndim(classes) != 1 or set(words) <= set(classes):
+        yield None
+        return
+    texts = {str(name): name for name in classes}
+    if all(str(word) in texts for word in words):
+        yield {word: texts[str(word)] for word in words}
+    elif len(words) == len(classes) <= _ORDERED:
+        for order in itertools.permutations(classes):
+            yield dict(zip(words, order, strict=True))
+    else:
+        yield None
 
 
 def numbers(values: Any, name: str) -> np.ndarray:

@@ -35,6 +35,7 @@ class FittedModel(Mechanism[Release]):
     plans: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
     others_known: bool = True  # whether they know the other rows
+    unread: tuple[str, ...] = ()  # columns that no part of the model was given
     name: ClassVar[str] = "fitted model"
 
     @property
@@ -68,7 +69,7 @@ class FittedModel(Mechanism[Release]):
     def codes(self, labels: np.ndarray) -> np.ndarray:
         """Labels as numbers; NaN for one that the table has not."""
         if not self.classes:
-            return np.asarray(labels, dtype=np.float64)
+            return np.array(labels, dtype=np.float64)  # a copy: torch wants to be able to write
         places = {label: float(place) for place, label in enumerate(self.classes)}
         return np.array([places.get(label, np.nan) for label in np.asarray(labels).tolist()])
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 
 from remanence.exceptions import MisfitError
 from remanence.mechanisms.tables.objects import arrays_in
-from remanence.mechanisms.tables.parts import Part
+from remanence.mechanisms.tables.parts import Part, as_input
 
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
@@ -33,10 +34,12 @@ def refit(part: Part, seed: int = 0) -> Any:
     settings = fresh.get_params(deep=False)
     if seed and settings.get("random_state", 0) is None:
         fresh.set_params(random_state=seed)
-    features = part.features
+    features = as_input(part.estimator, part.features)
     kind = getattr(getattr(part.estimator, "coef_", None), "dtype", None)
     if kind == np.float32 and not hasattr(features, "columns"):
         features = np.asarray(features, dtype=np.float32)  # solvers round as their input does
+    if part.sparse:
+        features = csr_matrix(np.asarray(features))
     options = {} if part.weights is None else {"sample_weight": part.weights}
     try:
         return fresh.fit(features, part.labels, **options) if part.labels is not None else fresh.fit(features)
@@ -75,6 +78,14 @@ def compare_with_refit(part: Part) -> bool | None:
         )
     telling = any(values.dtype.kind == "f" and values.size for values in determined.values())
     return True if telling and not random else None
+
+
+def learned(estimator: Any) -> bool:
+    """Whether it holds any number that fitting can have put there; a function of single rows does not."""
+    if isinstance(estimator, str) or not hasattr(estimator, "fit"):
+        return False
+    given = {"n_features_in_", *estimator.get_params(deep=False)}
+    return any(path.split(".")[1].split("[")[0] not in given for path, _ in _numbers_in(estimator))
 
 
 def _numbers_in(estimator: Any) -> Iterator[tuple[str, np.ndarray]]:

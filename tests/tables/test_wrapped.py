@@ -1,0 +1,162 @@
+"""Columns that a model drops, labels that it recodes, rows that it deals out: none of it hides what comes back."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from patients import patients
+from sklearn import ensemble, mixture, naive_bayes, preprocessing
+from sklearn import linear_model as linear
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.cross_decomposition import PLSRegression
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_selection import RFE
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from remanence import audit
+from remanence.attacks.tables.from_object import WholeObject
+from remanence.exceptions import InputError
+from remanence.integrations.sklearn import table_game
+from remanence.mechanisms.tables.belonging import check_belongs
+from remanence.mechanisms.tables.checked import codings
+
+FRAME, WORDS = patients(80)
+NUMBERS = FRAME[["age", "income"]]
+AMOUNT = FRAME["age"] * 0.7 + np.random.default_rng(1).normal(0, 5, 80)
+THREE = np.where(FRAME["age"] < 40, "young", np.where(FRAME["age"] < 65, "grown", "old"))
+scaled = StandardScaler
+
+
+def came_back(model, table, labels):
+    """How many rows came back, and how many values of each column."""
+    evidence = audit(table_game(model, table, labels), [WholeObject()]).strongest
+    return evidence.main.successes, {part.name: part.main.successes for part in evidence.parts}, evidence
+
+
+def test_columns_that_the_model_drops_are_not_asked_for():
+    columns = [("n", scaled(), ["age", "income"]), ("w", OneHotEncoder(), ["sex"])]
+    model = make_pipeline(ColumnTransformer(columns), linear.LogisticRegression()).fit(FRAME, WORDS)
+    rows, found, evidence = came_back(model, FRAME, WORDS)
+    assert rows == 80
+    assert found.keys() == {"age", "income", "sex", "label"}
+    said = next(caveat.seen for caveat in evidence.caveats if caveat.id == "columns-not-read")
+    assert said == "Not read: region, bmi."
+
+
+@pytest.mark.parametrize(
+    "labels", [WORDS == "ill", (WORDS == "ill").astype(int), (WORDS == "ill") * 2.0 - 1, WORDS]
+)
+def test_numbers_alone_behind_a_scaler_and_labels_of_any_type(labels):
+    model = make_pipeline(scaled(), linear.LogisticRegression()).fit(NUMBERS, labels)
+    assert came_back(model, NUMBERS, labels)[:2] == (80, {"age": 80, "income": 80, "label": 80})
+
+
+WRAPPED = [
+    TransformedTargetRegressor(linear.Ridge(), func=np.log1p, inverse_func=np.expm1),
+    TransformedTargetRegressor(linear.Ridge(), transformer=scaled()),
+    PLSRegression(1),
+    GaussianProcessRegressor(normalize_y=True),
+    KernelRidge(),
+]
+
+
+@pytest.mark.parametrize("model", WRAPPED, ids=lambda m: type(m).__name__)
+def test_a_number_that_the_model_recodes_comes_back_in_its_own_unit(model):
+    model.fit(NUMBERS, AMOUNT)
+    rows, found, _ = came_back(model, NUMBERS, AMOUNT)
+    assert (rows, set(found.values())) == (80, {80})
+
+
+DEALT = [
+    (CalibratedClassifierCV(make_pipeline(scaled(), linear.LogisticRegression()), cv=3), 80),
+    (CalibratedClassifierCV(naive_bayes.GaussianNB(), cv=4), 80),
+    (OneVsRestClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
+    (OneVsOneClassifier(make_pipeline(scaled(), linear.LogisticRegression())), 80),
+    (ensemble.BaggingClassifier(make_pipeline(scaled(), linear.RidgeClassifier()), 4, random_state=0), 60),
+    (
+        RFE(
+            make_pipeline(scaled(), linear.RidgeClassifier()),
+            importance_getter="named_steps.ridgeclassifier.coef_",
+        ),
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "least"), DEALT, ids=lambda m: type(m).__name__)
+def test_rows_come_back_from_members_that_saw_some_of_them(model, least):
+    """The audit itself refuses an attack that finds a row only with it in sight."""
+    model.fit(NUMBERS, THREE)
+    rows, found, _ = came_back(model, NUMBERS, THREE)
+    assert rows >= least
+    assert found["label"] >= 40
+
+
+def test_a_mixture_and_splines_give_their_rows():
+    assert came_back(mixture.GaussianMixture(2, random_state=0).fit(NUMBERS), NUMBERS, None)[0] == 80
+    model = make_pipeline(preprocessing.SplineTransformer(), linear.Ridge()).fit(NUMBERS, AMOUNT)
+    assert came_back(model, NUMBERS, AMOUNT)[0] == 80
+
+
+def test_a_rare_category_hides_no_other():
+    towns = pd.DataFrame(
+        {"town": ["Aix"] * 40 + ["Brno"] * 34 + ["Cork"] * 3 + ["Delft"] * 3, "age": FRAME["age"]}
+    )
+    columns = [("w", OneHotEncoder(min_frequency=10), ["town"]), ("n", scaled(), ["age"])]
+    model = make_pipeline(ColumnTransformer(columns), linear.LogisticRegression()).fit(towns, WORDS)
+    assert came_back(model, towns, WORDS)[1]["town"] == 74
+
+
+SAID = ["Anna", "Bert", "Cora", "ill", "well", "fell", "cut", "burn", "rash"]
+NOTES = pd.Series([" ".join(np.random.default_rng(i).choice(SAID, 4)) for i in range(80)])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        make_pipeline(TfidfVectorizer(), linear.LogisticRegression()),
+        make_pipeline(CountVectorizer(), naive_bayes.MultinomialNB()),
+    ],
+    ids=lambda m: type(m[0]).__name__,
+)
+def test_the_words_of_a_text_come_back(model):
+    model.fit(NOTES, WORDS)
+    rows, _, evidence = came_back(model, NOTES.to_frame("note"), WORDS)
+    assert rows >= 78  # its solver stops early
+    assert "texts-as-words" in {caveat.id for caveat in evidence.caveats}
+    others = make_pipeline(TfidfVectorizer(), linear.SGDClassifier(random_state=0)).fit(NOTES, WORDS)
+    assert check_belongs(
+        others, NOTES.to_frame("note"), WORDS
+    ).confirmed  # on sparse input it takes other steps
+
+
+def test_weights_of_a_tfidf_tell_the_words_without_any_model():
+    model = make_pipeline(TfidfVectorizer(), linear.SGDClassifier(random_state=0)).fit(NOTES, WORDS)
+    rows, _, _ = came_back(model, NOTES.to_frame("note"), WORDS)
+    once = sum(len(set(note.split())) == 4 for note in NOTES)
+    assert rows == once > 20  # how often a word is there, they do not tell
+
+
+def test_labels_are_matched_by_text_by_alphabet_and_by_any_order():
+    model = linear.LogisticRegression().fit(NUMBERS, (WORDS == "ill").astype(int))
+    assert list(codings(model, pd.Series(WORDS))) == [{"ill": 0, "well": 1}, {"ill": 1, "well": 0}]
+    assert list(codings(model, pd.Series(["0", "1"]))) == [{"0": 0, "1": 1}]
+    assert list(codings(model, pd.Series([0, 1]))) == [None]
+
+
+def test_several_outputs_are_not_called_another_table():
+    both = np.stack([WORDS == "ill", THREE == "old"], 1).astype(int)
+    model = MultiOutputClassifier(linear.LogisticRegression()).fit(NUMBERS, both)
+    with pytest.raises(InputError, match="several outputs"):
+        table_game(model, NUMBERS, both[:, 0])
+
+
+def test_a_part_that_no_attack_reads_is_named():
+    model = make_pipeline(scaled(), linear.SGDClassifier(random_state=0)).fit(NUMBERS, WORDS)
+    caveats = table_game(model, NUMBERS, WORDS).known_caveats
+    assert [c.seen for c in caveats if c.id == "part-not-read"] == ["Without a finding: model.sgdclassifier."]
