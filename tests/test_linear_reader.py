@@ -27,7 +27,7 @@ def generator(seed=0):
 def reading(game, shadows=400):
     ours, aside = split(game.knowledge)
     farm, others = ShadowFarm(ours, generator()), ShadowFarm(aside, generator(1))
-    return learn_reading(ours, fresh_shadows(farm, shadows), others.block(60))
+    return learn_reading(LinearReader().check(ours), fresh_shadows(farm, shadows), others.block(60))
 
 
 def test_a_head_that_is_a_linear_function_of_its_pictures_gives_them_back_whole():

@@ -5,16 +5,14 @@ from __future__ import annotations
 import torch
 
 from remanence import bounds
-from remanence.adversary.priors import FinitePrior
 from remanence.attacks.transcripts.prior_aware import PriorAware
 from remanence.data.records import Records
-from remanence.game import Game
-from remanence.mechanisms.networks.dpsgd import DPSGD
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_games import (
     NORM,
+    Shortlist,
     measure,
     mechanism_of,
     over_epsilon,
@@ -66,7 +64,7 @@ def shortlist_of_ten(settings: Settings) -> Outcome:
     )
 
 
-def optimum(game: Game, settings: Settings, *, runs: int, draws: int = 2000) -> tuple[float, float]:
+def optimum(game: Shortlist, settings: Settings, *, runs: int, draws: int = 2000) -> tuple[float, float]:
     """The best possible success in a full-batch run, simulated from the candidates' Gram matrices along it.
 
     Given the path, the candidates' log-likelihoods are jointly normal with covariance S = Σ G_t / (σC)²
@@ -75,8 +73,6 @@ def optimum(game: Game, settings: Settings, *, runs: int, draws: int = 2000) -> 
     """
     game = game.to(settings.device)
     mechanism, prior = game.mechanism, game.prior
-    assert isinstance(mechanism, DPSGD)
-    assert isinstance(prior, FinitePrior)
     targets = prior.sample(runs, stream(settings.seed, "optimum", settings.device))
     release = mechanism.release(game.known_data, targets, stream(settings.seed, "paths", settings.device))
     count = len(prior.candidates)
@@ -246,11 +242,10 @@ def figure_13(settings: Settings) -> Outcome:
     )
 
 
-def gradient_norms(game: Game, settings: Settings, runs: int = 20) -> tuple[float, torch.Tensor]:
+def gradient_norms(game: Shortlist, settings: Settings, runs: int = 20) -> tuple[float, torch.Tensor]:
     """The known records' mean clipped norm, and the norms of each run's own target, `(runs, steps)`."""
     game = game.to(settings.device)
     mechanism, known = game.mechanism, game.known_data
-    assert isinstance(mechanism, DPSGD)
     assert known is not None
     targets = game.prior.sample(runs, stream(settings.seed, "targets", settings.device))
     release = mechanism.release(known, targets, stream(settings.seed, "norms", settings.device))

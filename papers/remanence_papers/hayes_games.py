@@ -23,6 +23,9 @@ EXACT = Criterion(mismatch, 0.5)
 LINES = ("bound", "attack", "guess")
 
 
+Shortlist = Game[DPSGD, FinitePrior]
+
+
 def mechanism_of(
     data: Records,
     *,
@@ -45,7 +48,7 @@ def mechanism_of(
 
 def shortlist_game(
     data: Records, mechanism: DPSGD, *, candidates: int, known: int, listed: Records | None = None
-) -> Game:
+) -> Shortlist:
     """The first records are known and the next are the shortlist, unless another is given."""
     prior = FinitePrior(data[known : known + candidates] if listed is None else listed)
     ceiling = bounds.dpsgd(

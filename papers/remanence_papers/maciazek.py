@@ -33,6 +33,7 @@ _SHOWN = 10
 _AT_ONCE = 500  # heads whose pictures are drawn and compared together
 
 Reconstruct = Callable[[Release], Reconstruction]
+Heads = Game[TransferHead, StratifiedPrior]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Setup:
         """How many kinds of pictures there are."""
         return self.head.classes
 
-    def game(self, per_class: int) -> Game:
+    def game(self, per_class: int) -> Heads:
         """The paper's recipes have more epochs for larger sets."""
         first, more = self.epochs
         return Game(
@@ -83,7 +84,6 @@ def handwriting_setup(settings: Settings) -> Setup:
 
         public, private = digits_transfer()
         game = digits_heads()
-        assert isinstance(game.mechanism, TransferHead)
         name = "scikit-learn's digits 5 to 9 (8x8 pixels) on a backbone for 0 to 4, a stand-in for MNIST"
         recipe = game.mechanism, game.criterion.threshold, (26, 6)
         return Setup(name, public, private, *recipe, digits_backbone()[0], digits_elsewhere)
@@ -179,7 +179,7 @@ def evaluate(game: Game, reconstruct: Reconstruct, settings: Settings, trials: i
 
 
 def without_the_head(
-    game: Game, reconstruct: Reconstruct, settings: Settings, found: Trials
+    game: Heads, reconstruct: Reconstruct, settings: Settings, found: Trials
 ) -> tuple[Tensor, Tensor]:
     """Errors of reconstructions from normally distributed weights, and of pictures drawn from the pool.
 
@@ -187,7 +187,6 @@ def without_the_head(
     """
     generator = torch.Generator(settings.device).manual_seed(settings.seed + 2)
     game = game.to(settings.device)
-    assert isinstance(game.prior, StratifiedPrior)
     trials, targets = len(found.own), found.targets.to(settings.device)
     shadows = game.mechanism.release(None, game.prior.sample(max(2 * trials, 6000), generator), generator)
     made_up = reconstruct(surrogate(shadows, trials, generator)).records
@@ -250,12 +249,11 @@ def relative(found: Trials, setup: Setup) -> dict[str, Cell]:
     return {"relative TPR at 1 %": rate_cell(roc.tpr_at_fpr(0.01), found.own)}
 
 
-def accuracy_of(game: Game, test: Records, settings: Settings, count: int = 200) -> dict[str, Cell]:
+def accuracy_of(game: Heads, test: Records, settings: Settings, count: int = 200) -> dict[str, Cell]:
     """Mean and spread of the heads' accuracy on the private pictures (Table 4)."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
     game = game.to(settings.device)
     head = game.mechanism
-    assert isinstance(head, TransferHead)
     release = head.release(None, game.prior.sample(count, generator), generator)
     accuracy = head.accuracy(release, test.to(settings.device))
     return {"accuracy": float(accuracy.mean()), "spread of accuracy": float(accuracy.std())}

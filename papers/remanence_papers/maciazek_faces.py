@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.linear_reader import learn_reading
+from remanence.attacks.linear_reader import LinearReader, learn_reading
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.attacks.reconstructor.network import HeldOut
 from remanence.attacks.reconstructor.shadows import Shadows
@@ -181,7 +181,9 @@ def _attacks(
     yield ORACLE, draw, seconds
     started = time.perf_counter()
     looks = Shadows(held.release.tensors, held.own)
-    reading = learn_reading(knowledge, [Shadows(known.release.tensors, known.own)], looks)
+    reading = learn_reading(
+        LinearReader().check(knowledge), [Shadows(known.release.tensors, known.own)], looks
+    )
     yield (
         "ours, linear reader",
         lambda seen: reading.draw(seen.tensors),

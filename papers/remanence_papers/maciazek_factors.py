@@ -146,7 +146,6 @@ def _factors(settings: Settings, factors: tuple[Factor, ...]) -> Outcome:
 def run(setup: Setup, factor: Factor, settings: Settings, trials: int) -> dict[str, Cell]:
     """One row: the adversary learns what he believes, and meets the victims."""
     victims = setup.game(factor.per_class)
-    assert isinstance(victims.mechanism, TransferHead)
     head = factor.head(victims.mechanism)
     victims = replace(victims, mechanism=factor.victim(head))
     if not factor.conditional:

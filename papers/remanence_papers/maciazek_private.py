@@ -11,11 +11,11 @@ import torch
 from remanence import bounds
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.game import Game
 from remanence.mechanisms.heads.published import Published
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (
+    Heads,
     Setup,
     Trials,
     accuracy_of,
@@ -74,7 +74,6 @@ def figure_4(settings: Settings) -> Outcome:
     """Attack and accuracy over ε for one picture per class, with δ = N^-1.1, and the same pictures at every ε."""
     setup = handwriting_setup(settings)
     game, size = setup.game(1), setup.classes
-    assert isinstance(game.mechanism, TransferHead)
     plain = game.mechanism
     trials = settings.trials or 1000
     code, text = as_the_code_ran(), as_the_text_says(size)
@@ -140,7 +139,6 @@ def defences(settings: Settings) -> Outcome:
     """What else a practitioner would try, beside DP-SGD: how much accuracy a lower TPR costs with each."""
     setup = handwriting_setup(settings)
     game, size = setup.game(1), setup.classes
-    assert isinstance(game.mechanism, TransferHead)
     plain = game.mechanism
     trials = settings.trials or 1000
     scale = _scale(game, settings)
@@ -187,10 +185,8 @@ def defences(settings: Settings) -> Outcome:
     )
 
 
-def _attacked(game: Game, setup: Setup, settings: Settings, trials: int) -> tuple[dict[str, Cell], Trials]:
+def _attacked(game: Heads, setup: Setup, settings: Settings, trials: int) -> tuple[dict[str, Cell], Trials]:
     """What the attack achieves on such heads and what they are good for."""
-    head = game.mechanism
-    assert isinstance(head, TransferHead)
     attack = (
         Reconstructor(steps=1000, separation=0.3)
         if settings.small
@@ -209,7 +205,7 @@ def _attacked(game: Game, setup: Setup, settings: Settings, trials: int) -> tupl
     return row, found
 
 
-def _scale(game: Game, settings: Settings) -> float:
+def _scale(game: Heads, settings: Settings) -> float:
     """How far a weight varies from head to head."""
     game = game.to(settings.device)
     generator = torch.Generator(settings.device).manual_seed(settings.seed)

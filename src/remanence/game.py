@@ -16,19 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import final
+from typing import Generic, final
 
 import torch
 
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Prior
 from remanence.attacks.attack import Attack, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
-from remanence.data.releases import Release
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.protocol import AnyGame, Prepared, Unit, Work, planned, several_of_one
+from remanence.protocol import AnyGame, MechanismT, Prepared, PriorT, Unit, Work, planned, several_of_one
 from remanence.results import caveats
 from remanence.results.evidence import Evidence
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
@@ -69,20 +66,20 @@ def play(
 
 @final
 @dataclass(frozen=True)
-class Game(AnyGame):
+class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
     """A target is drawn, a model is trained on it and the known data, and the attack must find it.
 
     Where targets are too few to draw others from, models trained on `strangers` instead are the control: what comes out
     of these is held against the same targets.
     """
 
-    mechanism: Mechanism[Release]  # the training that is audited
-    prior: Prior  # what the adversary believes about targets
+    mechanism: MechanismT  # the training that is audited
+    prior: PriorT  # what the adversary believes about targets
     known_data: Records | None  # the training records that the adversary knows; None for a weak one
     criterion: Criterion = Criterion()  # when a reconstruction counts
-    targets: Prior | None = None  # where targets come from, if not from the prior
+    targets: PriorT | None = None  # where targets come from, if not from the prior
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
-    strangers: Prior | None = None  # records for the control, where targets are few
+    strangers: PriorT | None = None  # records for the control, where targets are few
 
     def __post_init__(self) -> None:
         if self.targets is None:
@@ -125,7 +122,7 @@ class Game(AnyGame):
         return Knowledge(self.mechanism, self.prior, self.known_data)
 
     @property
-    def source(self) -> Prior:
+    def source(self) -> PriorT:
         """Where targets come from."""
         return self.prior if self.targets is None else self.targets
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Generic, Self, final
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
@@ -30,6 +31,9 @@ from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 from remanence.scoring.errors import Criterion, Error
 from remanence.scoring.rates import SuccessRate
+
+MechanismT = TypeVar("MechanismT", bound=Mechanism[Release], covariant=True, default=Mechanism[Release])
+PriorT = TypeVar("PriorT", bound=Prior, covariant=True, default=Prior)
 
 
 @final
@@ -60,10 +64,10 @@ class Unit:
         return cls(number, size, chosen, shows and number == 0)
 
 
-class AnyGame(ABC):
+class AnyGame(ABC, Generic[MechanismT]):
     """A game: a frozen dataclass that says what is known, how trials are played, and what a guess achieves."""
 
-    mechanism: Mechanism[Release]  # the training that is audited
+    mechanism: MechanismT  # the training that is audited
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
     columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
@@ -91,7 +95,7 @@ class AnyGame(ABC):
         """What a guess achieves for a single column; None where the game does not count columns."""
         return None
 
-    def fits(self) -> None:  # noqa: B027
+    def fits(self) -> None:
         """Raise `MisfitError` where what was handed in is not what it is declared to be."""
 
     def prepare(self, attack: Attack, draws: Draws, run: Run) -> Any:

@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,9 @@ _MODELS = 100  # whose accuracy is averaged
 
 Setting = str | int | float | bool | None
 Settings = Mapping[str, Setting]
+
+AnyGameT = TypeVar("AnyGameT", bound=AnyGame)
+TrainingGameT = TypeVar("TrainingGameT", bound=Game | LeaveOneOut)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def grid(axes: Mapping[str, Sequence[Setting]]) -> list[dict[str, Setting]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
+def with_settings(game: AnyGameT, settings: Settings) -> tuple[AnyGameT, str]:
     """The same game at other settings, and what had to be dropped.
 
     Names are those of the mechanism's fields (`noise_multiplier`, `penalty`, `keep`), of the prior's (`counts`,
@@ -97,12 +100,10 @@ def with_settings(game: AnyGame, settings: Settings) -> tuple[AnyGame, str]:
     """
     if isinstance(game, Membership):
         inner, note = with_settings(game.game, settings)
-        assert isinstance(inner, Game)
-        return Membership(inner), note
+        return replace(game, game=inner), note
     if isinstance(game, HeadGame) and game.released is None:
         inner, note = with_settings(game.heads, settings)
-        assert isinstance(inner, Game)
-        return HeadGame(inner), note
+        return replace(game, heads=inner), note
     if (isinstance(game, LeaveOneOut) and game.release is not None) or not isinstance(
         game, Game | LeaveOneOut
     ):
@@ -182,7 +183,7 @@ def _value(text: str) -> Setting:
     return found if isinstance(found, int | float | bool) or found is None else text
 
 
-def _with_setting(game: Game | LeaveOneOut, name: str, value: Setting) -> Game | LeaveOneOut:
+def _with_setting(game: TrainingGameT, name: str, value: Setting) -> TrainingGameT:
     mechanism: Any = game.mechanism
     if name == "epsilon" and isinstance(game, Game) and isinstance(mechanism, TransferHead):
         return replace(game, mechanism=_with_epsilon(mechanism, game.targets, value))

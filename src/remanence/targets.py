@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from remanence.adversary.stratified import StratifiedPrior
     from remanence.data.records import Records
     from remanence.game import Game
     from remanence.games.leave_one_out import LeaveOneOut
     from remanence.games.texts.game import Texts
+    from remanence.mechanisms.glm.model import GLM
+    from remanence.mechanisms.heads.transfer_head import TransferHead
     from remanence.protocol import AnyGame
 
 
-def breast_cancer_logistic() -> LeaveOneOut:
+def breast_cancer_logistic() -> LeaveOneOut[GLM]:
     """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
     from remanence.games.leave_one_out import LeaveOneOut
     from remanence.mechanisms.glm.families import Logistic
@@ -40,7 +43,7 @@ def breast_cancer_sloppy() -> LeaveOneOut:
     return replace(game, columns=_columns("breast_cancer"))
 
 
-def digits_logistic() -> LeaveOneOut:
+def digits_logistic() -> LeaveOneOut[GLM]:
     """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
     from remanence.games.leave_one_out import LeaveOneOut
     from remanence.mechanisms.glm.families import Multinomial
@@ -164,7 +167,7 @@ def digits_gradient() -> Game:
     return Game(SharedGradient(network, (64,)), Uninformed(), None, criterion, targets=targets)
 
 
-def digits_heads() -> Game:
+def digits_heads() -> Game[TransferHead, StratifiedPrior]:
     """Heads for the digits 5 to 9 on a backbone that learned 0 to 4; one picture per class, a weak adversary."""
     from remanence.adversary.stratified import StratifiedPrior
     from remanence.game import Game

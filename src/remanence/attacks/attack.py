@@ -61,8 +61,11 @@ class Attack(ABC, Generic[ReleaseT_contra]):
     info: ClassVar[AttackInfo]
 
     @abstractmethod
-    def check(self, knowledge: Knowledge) -> None:
-        """Raise `IncompatibleGameError` where this attack cannot play, before any time is spent."""
+    def check(self, knowledge: Knowledge) -> object:
+        """Raise `IncompatibleGameError` where this attack cannot play, before any time is spent.
+
+        What it returns is for its own `prepare`: what it plays against, in the types that it needs.
+        """
 
     @abstractmethod
     def prepare(
@@ -149,16 +152,19 @@ class ExposesAll(Protocol):
         ...
 
 
-class ExposesInParts(ABC):
+MechanismT = TypeVar("MechanismT", bound=Mechanism)
+
+
+class ExposesInParts(ABC, Generic[MechanismT]):
     """An attack that exposes all, and needs no room for more than some of them at a time."""
 
     @abstractmethod
     def exposer(
-        self, mechanism: Mechanism, data: Records, release: Release
+        self, mechanism: MechanismT, data: Records, release: Release
     ) -> Callable[[Tensor], Reconstruction]:
         """From the places of some records to what is found for each from the release and all the others."""
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
+    def expose(self, mechanism: MechanismT, data: Records, release: Release) -> Reconstruction:
         """Every record in turn."""
         places = torch.arange(len(data), device=data.labels.device)
         return self.exposer(mechanism, data, release)(places)

@@ -28,6 +28,7 @@ from remanence.references import REMANENCE
 from remanence.scoring.distances import public_errors
 
 Tensors = Mapping[str, Tensor]
+Read = tuple[TransferHead | GivenEmbeddings, StratifiedPrior]  # whose rows are read, for which classes
 
 _SHADOWS = 4000
 _WEIGHTS = tuple(
@@ -57,24 +58,23 @@ class LinearReader(Attack[Weights]):
     def __post_init__(self) -> None:
         whole("shadows", self.shadows, least=2, hint="LinearReader(shadows=4000)")
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> Read:
         """Heads, and public pictures to train shadows on."""
-        if not linear_reads(knowledge):
-            raise self.refusal(
-                got=f"{knowledge.mechanism.name}; {knowledge.prior.describe()}",
-                hint="audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)",
-            )
+        if (found := linear_reads(knowledge)) is not None:
+            return found
+        raise self.refusal(
+            got=f"{knowledge.mechanism.name}; {knowledge.prior.describe()}",
+            hint="audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """Train shadows and solve one regression for each class."""
-        self.check(knowledge)
+        _, prior = self.check(knowledge)
         ours, aside = split(knowledge)
-        prior = knowledge.prior
-        assert isinstance(prior, StratifiedPrior)
         farm, others = ShadowFarm(ours, generator), ShadowFarm(aside, generator)
-        reading = learn_reading(ours, fresh_shadows(farm, self.shadows), others.block(_HELD_OUT))
+        reading = learn_reading(self.check(ours), fresh_shadows(farm, self.shadows), others.block(_HELD_OUT))
 
         def reconstruct(release: Release) -> Reconstruction:
             drawn = reading.draw(release.tensors)
@@ -132,17 +132,17 @@ def _rows(head: TransferHead | GivenEmbeddings, classes: Tensor) -> Tensor:
     return rows if head.outputs > 1 else torch.zeros_like(rows)
 
 
-def linear_reads(knowledge: Knowledge) -> bool:
-    """Whether there are rows to read, and classes to ask for."""
-    heads = TransferHead | GivenEmbeddings
-    return isinstance(knowledge.mechanism, heads) and isinstance(knowledge.prior, StratifiedPrior)
-
-
-def learn_reading(knowledge: Knowledge, shadows: Iterable[Shadows], held_out: Shadows) -> Reading:
-    """Regress on shadows, block by block, and choose the penalty on those that are held out."""
+def linear_reads(knowledge: Knowledge) -> Read | None:
+    """The head whose rows can be read and the classes to ask for, where there are both."""
     head, prior = knowledge.mechanism, knowledge.prior
-    assert isinstance(head, TransferHead | GivenEmbeddings)
-    assert isinstance(prior, StratifiedPrior)
+    if isinstance(head, TransferHead | GivenEmbeddings) and isinstance(prior, StratifiedPrior):
+        return head, prior
+    return None
+
+
+def learn_reading(of: Read, shadows: Iterable[Shadows], held_out: Shadows) -> Reading:
+    """Regress on shadows, block by block, and choose the penalty on those that are held out."""
+    head, prior = of
     pixels = prior.records.features
     rows, places = _rows(head, prior.classes), prior.places.to(pixels.device)
     sums = _Sums(len(places))

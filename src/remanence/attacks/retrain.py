@@ -48,23 +48,22 @@ class RetrainAndCompare(Attack[Release]):
                 hint="32",
             )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> FinitePrior:
         """A shortlist, all other records, and a release that two runs on the same data have in common."""
-        steps = knowledge.mechanism.releases is Transcript
-        if steps or not isinstance(knowledge.prior, FinitePrior) or knowledge.known_data is None:
-            raise self.refusal(
-                got=f"{knowledge.prior.describe()}; an adversary who is {knowledge.adversary} and sees "
-                f"{knowledge.mechanism.releases.sees}",
-                hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",
-            )
+        steps, prior = knowledge.mechanism.releases is Transcript, knowledge.prior
+        if isinstance(prior, FinitePrior) and not steps and knowledge.known_data is not None:
+            return prior
+        raise self.refusal(
+            got=f"{prior.describe()}; an adversary who is {knowledge.adversary} and sees "
+            f"{knowledge.mechanism.releases.sees}",
+            hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """Train on each candidate."""
-        self.check(knowledge)
-        prior = knowledge.prior
-        assert isinstance(prior, FinitePrior)
+        prior = self.check(knowledge)
         known, candidates = knowledge.known_data, prior.candidates[:, None]
         chunk = knowledge.mechanism.trials_at_once(candidates)
 

@@ -19,7 +19,7 @@ from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.protocol import AnyGame, Unit, Work
+from remanence.protocol import AnyGame, MechanismT, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.results.parts import part_numbers
@@ -47,7 +47,7 @@ class _Model:
 
 @final
 @dataclass(frozen=True)
-class LeaveOneOut(AnyGame):
+class LeaveOneOut(AnyGame[MechanismT]):
     """One model, and every record of its training set plays the target in turn.
 
     The adversary of each trial is informed: they know all the other records. This audits a model
@@ -60,7 +60,7 @@ class LeaveOneOut(AnyGame):
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
     proof: ClassVar[str] = "the model holds them as they are"
 
-    mechanism: Mechanism[Release]  # the training that is audited
+    mechanism: MechanismT  # the training that is audited
     data: Records  # the training set; each record in turn is the target
     criterion: Criterion = Criterion()  # when a reconstruction counts
     release: Release | None = None  # the model; left out, the mechanism trains one

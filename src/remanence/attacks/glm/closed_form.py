@@ -16,13 +16,12 @@ from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.mechanisms.glm.model import GLM
-from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import BALLE_2022
 
 
 @final
 @dataclass(frozen=True)
-class ClosedForm(ExposesInParts, Attack[Weights]):
+class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
     """Solve the optimality condition for the one record that is missing from it."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -33,16 +32,16 @@ class ClosedForm(ExposesInParts, Attack[Weights]):
         BALLE_2022.at("Theorem 1"),
     )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
         """A GLM, all other records, and an intercept or a label with few values."""
-        mechanism = knowledge.mechanism
-        if not isinstance(mechanism, GLM) or knowledge.known_data is None:
+        mechanism, known = knowledge.mechanism, knowledge.known_data
+        if not isinstance(mechanism, GLM) or known is None:
             raise self.refusal(
                 got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )
-        mechanism.check_weights(knowledge.known_data)
-        weighted = knowledge.known_data.weights is not None
+        mechanism.check_weights(known)
+        weighted = known.weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
             raise self.refusal(
                 needs="an intercept, or classes and no record weights: without one, x is known up to a "
@@ -50,6 +49,7 @@ class ClosedForm(ExposesInParts, Attack[Weights]):
                 got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
                 hint="retrain-and-compare, if there is a shortlist of candidates",
             )
+        return mechanism, known
 
     def prepare(
         self,
@@ -57,18 +57,12 @@ class ClosedForm(ExposesInParts, Attack[Weights]):
         generator: torch.Generator,
     ) -> Callable[[Weights], Reconstruction]:
         """Nothing is to be learnt: the release is enough."""
-        self.check(knowledge)
-        mechanism, known = knowledge.mechanism, knowledge.known_data
-        assert isinstance(mechanism, GLM)
-        assert known is not None
+        mechanism, known = self.check(knowledge)
         view = KnownRecords.all_of(known, mechanism)
         return lambda release: solve(
             mechanism, release, view, lambda weights: mechanism.known_gradient(known, release, weights)
         )
 
-    def exposer(
-        self, mechanism: Mechanism, data: Records, release: Release
-    ) -> Callable[[Tensor], Reconstruction]:
+    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
         """Any record in turn, from the one release."""
-        assert isinstance(mechanism, GLM)
         return exposer(mechanism, data, release)

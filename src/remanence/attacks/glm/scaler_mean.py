@@ -16,13 +16,12 @@ from remanence.attacks.glm.optimality import KnownRecords, exposer, solve
 from remanence.data.records import Records
 from remanence.data.releases import Release, Weights
 from remanence.mechanisms.glm.model import GLM
-from remanence.mechanisms.mechanism import Mechanism
 from remanence.references import REMANENCE
 
 
 @final
 @dataclass(frozen=True)
-class ScalerMean(ExposesInParts, Attack[Weights]):
+class ScalerMean(ExposesInParts[GLM], Attack[Weights]):
     """Subtract the known records from n times the scaler's mean; whatever the model's tolerance.
 
     With x known, the label follows from the part of the left-over gradient along (1, x).
@@ -36,14 +35,15 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
         REMANENCE,
     )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
         """A GLM with a scaler, and all other records."""
-        mechanism = knowledge.mechanism
-        if not (isinstance(mechanism, GLM) and mechanism.scaler == "mean") or knowledge.known_data is None:
-            raise self.refusal(
-                got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
-                hint="closed-form, which needs no scaler",
-            )
+        mechanism, known = knowledge.mechanism, knowledge.known_data
+        if isinstance(mechanism, GLM) and mechanism.scaler == "mean" and known is not None:
+            return mechanism, known
+        raise self.refusal(
+            got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
+            hint="closed-form, which needs no scaler",
+        )
 
     def prepare(
         self,
@@ -51,10 +51,7 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
         generator: torch.Generator,
     ) -> Callable[[Weights], Reconstruction]:
         """Sum the known records once."""
-        self.check(knowledge)
-        mechanism, known = knowledge.mechanism, knowledge.known_data
-        assert isinstance(mechanism, GLM)
-        assert known is not None
+        mechanism, known = self.check(knowledge)
         view = KnownRecords.all_of(known, mechanism)
         return lambda release: solve(
             mechanism,
@@ -64,9 +61,6 @@ class ScalerMean(ExposesInParts, Attack[Weights]):
             features=(len(known) + 1) * release["mean"] - view.whole,
         )
 
-    def exposer(
-        self, mechanism: Mechanism, data: Records, release: Release
-    ) -> Callable[[Tensor], Reconstruction]:
+    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
         """Any record in turn, from the one mean."""
-        assert isinstance(mechanism, GLM)
         return exposer(mechanism, data, release, lambda others: len(data) * release["mean"] - others.whole)

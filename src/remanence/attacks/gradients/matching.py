@@ -42,21 +42,21 @@ class GradientMatching(Attack[Gradient]):
         """How this attack searches."""
         return replace(self.manner, steps=self.steps, restarts=self.restarts, value_range=self.value_range)
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> SharedGradient:
         """A shared gradient, of whatever network."""
-        if not isinstance(knowledge.mechanism, SharedGradient):
-            raise self.refusal(
-                got=f"{knowledge.mechanism.name} releasing {knowledge.mechanism.releases.sees}",
-                hint="a game whose mechanism is SharedGradient",
-            )
+        mechanism = knowledge.mechanism
+        if isinstance(mechanism, SharedGradient):
+            return mechanism
+        raise self.refusal(
+            got=f"{mechanism.name} releasing {mechanism.releases.sees}",
+            hint="a game whose mechanism is SharedGradient",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Gradient], Reconstruction]:
         """The points to start from are drawn beforehand, the same for every release."""
-        self.check(knowledge)
-        mechanism = knowledge.mechanism
-        assert isinstance(mechanism, SharedGradient)
+        mechanism = self.check(knowledge)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
 
         def attack(release: Gradient) -> Reconstruction:

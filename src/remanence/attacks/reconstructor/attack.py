@@ -172,9 +172,9 @@ class Reconstructor(Attack[Release]):
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
         start = None
-        if self.mode == "strong" and self.conditional and linear_reads(knowledge):
+        if self.mode == "strong" and self.conditional and (read := linear_reads(ours)):
             blocks = fresh_shadows(farm) if stored is None else [stored]
-            start = learn_reading(ours, blocks, Shadows(trial.tensors, trial.targets)).draw
+            start = learn_reading(read, blocks, Shadows(trial.tensors, trial.targets)).draw
         networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 

@@ -54,25 +54,23 @@ class GradientBased(Attack[Transcript]):
         HAYES_2023.at("Equation 1 and Appendix D"),
     )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> tuple[DPSGD, Records]:
         """DP-SGD's transcript and known records; a shortlist if and only if it is used."""
-        mechanism, listed = knowledge.mechanism, isinstance(knowledge.prior, FinitePrior)
-        fits = isinstance(mechanism, DPSGD) and not mechanism.final_only and knowledge.known_data is not None
-        if not fits or listed != self.matched:
-            raise self.refusal(
-                needs=self.info.needs + (", and a shortlist to match" if self.matched else ""),
-                got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
-                hint="prior-aware, which is stronger where there is a shortlist, or GradientBased(matched=True)",
-            )
+        mechanism, known, prior = knowledge.mechanism, knowledge.known_data, knowledge.prior
+        wanted = isinstance(prior, FinitePrior) == self.matched
+        if wanted and isinstance(mechanism, DPSGD) and not mechanism.final_only and known is not None:
+            return mechanism, known
+        raise self.refusal(
+            needs=self.info.needs + (", and a shortlist to match" if self.matched else ""),
+            got=f"{mechanism.name} releasing {mechanism.releases.sees}; {prior.describe()}",
+            hint="prior-aware, which is stronger where there is a shortlist, or GradientBased(matched=True)",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Transcript], Reconstruction]:
         """Draw the starts, the same for every trial."""
-        self.check(knowledge)
-        mechanism, prior, known = knowledge.mechanism, knowledge.prior, knowledge.known_data
-        assert isinstance(mechanism, DPSGD)
-        assert known is not None
+        (mechanism, known), prior = self.check(knowledge), knowledge.prior
         starts = self._starts(mechanism.network, known, generator)
         box = known.features.min(), known.features.max()
 

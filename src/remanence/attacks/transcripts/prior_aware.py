@@ -54,10 +54,9 @@ class PriorAware(Attack[Transcript]):
         HAYES_2023.at("Algorithms 2 and 3, Appendix G corrected"),
     )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> tuple[DPSGD, FinitePrior]:
         """DP-SGD's transcript and a shortlist."""
-        mechanism = knowledge.mechanism
-        fits = isinstance(mechanism, DPSGD) and not mechanism.final_only
+        mechanism, prior = knowledge.mechanism, knowledge.prior
         if self.within is not None and self.score != "likelihood":
             raise InputError(
                 "Only a likelihood has a mass around a candidate.",
@@ -65,20 +64,18 @@ class PriorAware(Attack[Transcript]):
                 got=f"score={self.score!r}",
                 hint="PriorAware(within=game.criterion)",
             )
-        if not fits or not isinstance(knowledge.prior, FinitePrior):
-            raise self.refusal(
-                got=f"{mechanism.name} releasing {mechanism.releases.sees}; {knowledge.prior.describe()}",
-                hint="retrain-and-compare, if there is a shortlist but no transcript",
-            )
+        if isinstance(mechanism, DPSGD) and not mechanism.final_only and isinstance(prior, FinitePrior):
+            return mechanism, prior
+        raise self.refusal(
+            got=f"{mechanism.name} releasing {mechanism.releases.sees}; {prior.describe()}",
+            hint="retrain-and-compare, if there is a shortlist but no transcript",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Transcript], Reconstruction]:
         """Nothing is to be learnt: the transcript holds the parameters of every step."""
-        self.check(knowledge)
-        mechanism, prior = knowledge.mechanism, knowledge.prior
-        assert isinstance(mechanism, DPSGD)
-        assert isinstance(prior, FinitePrior)
+        mechanism, prior = self.check(knowledge)
         near = None if self.within is None else _neighbours(prior, self.within)
 
         def reconstruct(release: Transcript) -> Reconstruction:

@@ -79,6 +79,9 @@ class HeadAudit:
             number("threshold", self.threshold, least=0)
 
 
+Heads = Game[TransferHead, StratifiedPrior]
+
+
 @final
 @dataclass(frozen=True)
 class HeadGame(AnyGame):
@@ -90,7 +93,7 @@ class HeadGame(AnyGame):
 
     said: ClassVar[tuple[str, str]] = ("matched a picture with", "drawings")
 
-    heads: Game
+    heads: Heads
     released: Weights | None = None
     fit: Fit | None = None
     mechanism: Mechanism[Release] = field(init=False, repr=False)
@@ -102,14 +105,11 @@ class HeadGame(AnyGame):
             object.__setattr__(self, name, getattr(self.heads, name))
 
     @classmethod
-    def of(cls, heads: Game, released: Weights | None = None) -> HeadGame:
+    def of(cls, heads: Heads, released: Weights | None = None) -> HeadGame:
         """See how the released head compares with heads that are made anew by the recipe from the same pictures."""
         if released is None:
             return cls(heads)
-        own, prior = heads.targets, heads.prior
-        assert isinstance(heads.mechanism, TransferHead)
-        assert isinstance(own, StratifiedPrior)
-        assert isinstance(prior, StratifiedPrior)
+        own, prior = heads.source, heads.prior
         generator = stream(0, "made anew", own.records.features.device)
         return cls(heads, released, fit(heads.mechanism, own.records, prior.records, released, generator))
 
@@ -117,13 +117,10 @@ class HeadGame(AnyGame):
         """Refuse a head that was not made by the recipe from these pictures."""
         if self.released is None or self.fit is None or self.fit.belongs:
             return
-        own, prior = self.heads.targets, self.heads.prior
-        assert isinstance(self.mechanism, TransferHead)
-        assert isinstance(own, StratifiedPrior)
-        assert isinstance(prior, StratifiedPrior)
+        recipe, own, prior = self.heads.mechanism, self.heads.source, self.heads.prior
         generator = stream(0, "made otherwise", own.records.features.device)
-        instead = likelier(self.mechanism, own.records, prior.records, self.released, generator)
-        raise self.fit.refusal(self.mechanism, instead)
+        instead = likelier(recipe, own.records, prior.records, self.released, generator)
+        raise self.fit.refusal(recipe, instead)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -166,10 +163,8 @@ class HeadGame(AnyGame):
     def _this_head(self, prepared: Prepared, draws: Draws, unit: Unit) -> ThisHead:
         assert self.released is not None
         assert self.fit is not None
-        own, strangers, prior = self.heads.targets, self.heads.strangers, self.heads.prior
-        assert isinstance(own, StratifiedPrior)
-        assert isinstance(strangers, StratifiedPrior)
-        assert isinstance(prior, StratifiedPrior)
+        own, strangers, prior = self.heads.source, self.heads.strangers, self.heads.prior
+        assert strangers is not None
         guesses = prepared.for_unit(draws, unit)(_single(self.released)).records[0]  # (classes,)
         if len(guesses) != len(prior.classes):
             raise _no_picture_of_each_class(f"{len(guesses)} guesses for a head")
