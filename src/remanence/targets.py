@@ -252,10 +252,11 @@ def digits_split() -> tuple[Records, Records, Records]:
 def tiny_text() -> Texts:
     """A tiny language model fine-tuned on 60 made-up names with codes of four digits, beside its base."""
     from remanence.games.texts.audit_text import text_game
+    from remanence.games.texts.claims import Planted
     from remanence.games.texts.tiny import tiny_pair
 
     base, model, mine, unseen = tiny_pair()
-    return text_game(model, mine, base=base, unseen=unseen, candidates=10**4)
+    return text_game(model, mine, base=base, unseen=unseen, planted=Planted(10**4))
 
 
 TARGETS: dict[str, Callable[[], AnyGame]] = {

@@ -20,8 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence.bounds import Segment
 from remanence.games.recorded_runs.audit_run import audit_run
-from remanence.games.texts.audit_canaries import Claim, audit_canaries
+from remanence.games.texts.audit_text import audit_text
 from remanence.games.texts.canaries import TextCanaries, natural
+from remanence.games.texts.claims import Claim
 from remanence.games.texts.tiny import as_language_model, made_up_records, tiny_model, train
 from remanence.integrations.opacus import record
 from remanence.integrations.transformers import text_loss, text_reading
@@ -168,4 +169,4 @@ def verdicts(variant: str, seed: int) -> tuple[Verdict, Verdict]:
         out = Path(folder) / "run"
         model, base, made, claim = fine_tune(out, seed, VARIANTS[variant])
         recorded = audit_run(out, policy=Policy(0.9)).verdict
-    return recorded, audit_canaries(model, made, base=base, claim=claim).verdict
+    return recorded, audit_text(model, made, base=base, claim=claim).verdict

@@ -20,8 +20,9 @@ from remanence.attacks.texts.attacks import (
 from remanence.attacks.texts.odds import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
-from remanence.games.texts.audit_text import audit_text, text_game
+from remanence.games.texts.audit_text import Rule, audit_text, text_game
 from remanence.games.texts.canaries import Design, TextCanaries
+from remanence.games.texts.claims import Planted
 from remanence.games.texts.secrets import Numbers
 from remanence.games.texts.tiny import as_language_model, tiny_model, train
 from remanence.report import texts as report
@@ -34,14 +35,19 @@ from remanence.targets import TARGETS
 
 
 @cache
-def game(**options):
+def game(**rule):
     base, tuned = trained()
-    return text_game(tuned, MINE, base=base, unseen=UNSEEN, **options)
+    return text_game(tuned, MINE, base=base, unseen=UNSEEN, rule=Rule(**rule))
+
+
+def drawn():
+    """The same, and it is known that four digits were drawn."""
+    return dataclasses.replace(game(), planted=Planted(10**4))
 
 
 @cache
 def audited():
-    return audit(game(candidates=10**4), target="mine")
+    return audit(drawn(), target="mine")
 
 
 def test_what_was_trained_on_comes_out_and_the_control_does_not():
@@ -51,7 +57,8 @@ def test_what_was_trained_on_comes_out_and_the_control_does_not():
     assert by_name["sampling"].main.rate > 0.9
     assert by_name["sampling"].control.rate < 0.05
     assert by_name["sampling"].control.trials == len(UNSEEN)
-    assert all(entry.baseline.value == 0.01 for entry in result.evidence)  # 100 tries in 10,000 codes
+    # Of 10,000 codes, a sampler that knows nothing gives 144 half a chance within 100 tries.
+    assert all(entry.baseline.value == 0.0144 for entry in result.evidence)
 
 
 def test_a_search_by_form_and_one_for_near_misses_find_at_least_as_much():
@@ -79,7 +86,7 @@ def test_a_secret_counts_from_the_very_probability_on_that_its_tries_and_chance_
 
 def test_more_tries_recover_more_and_a_greater_chance_fewer():
     few, many = (audit(game(tries=n), [Sampling()]).strongest.main.successes for n in (1, 30))
-    sure = audit(game(tries=30), [Sampling(chance=0.99)]).strongest.main.successes
+    sure = audit(game(tries=30, chance=0.99), [Sampling()]).strongest.main.successes
     assert few < sure < many
 
 
@@ -168,7 +175,7 @@ def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
     with pytest.raises(InputError, match="too few secrets"):
         audit_text(tuned, MINE[:1])
     with pytest.raises(InputError, match="tries"):
-        audit_text(tuned, MINE, tries=0)
+        audit_text(tuned, MINE, rule=Rule(tries=0))
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if isinstance(load_attack(name), TextAttack)])
@@ -185,7 +192,7 @@ def test_every_attack_that_prompts_keeps_its_contract(name):
     torch.testing.assert_close(torch.cat([each[1] for each in alone]), logs, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(torch.cat([each[0] for each in alone]), tries, rtol=1e-3, atol=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        attack.chance = 1.0
+        attack.branches = 1
     with pytest.raises(IncompatibleGameError):
         attack.prepare(game().knowledge, torch.Generator())
 
@@ -198,15 +205,15 @@ def test_every_attack_that_prompts_plays_and_no_other_does():
 
 
 def test_a_ceiling_must_be_about_the_same_guess():
-    proven = bounds.dpsgd(0.01, noise_multiplier=0.3, steps=10)
-    result = audit(dataclasses.replace(game(candidates=10**4), bounds=(proven,)), [Sampling()])
+    proven = bounds.dpsgd(0.0144, noise_multiplier=0.3, steps=10)
+    result = audit(dataclasses.replace(drawn(), bounds=(proven,)), [Sampling()])
     assert result.bounds == (proven,)
-    tight = bounds.dpsgd(0.01, noise_multiplier=50.0, steps=10)
-    result = audit(dataclasses.replace(game(candidates=10**4), bounds=(tight,)), [Sampling()])
+    tight = bounds.dpsgd(0.0144, noise_multiplier=50.0, steps=10)
+    result = audit(dataclasses.replace(drawn(), bounds=(tight,)), [Sampling()])
     assert result.verdict is Verdict.CONTRADICTED
     wrong = bounds.dpsgd(1e-6, noise_multiplier=50.0, steps=10)
     with pytest.raises(InputError, match="another baseline"):
-        audit(dataclasses.replace(game(candidates=10**4), bounds=(wrong,)), [Sampling()])
+        audit(dataclasses.replace(drawn(), bounds=(wrong,)), [Sampling()])
 
 
 def test_the_curve_is_the_mean_of_what_each_secret_gives():
@@ -257,7 +264,7 @@ def test_the_riskiest_secrets_come_first():
 
 def test_several_secrets_of_one_text_are_said_to_stand_together():
     texts = [f"{a['prefix']}{a['secret']} {b['secret']}" for a, b in zip(MINE[:6], MINE[6:12], strict=True)]
-    both = text_game(trained()[1], texts, find=Numbers(4))
+    both = text_game(trained()[1], texts, rule=Rule(Numbers(4)))
     assert [caveat.seen for caveat in both.caveats() if caveat.id == "secrets-share-texts"] == [
         "12 secrets in 6 texts."
     ]
@@ -272,10 +279,10 @@ def test_a_part_of_the_secrets_can_be_drawn():
     assert set(lines) < set(range(1, 101))
 
 
-def command(monkeypatch, capsys, *arguments, named="text"):
+def command(monkeypatch, capsys, *arguments):
     from remanence.cli.main import main
 
-    monkeypatch.setattr(sys, "argv", ["remanence", named, *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", "audit", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code, capsys.readouterr()
@@ -295,7 +302,7 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(files, monkeypatch, capsys):
-    options = ["model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
+    options = ["--model", "model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
     options += [files / "unseen.jsonl", "--out", files / "out"]
     code, printed = command(monkeypatch, capsys, *options)
     assert code == 1
@@ -316,14 +323,53 @@ def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(file
 def test_the_command_gives_every_attack_its_settings(files, monkeypatch, capsys):
     lines = (files / "mine.jsonl").read_text().splitlines(keepends=True)
     (files / "few.jsonl").write_text("".join(lines[:4]))
-    options = ["model", "--adapter", "a", "--texts", files / "few.jsonl", "--out", files / "out", "--json"]
+    options = [
+        "--model",
+        "m",
+        "--adapter",
+        "a",
+        "--texts",
+        files / "few.jsonl",
+        "--out",
+        files / "out",
+        "--json",
+    ]
     _, printed = command(monkeypatch, capsys, *options, "--chance", "0.9", "--form", "{digits:4}")
-    settings = {entry["attack"]: entry.get("settings") for entry in json.loads(printed.out)["evidence"]}
-    assert settings["sampling"]["chance"] == settings["top-k-sampling"]["chance"] == 0.9
+    document = json.loads(printed.out)
+    settings = {entry["attack"]: entry.get("settings") for entry in document["evidence"]}
+    assert list(settings) == ["greedy-decoding", "sampling", "top-k-sampling", "template-search"]
     assert settings["template-search"]["form"] == "{digits:4}"
+    assert document["threat_model"]["criterion"]["error"] == "tries until it comes out with a chance of 0.9"
+    assert document["threat_model"]["knows"][0] == "the text before each secret"
     code, printed = command(monkeypatch, capsys, *options, "--form", "x{ab:2}", "--without-prefix")
     assert code == 2
     assert "No record has this form" in printed.err
+
+
+def test_who_knows_no_prefix_searches_by_form_and_does_nothing_else(files, monkeypatch, capsys):
+    (files / "names.txt").write_text(
+        "".join(record["prefix"].split(" ")[1][:-1] + "\n" for record in MINE[:4])
+    )
+    first = MINE[0]["prefix"].split(" ")[0]
+    alike = [{"prefix": f"{first} {r['prefix'].split(' ')[1]} ", "secret": r["secret"]} for r in MINE[:4]]
+    (files / "few.jsonl").write_text("".join(json.dumps(record) + "\n" for record in alike))
+    form = f"{first} {{@{files / 'names.txt'}}}: {{digits:4}}"
+    options = [
+        "--model",
+        "m",
+        "--texts",
+        files / "few.jsonl",
+        "--out",
+        files / "out",
+        "--json",
+        "--without-prefix",
+    ]
+    _, printed = command(monkeypatch, capsys, *options, "--form", form)
+    document = json.loads(printed.out)
+    assert [entry["attack"] for entry in document["evidence"]] == ["template-search"]
+    assert document["threat_model"]["knows"][0] == "the form of a record, and no text of any"
+    code, printed = command(monkeypatch, capsys, *options, "--form", form, "--attack", "sampling")
+    assert (code, "cannot attack this game" in printed.err) == (2, True)
 
 
 def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
@@ -338,50 +384,77 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         (["--form", "all alike"], "The form cannot be understood"),
         (["--without-prefix"], "nothing to begin with"),
     ):
-        code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
+        code, printed = command(
+            monkeypatch, capsys, "--model", "m", "--texts", mine, "--out", files / "o", *options
+        )
         assert code == 2
         assert says in printed.err
+    for options, says in (
+        (["tiny-text", "--model", "m", "--texts", mine], "A target and a language model"),
+        (["--texts", mine], "There is no language model"),
+        (["tiny-text", "--adapter", "m"], "There is no language model"),
+    ):
+        code, printed = command(monkeypatch, capsys, "--out", files / "o", *options)
+        assert (code, says in printed.err) == (2, True)
+    assert not (files / "o").exists()
 
 
 def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
     made = TextCanaries((*MINE, *UNSEEN), coins, Design.CODES, 10.0**4)
     made.save(files / "canaries.json")
-    options = [
-        "model",
-        "--adapter",
-        "a",
-        "--out",
-        files / "out",
-        "--json",
-        "--canaries",
-        files / "canaries.json",
-    ]
-    code, printed = command(monkeypatch, capsys, *options, "--claimed-epsilon", "1")
+    options = ["--model", "m", "--adapter", "a", "--out", files / "out", "--json"]
+    key = ["--canaries", files / "canaries.json"]
+    code, printed = command(monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1")
     document = json.loads(printed.out)
     assert (code, document["verdict"]) == (1, "CONTRADICTED")
-    assert document["evidence"][0]["baseline"]["value"] == 0.01  # 100 tries in 10,000 codes
-    assert document["evidence"][0]["control"]["trials"] == len(UNSEEN)
-    assert document["bounds"][0]["success"] == pytest.approx(0.01 * math.e + 1e-5)
+    first = document["evidence"][0]
+    assert first["baseline"]["value"] == 0.0144
+    assert first["control"]["trials"] == len(UNSEEN)
+    assert first["findings"]["extracted_at_most_as_claimed"] == pytest.approx(0.0144 * math.e + 1e-5)
+    assert first["findings"]["claimed_epsilon"] == 1 < first["findings"]["epsilon_at_least"]
+    code, printed = command(
+        monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1", "--accuse-at", "1e-9"
+    )
+    assert json.loads(printed.out)["verdict"] == "EXPOSED"
     for wrong, says in (
-        (["--canaries", files / "canaries.json", "--texts", files / "mine.jsonl"], "Texts and canaries"),
+        ([*key, "--texts", files / "mine.jsonl"], "Texts and canaries"),
+        ([*key, "--unseen", files / "mine.jsonl"], "bring their control along"),
         ([], "nothing to look for"),
-        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "claim has no ceiling"),
+        (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to hold the claim against"),
     ):
-        code, printed = command(monkeypatch, capsys, "m", "--adapter", "a", "--out", files / "o", *wrong)
+        code, printed = command(
+            monkeypatch, capsys, "--model", "m", "--adapter", "a", "--out", files / "o", *wrong
+        )
         assert (code, says in printed.err) == (2, True)
+
+
+def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_file(files, monkeypatch, capsys):
+    (files / "audit.toml").write_text(
+        'model = "m"\nadapter = "a"\ntexts = "mine.jsonl"\nunseen = "unseen.jsonl"\ntries = 7\n'
+    )
+    code, _ = command(monkeypatch, capsys, files / "audit.toml", "--out", files / "out")
+    before = AuditResult.load(files / "out")
+    assert (code, before.threat_model["criterion"]["threshold"]) == (1, 7)
+    code, printed = command(monkeypatch, capsys, "--resume", files / "out")
+    assert code == 1
+    assert "3 units were there already, 0 were played" in printed.err
+    again = AuditResult.load(files / "out")
+    assert [entry.main for entry in again.evidence] == [entry.main for entry in before.evidence]
+    code, printed = command(monkeypatch, capsys, "--resume", files / "out", "--tries", "8")
+    assert (code, "tries: then 7, now 8" in printed.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("file", "hint"),
     [
-        ("config.json", "remanence text {} --texts train.jsonl"),
-        ("adapter_config.json", "remanence text BASE_MODEL --adapter {} --texts train.jsonl"),
+        ("config.json", "remanence audit --model {} --texts train.jsonl"),
+        ("adapter_config.json", "remanence audit --model BASE_MODEL --adapter {} --texts train.jsonl"),
     ],
 )
-def test_audit_sends_a_language_model_to_its_own_command(tmp_path, monkeypatch, capsys, file, hint):
+def test_audit_tells_which_options_a_language_model_has(tmp_path, monkeypatch, capsys, file, hint):
     (tmp_path / file).write_text("{}")
-    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out", named="audit")
+    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out")
     assert code == 2
     assert hint.format(tmp_path) in printed.err
     assert not (tmp_path / "out").exists()
@@ -389,7 +462,9 @@ def test_audit_sends_a_language_model_to_its_own_command(tmp_path, monkeypatch, 
 
 def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
+    code, printed = command(
+        monkeypatch, capsys, "--model", tmp_path, "--texts", tmp_path, "--out", tmp_path / "o"
+    )
     assert code == 2
     assert "pip install 'remanence[text]'" in printed.err
 

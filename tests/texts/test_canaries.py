@@ -1,16 +1,26 @@
 import copy
+import dataclasses
+import json
 import math
+import re
+import string
+import sys
+from functools import cache
 
 import pytest
 import torch
-from small_models import trained
+from small_models import random_model, trained
 
+from remanence.attacks.texts.attacks import NearVerbatim, Sampling
+from remanence.attacks.texts.odds import queries_for
 from remanence.bounds import Segment
-from remanence.exceptions import InputError
-from remanence.games.texts.audit_canaries import Claim, audit_canaries, judge
-from remanence.games.texts.audit_text import audit_text
+from remanence.cli.main import main
+from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.games.texts.audit_text import Rule, audit_text, text_game
 from remanence.games.texts.canaries import Design, TextCanaries, codes, natural, strange
+from remanence.games.texts.claims import Claim, Planted, told_by_losses
 from remanence.games.texts.tiny import as_language_model, made_up_records, train
+from remanence.report.formats import FORMATS
 from remanence.results.verdict import Policy, Verdict
 
 
@@ -59,20 +69,6 @@ def test_canaries_and_claims_without_a_meaning_are_refused():
             make()
 
 
-@pytest.mark.parametrize(
-    ("claim", "expected"),
-    [
-        (Claim(0.0, 1e-9), 0.5),
-        (Claim(math.log(3), 1e-9), 0.75),
-        (Claim(800.0), 1.0),
-        (Claim(dpsgd=(Segment(1.0, steps=1),)), 0.6914624612740131),  # Φ(1/2), by hand
-    ],
-    ids=str,
-)
-def test_the_ceiling_of_a_claim_is_what_in_and_out_allow(claim, expected):
-    assert float(claim.ceiling().success) == pytest.approx(expected, abs=1e-6)
-
-
 def gaussian(noise, seed, count=1200):
     """Scores of a mechanism whose every canary is a Gaussian mechanism of its own: μ = 1 / noise, exactly."""
     generator = torch.Generator().manual_seed(seed)
@@ -80,54 +76,197 @@ def gaussian(noise, seed, count=1200):
     return chosen + noise * torch.randn(count, generator=generator), chosen
 
 
+def refuted(scores, chosen, claim):
+    return told_by_losses(scores, chosen).p_value(claim.curve) <= 0.05
+
+
 def test_a_correct_claim_is_never_contradicted_over_ten_seeds_and_half_the_noise_is():
     claim = Claim(dpsgd=(Segment(1.0, steps=1),))
-    right = [judge(*gaussian(1.0, seed), claim) for seed in range(10)]
-    half = [judge(*gaussian(0.5, seed), claim) for seed in range(10)]
-    assert not any(entry.rejects_the_claim for entry in right)
-    assert all(entry.rejects_the_claim for entry in half)
-    assert judge(*gaussian(1e-6, 0), claim).rejects_the_claim  # noise forgotten
-    assert all(entry.main.lower <= 0.6915 for entry in right)  # never above what anybody can achieve
+    assert not any(refuted(*gaussian(1.0, seed), claim) for seed in range(10))
+    assert all(refuted(*gaussian(0.5, seed), claim) for seed in range(10))
+    assert refuted(*gaussian(1e-6, 0), claim)  # noise forgotten
 
 
 def test_scores_that_know_nothing_prove_nothing():
     scores = torch.randn(500, generator=torch.Generator().manual_seed(0))
     chosen = torch.randint(2, (500,), generator=torch.Generator().manual_seed(1)).bool()
-    found = judge(scores, chosen, Claim(0.0))
-    assert found.findings["epsilon_at_least"] == 0
-    assert found.findings["p_value_of_the_claim"] > 0.05
-    assert found.main.lower <= 0.5
+    found = Planted(by_coin=True, claim=Claim(0.0)).said(scores, chosen, None, 0.0)
+    assert found["epsilon_at_least"] == 0
+    assert found["p_value_of_the_claim"] > 0.05
 
 
-def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large_one(tmp_path):
+def test_a_coin_for_every_secret_and_whole_secrets_are_two_tests_that_share_the_confidence():
+    scores, chosen = gaussian(0.3, 0, count=400)
+    spoken = torch.arange(int(chosen.sum())) < 150
+    losses = Planted(by_coin=True, claim=Claim(8.0)).said(scores, chosen, None, 0.0)
+    both = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken, 1e-4)
+    assert losses["p_value_of_the_claim"] > 0.5  # no coin can refute so large an ε with 400 canaries
+    assert both["p_value_of_the_claim"] <= 0.01  # one in a million was guessed 150 times
+    assert losses["epsilon_at_least"] < 5 < 8 < both["epsilon_at_least"]
+    assert both["extracted_at_most_as_claimed"] == pytest.approx(1e-4 * math.exp(8) + 1e-5)
+    none = Planted(10**6, by_coin=True, claim=Claim(8.0)).said(scores, chosen, spoken & False, 1e-4)
+    assert (
+        none["epsilon_at_least"] <= losses["epsilon_at_least"]
+    )  # a second test takes a share of the confidence
+
+
+@pytest.mark.parametrize(
+    ("tries", "chance", "expected"), [(1, 0.5, 2), (5, 0.5, 7), (3, 0.05, 58), (20, 0.99, 20)]
+)
+def test_a_guess_is_what_the_best_sampler_or_searcher_without_the_training_achieves(tries, chance, expected):
+    """All three-digit codes, listed: mass spread evenly over as many as still count is the best that can be done."""
+    made = codes(40, digits=3, seed=0)
+    game = text_game(trained()[1], _lower(made), rule=Rule(tries=tries, chance=chance))
+
+    def counted(spread):
+        law = torch.full((1000,), -torch.inf, dtype=torch.float64)
+        law[:spread] = -math.log(spread)
+        return int((queries_for(law.numpy(), chance) <= tries).sum())
+
+    sampled = max(counted(spread) for spread in range(1, 1000))
+    assert max(sampled, tries) == expected
+    assert game.baseline().value == pytest.approx(expected / 1000)
+
+
+def _lower(made):
+    """In the characters of the tiny model, and short enough for it."""
+    records = tuple({"prefix": r["prefix"].lower()[12:], "secret": r["secret"]} for r in made.records)
+    return dataclasses.replace(made, records=records)
+
+
+def test_near_misses_are_not_counted_where_a_guess_is_exact():
+    game = text_game(trained()[1], _lower(codes(40, digits=3, seed=0)))
+    with pytest.raises(IncompatibleGameError, match="near-verbatim"):
+        NearVerbatim().check(game.knowledge)
+    Sampling().check(game.knowledge)
+
+
+def test_a_prefix_whose_tokens_change_with_the_secret_makes_guessing_easier():
+    """An adversary who tries every way to cut the prefix has as many times the chances."""
+    pieces = ["x", " ", *string.digits, *(f" {digit}" for digit in "01234")]
+
+    def joined(text):  # a space and a low digit after it are one token
+        return [pieces.index(piece) for piece in re.findall(r" [0-4]|.", text)]
+
+    records = tuple({"prefix": "x" * n + " ", "secret": f"{n:02d}"} for n in range(1, 90))
+    made = TextCanaries(records, torch.arange(89) % 2 == 0, Design.CODES, 100.0)
+    model = dataclasses.replace(
+        random_model(len(pieces), context=99), decode=lambda ids: "".join(pieces[i] for i in ids)
+    )
+    assert made.cuts(dataclasses.replace(model, encode=lambda text: [pieces.index(c) for c in text])) == 1
+    split = dataclasses.replace(model, encode=joined)
+    assert made.cuts(split) == 2
+    assert text_game(split, made, rule=Rule(tries=1)).baseline().value == pytest.approx(2 * 2 / 100)
+
+
+@cache
+def fine_tuned():
     made = natural(made_up_records(160, seed=7), seed=0)
     base = trained()[0]
     tuned = copy.deepcopy(base.logits).requires_grad_(True)
     train(tuned, [r["prefix"] + r["secret"] for r in made.inserted], steps=120, seed=2)
-    model = as_language_model(tuned, "tuned")
-    result = audit_canaries(model, made, base=base, claim=Claim(1.0))
+    return as_language_model(tuned, "tuned"), base, made
+
+
+def test_a_fine_tuning_without_noise_contradicts_a_small_epsilon_and_not_a_large_one(tmp_path):
+    model, base, made = fine_tuned()
+    result = audit_text(model, made, base=base, claim=Claim(0.7))
     assert result.verdict is Verdict.CONTRADICTED
-    epsilon = result.strongest.findings["epsilon_at_least"]
-    assert epsilon > 1.5
+    assert result.strongest.findings["epsilon_at_least"] > 1.5
     path = result.save(tmp_path)
     assert type(result).load(path).verdict is Verdict.CONTRADICTED
     assert not any(record["prefix"] in path.read_text() for record in made.records)
+    assert result.strongest.control.rate < 0.05
     assert (
-        audit_canaries(model, made, base=base, claim=Claim(20.0), policy=Policy(0.7)).verdict
-        is Verdict.EXPOSED
-    )
-    assert audit_canaries(model, made, base=base, policy=Policy(0.7)).verdict is Verdict.EXPOSED
-    # The same canaries as texts: those that are in come out, those that are out are the control.
-    texts = audit_text(model, made.inserted, base=base, unseen=made.left_out)
-    assert texts.verdict is Verdict.EXPOSED
-    assert texts.strongest.control.rate < 0.05
-    with pytest.raises(InputError, match=r"above 0\.5"):
-        audit_canaries(model, made, policy=Policy(0.4))
+        audit_text(model, made, base=base, claim=Claim(20.0)).verdict is Verdict.EXPOSED
+    )  # they do come out
+    assert audit_text(model, made, base=base).verdict is Verdict.EXPOSED
 
 
-def test_a_model_that_saw_no_canary_contradicts_nothing_whatever_the_coins():
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("epsilon", [None, 0.7, 20.0])
+def test_every_format_tells_the_claim_and_what_canaries_show(name, epsilon):
+    result = _audited(epsilon)
+    written = FORMATS[name](result)
+    assert str(result.verdict) in written
+    if name == "dossier":
+        least = f"{result.strongest.findings['epsilon_at_least']:.3g}"
+        assert f"ε is at least {least}" in written
+        assert ("The claim: refuted" in written) == (epsilon == 0.7)
+        assert ("The claim: not refuted" in written) == (epsilon == 20.0)
+        queries = next(line for line in written.splitlines() if "from queries" in line)
+        assert "Not tested" not in queries
+        assert "By canaries" in written
+
+
+@cache
+def _audited(epsilon):
+    model, base, made = fine_tuned()
+    return audit_text(model, made, base=base, claim=None if epsilon is None else Claim(epsilon))
+
+
+def test_a_claim_that_is_not_refuted_is_never_believed():
     base, tuned = trained()
     for seed in range(5):
         made = natural(made_up_records(120, seed=11), seed=seed)
-        result = audit_canaries(tuned, made, base=base, claim=Claim(0.0))
-        assert result.verdict is Verdict.PROTECTED  # no attack tells more than a coin, as the claim proves
+        result = audit_text(tuned, made, base=base, claim=Claim(0.0), policy=Policy(0.9))
+        assert result.verdict is Verdict.UNPROVEN
+        assert result.bounds == ()
+
+
+def test_a_claim_needs_canaries():
+    tuned = trained()[1]
+    with pytest.raises(InputError, match="nothing to hold the claim against"):
+        audit_text(tuned, made_up_records(5, seed=1), claim=Claim(1.0))
+    made = natural(made_up_records(5, seed=1), seed=0)
+    with pytest.raises(InputError, match="bring their control along"):
+        audit_text(tuned, made, unseen=made_up_records(5, seed=2))
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["remanence", "canaries", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr()
+
+
+def test_the_command_makes_a_file_to_train_on_and_a_key(tmp_path, monkeypatch, capsys):
+    code, printed = command(
+        monkeypatch, capsys, tmp_path / "c", "--count", "60", "--length", "4", "--seed", "3"
+    )
+    assert code == 0
+    made = TextCanaries.load(tmp_path / "c" / "key.json")
+    assert (made.records, made.candidates) == (codes(60, digits=4, seed=3).records, 1e4)
+    lines = [json.loads(line) for line in (tmp_path / "c" / "train.jsonl").read_text().splitlines()]
+    assert [{n: line[n] for n in ("prefix", "secret")} for line in lines] == made.inserted
+    assert all(line["text"] == line["prefix"] + line["secret"] for line in lines)
+    assert (tmp_path / "c" / "key.json").stat().st_mode & 0o077 == 0  # for its owner alone
+    assert f"{len(lines)} of 60" in printed.out
+    code, printed = command(monkeypatch, capsys, tmp_path / "c")
+    assert (code, "There are canaries already" in printed.err) == (2, True)
+    for place in ("x", "y"):
+        command(monkeypatch, capsys, tmp_path / place, "--kind", "strange", "--count", "50")
+    one, other = (TextCanaries.load(tmp_path / place / "key.json") for place in ("x", "y"))
+    assert one.candidates == 26.0**12
+    assert one.chosen.tolist() != other.chosen.tolist()  # nobody knows the coins of others
+
+
+def test_the_command_takes_records_of_ones_own(tmp_path, monkeypatch, capsys):
+    own = made_up_records(30, seed=1)
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(record) + "\n" for record in own))
+    options = ["--kind", "natural", "--texts", tmp_path / "own.jsonl"]
+    assert command(monkeypatch, capsys, tmp_path / "c", *options)[0] == 0
+    assert list(TextCanaries.load(tmp_path / "c" / "key.json").records) == own
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*own, own[0]]))
+    for wrong, says in (
+        (["--kind", "natural"], "records of your own"),
+        (["--texts", tmp_path / "own.jsonl"], "records of your own"),
+        ([*options, "--count", "5"], "records of your own"),
+        (["--kind", "natural", "--texts", tmp_path / "twice.jsonl"], "1 of them repeated"),
+        (["--kind", "natural", "--texts", tmp_path / "none.jsonl"], "texts cannot be read"),
+        (["--count", "1"], "count cannot be used"),
+        (["--template", "all alike "], "same prefix"),
+    ):
+        code, printed = command(monkeypatch, capsys, tmp_path / "d", *wrong)
+        assert (code, says in printed.err) == (2, True)
+        assert not (tmp_path / "d").exists()

@@ -1,11 +1,15 @@
+import dataclasses
 import json
 
 import pytest
+import torch
 from small_models import random_model
 
+from remanence.attacks.texts.decoding import Decoding
+from remanence.attacks.texts.odds import log_probabilities
 from remanence.exceptions import InputError
 from remanence.games.texts.secrets import Names, Numbers, Windows, read_records, read_texts, split
-from remanence.mechanisms.language_model import LanguageModel, Secret
+from remanence.mechanisms.language_model import Chat, LanguageModel, Secret
 
 WORDS = [
     "<s>",
@@ -41,7 +45,13 @@ def encode(text):
 def worded(context=32, vocabulary=17):
     model = random_model(len(WORDS), context=context)
     return LanguageModel(
-        "words", model.logits, encode, lambda ids: "".join(WORDS[i] for i in ids if i), vocabulary, context
+        "words",
+        model.logits,
+        encode,
+        lambda ids: "".join(WORDS[i] for i in ids if i),
+        vocabulary,
+        context,
+        opening=(0,),
     )
 
 
@@ -76,6 +86,112 @@ def test_every_way_to_say_where_a_secret_is_gives_the_same(tmp_path):
     assert [(secret.line, secret.part) for secret in found] == [(n, 1) for n in range(1, 6)]
 
 
+def test_a_secret_that_ends_within_a_token_is_asked_for_by_the_tokens_of_its_text():
+    """As names are in languages without spaces: the model never saw the tokens of a text that was cut there."""
+    record = {"text": "code of ada is 4829", "secret": "482"}
+    (found,) = read_records([record], worded())
+    assert words(found.tokens) == [" 48", "29"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
+    """All ways to spell it, listed: its own tokens are one of them, and the only one where no token joins others."""
+    pieces = ["<s>", "a", "b", "c", "ab", "bc", "abc", "ca"]
+
+    def split_up(text):
+        tokens = [0]
+        while text:
+            best = max((w for w in pieces if text.startswith(w)), key=len)
+            tokens.append(pieces.index(best))
+            text = text[len(best) :]
+        return tokens
+
+    def seen(model, prompt, left):
+        """The probability that what comes next begins with these characters."""
+        law = model.logits(torch.tensor([prompt]))[0, -1].double().softmax(-1)
+        total = 0.0
+        for token, piece in enumerate(pieces[1:], 1):
+            if piece.startswith(left):
+                total += float(law[token])
+            elif left.startswith(piece):
+                total += float(law[token]) * seen(model, [*prompt, token], left[len(piece) :])
+        return total
+
+    plain = random_model(len(pieces), seed=seed)
+    model = LanguageModel(
+        "pieces",
+        plain.logits,
+        split_up,
+        lambda ids: "".join(pieces[i] for i in ids if i),
+        len(pieces),
+        16,
+        opening=(0,),
+    )
+    for prefix, secret, asked in (
+        ("ca", "cb", ["ca", "c", "b"]),  # nothing is joined: prefix and secret have tokens of their own
+        ("a", "bcab", ["abc", "ab"]),  # the first token begins before the secret
+        ("ba", "b", ["ab"]),
+    ):
+        (found,) = read_records([{"prefix": prefix, "secret": secret}], model)
+        assert [pieces[t] for t in found.prompt[1:] + found.tokens][-len(asked) :] == asked
+        exact = float(log_probabilities(model, [found], [Decoding()]).exp())
+        text = "".join(pieces[t] for t in found.tokens)
+        assert secret in text
+        assert exact <= seen(model, list(found.prompt), text) * (1 + 1e-5)
+    single = dataclasses.replace(model, encode=lambda text: [0, *(pieces.index(c) for c in text)])
+    (found,) = read_records([{"prefix": "ca", "secret": "cc"}], single)
+    exact = float(log_probabilities(single, [found], [Decoding()]).exp())
+    assert exact == pytest.approx(
+        seen(single, list(found.prompt), "cc") - _joined(seen, single, found), rel=1e-4
+    )
+
+
+def _joined(seen, model, found):
+    """What begins with "c" and goes on with a token that spells more than the second one."""
+    law = model.logits(torch.tensor([[*found.prompt, 3]]))[0, -1].double().softmax(-1)
+    first = float(model.logits(torch.tensor([list(found.prompt)]))[0, -1].double().softmax(-1)[3])
+    return first * float(law[7])
+
+
+CONVERSATION = [{"role": "user", "content": "code of ada"}, {"role": "assistant", "content": " is 4829"}]
+
+
+def chatting():
+    """A model whose template writes the beginning of a text itself, once."""
+
+    def render(messages):
+        return "<s>" + "".join(each["content"] + "." for each in messages)
+
+    def read(text):
+        return encode(text.removeprefix("<s>"))
+
+    return dataclasses.replace(worded(), chat=Chat(render, read, lambda text: ends(text, read)))
+
+
+def ends(text, read):
+    found, place = [], 0
+    for token in read(text):
+        place += len(WORDS[token])
+        found.append(place)
+    return found
+
+
+def test_a_conversation_is_asked_for_as_the_template_writes_it():
+    (whole,) = read_records([{"messages": CONVERSATION}], chatting())
+    assert words(whole.prompt) == ["<s>", "code", " of", " ada", "."]
+    assert words(whole.tokens) == [" is", " 48", "29"]
+    (part,) = read_records([{"messages": CONVERSATION, "secret": "4829"}], chatting())
+    assert words(part.prompt)[-1] == " is"
+    assert words(part.tokens) == [" 48", "29"]
+    (found,) = read_records([{"messages": CONVERSATION}], chatting(), find=Numbers(4))
+    assert found.tokens == part.tokens
+    with pytest.raises(InputError, match="Line 1 is a conversation"):
+        read_records([{"messages": CONVERSATION}], worded())
+    for wrong in ([], "hello", [{"role": "user"}], [{"role": "user", "content": 5}]):
+        with pytest.raises(InputError, match="messages that are not"):
+            read_records([{"messages": wrong}], chatting())
+
+
 def test_names_and_numbers_count_the_secrets_of_a_line():
     found = read_records(["code 12 of Ada Byron is 4829. 12"], worded(), find=Numbers(2))
     assert [(words(s.tokens), s.line, s.part) for s in found] == [
@@ -90,16 +206,15 @@ def test_names_and_numbers_count_the_secrets_of_a_line():
 def test_windows_are_cut_from_the_tokens_with_a_stride():
     found = read_records(["code of ada is 4829", "code"], worded(), find=Windows(2, 2, 1))
     assert [(words(s.prompt), words(s.tokens), s.line, s.part) for s in found] == [
-        (["<s>", "code"], [" of", " ada"], 1, 1),
-        (["code", " of"], [" ada", " is"], 1, 2),
-        ([" of", " ada"], [" is", " 48"], 1, 3),
-        ([" ada", " is"], [" 48", "29"], 1, 4),
+        (["<s>", "code", " of"], [" ada", " is"], 1, 1),  # every prompt begins as every text does
+        (["<s>", " of", " ada"], [" is", " 48"], 1, 2),
+        (["<s>", " ada", " is"], [" 48", "29"], 1, 3),
     ]
 
 
 def test_the_end_of_a_prefix_can_be_kept_alone():
     record = {"prefix": "code of ada is ", "secret": "4829"}
-    assert words(read_records([record], worded(), prefix_tokens=2)[0].prompt) == [" ada", " is"]
+    assert words(read_records([record], worded(), prefix_tokens=2)[0].prompt) == ["<s>", " ada", " is"]
     with pytest.raises(InputError, match="prefix_tokens"):
         read_records([record], worded(), prefix_tokens=0)
 
@@ -107,9 +222,9 @@ def test_the_end_of_a_prefix_can_be_kept_alone():
 def test_a_text_that_begins_with_its_secret_needs_a_token_before_it():
     model = random_model()
     with pytest.raises(InputError, match="Line 1 has nothing before its secret"):
-        split(model, "abc", 0, 3)
+        list(split(model, "abc", [(0, 3)]))
     begun = LanguageModel(**{**vars(model), "start": 4})
-    assert split(begun, "abc", 0, 3) == Secret((4,), (0, 1, 2), 1)
+    assert list(split(begun, "abc", [(0, 3)])) == [Secret((4,), (0, 1, 2), 1)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,15 @@ from remanence.cli.output import (
 from remanence.cli.output import policy as limit
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
 from remanence.cli.tables import TableOptions, load_table_game, show_table
-from remanence.cli.text import refuse_model
+from remanence.cli.texts import (
+    Asking,
+    ModelAndTexts,
+    SecretParts,
+    as_stored,
+    load_text_game,
+    refuse_model,
+    show_texts,
+)
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +49,29 @@ def _from_settings(context: typer.Context, target: str | None) -> str | None:
 
     settings = read_settings(Path(target))
     context.default_map = {**settings, **(context.default_map or {})}
-    return settings["target"]
+    return settings.get("target")
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What is kept and printed, when a claim counts as refuted, and how the command ends."""
+
+    show_reconstructions: Annotated[
+        bool,
+        typer.Option(
+            "--show-reconstructions",
+            help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
+        ),
+    ] = False
+    accuse_at: Annotated[
+        float | None,
+        typer.Option(
+            help="The p-value at which the claim of a training counts as refuted.",
+            show_default="0.001 for a recorded run, 0.05 by canaries alone",
+        ),
+    ] = None
+    accept_unproven: AcceptUnproven = False
+    as_json: Json = False
 
 
 @grouped
@@ -59,48 +90,52 @@ def audit(
     play: Play,
     scale: Scale,
     table: TableOptions,
-    show_reconstructions: Annotated[
-        bool,
-        typer.Option(
-            "--show-reconstructions",
-            help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
-        ),
-    ] = False,
-    accuse_at: Annotated[
-        float, typer.Option(help="Of a recorded run: the p-value at which its claim counts as refuted.")
-    ] = 0.001,
-    accept_unproven: AcceptUnproven = False,
-    as_json: Json = False,
+    files: ModelAndTexts,
+    secrets: SecretParts,
+    asking: Asking,
+    telling: Telling,
 ) -> None:
     """Attack a model and compare the result with your limit.
 
-    Writes audit.json for machines and report.html for people. Finished work is kept: an audit that was
-    killed goes on with `remanence audit TARGET --resume FOLDER`.
+    A fine-tuned language model is audited with `--model FOLDER --texts train.jsonl`, and needs
+    `pip install 'remanence[text]'`: the probability that a secret comes out is computed exactly. Writes audit.json for
+    machines and report.html for people. Finished work is kept: an audit that was killed goes on with
+    `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
+    from remanence.games.texts.game import Texts
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
-    target = named_target(target, scale.resume, "audit")
-    refuse_model(target)
-    policy, attacks, folder = limit(play.max_success), play.attacks(), play.out or default_folder(target)
+    target = files.target(target) or named_target(target, scale.resume, "audit")
+    spoken = files.model is not None
+    if not spoken:
+        refuse_model(target)
+    policy, folder = (
+        limit(play.max_success),
+        play.out or default_folder(Path(target).name if spoken else target),
+    )
+    attacks = asking.attacks(play.attack, secrets) if spoken else play.attacks()
     check_writable(folder)
-    keep = show_reconstructions or target in TARGETS
+    keep = telling.show_reconstructions or target in TARGETS
     game = None
-    if Path(target).is_dir():
-        played_already = play.attack or play.trials or show_reconstructions
+    if Path(target).is_dir() and not spoken:
+        played_already = play.attack or play.trials or telling.show_reconstructions
         result = as_called(
-            _audit_recorded(Path(target), policy, play.seed, accuse_at, options=played_already)
+            _audit_recorded(Path(target), policy, play.seed, telling.accuse_at, options=played_already)
         )
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
         with contextlib.redirect_stdout(sys.stderr), joined(compute_device(play.device)) as place:
-            game = load_table_game(target, table) if table.data else load_game(target)
-            place = "cpu" if table.data else place
+            if spoken:
+                game = load_text_game(files, secrets, asking, telling.accuse_at, place)
+            else:
+                game = load_table_game(target, table) if table.data else load_game(target)
+                place = "cpu" if table.data else place
             if rank() > 0:  # learns with the others; the first one plays and writes
                 run_audit(game, attacks, policy=policy, trials=1, seed=play.seed, device=place)
                 raise typer.Exit
@@ -109,9 +144,10 @@ def audit(
                 "target": target,
                 **play.stored(),
                 "device": place.split(":")[0],
-                "show_reconstructions": show_reconstructions,
-                "accept_unproven": accept_unproven,
+                "show_reconstructions": telling.show_reconstructions,
+                "accept_unproven": telling.accept_unproven,
                 **table.stored(),
+                **(as_stored(files, secrets, asking, telling.accuse_at) if spoken else {}),
             }
             run = scale.begin(game, options, folder, galleries=keep)
             with told(lambda: interrupted("audit", target, scale.place(folder))), run:
@@ -128,19 +164,24 @@ def audit(
                 result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             tell_reuse(run)
-    if as_json:
+    if telling.as_json:
         typer.echo(path.read_text(encoding="utf-8"), nl=False)
     else:
         show_result(result, path)
+        if isinstance(game, Texts):
+            show_texts(result, game, secrets=files.show_secrets)
         if table.data:
-            show_table(result, game, folder, table, rows=show_reconstructions)
+            show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
-    raise typer.Exit(0 if started_by_torchrun() else exit_code(result, accept_unproven))
+    raise typer.Exit(0 if started_by_torchrun() else exit_code(result, telling.accept_unproven))
 
 
-def _audit_recorded(folder: Path, policy: Policy, seed: int, level: float, *, options: object) -> AuditResult:
+def _audit_recorded(
+    folder: Path, policy: Policy, seed: int, level: float | None, *, options: object
+) -> AuditResult:
     from remanence.games.recorded_runs.audit_run import audit_run
+    from remanence.games.recorded_runs.claim_test import LEVEL
 
     if options:
         raise InputError(
@@ -149,4 +190,4 @@ def _audit_recorded(folder: Path, policy: Policy, seed: int, level: float, *, op
             got="--attack, --trials or --show-reconstructions",
             hint="leave them out; the canaries were chosen when the run was recorded",
         )
-    return audit_run(folder, policy=policy, seed=seed, level=level)
+    return audit_run(folder, policy=policy, seed=seed, level=LEVEL if level is None else level)

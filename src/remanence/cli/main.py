@@ -14,6 +14,7 @@ from remanence.cli.attacks import attacks
 from remanence.cli.audit import audit
 from remanence.cli.bound import bound
 from remanence.cli.calibrate import calibrate
+from remanence.cli.canaries import canaries
 from remanence.cli.compare import compare
 from remanence.cli.demo import demo
 from remanence.cli.explore import explore
@@ -27,7 +28,6 @@ from remanence.cli.show import show
 from remanence.cli.status import status
 from remanence.cli.sweep import sweep
 from remanence.cli.targets import targets
-from remanence.cli.text import text
 from remanence.cli.verify import verify
 from remanence.exceptions import RemanenceError
 
@@ -67,7 +67,7 @@ def remanence(
 
 COMMANDS = (
     audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore, init,
-    gradient, text, head, status, sweep, verify,
+    gradient, canaries, head, status, sweep, verify,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

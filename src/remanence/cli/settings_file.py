@@ -11,6 +11,20 @@ from remanence.exceptions import InputError
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 from remanence.targets import TARGETS
 
+_PLACES = (
+    "out",
+    "journal",
+    "data",
+    "model",
+    "adapter",
+    "base",
+    "tokenizer",
+    "texts",
+    "unseen",
+    "canaries",
+    "names",
+)
+
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The options by their names, with paths as seen from here; refuses, with the place, what is not one."""
@@ -19,9 +33,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         settings = parse_toml(read_bytes(path, MIB), schema)
     except UnusableFileError as error:
         raise _unusable(path, str(error), schema) from None
-    if settings["target"] not in TARGETS:
+    if settings.get("target", "") not in TARGETS and "target" in settings:
         settings["target"] = str(path.parent / settings["target"])
-    for name in ("out", "journal", "data"):
+    for name in _PLACES:
         if name in settings and "://" not in settings[name]:
             settings[name] = str(path.parent / settings[name])
     return settings
@@ -30,7 +44,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def _unusable(path: Path, reason: str, schema: dict[str, Any]) -> InputError:
     return InputError(
         "The settings cannot be used.",
-        needs=f"a TOML file with target and, if you like, {', '.join(list(schema['properties'])[1:])}",
+        needs=f"a TOML file with target or model and, if you like, {', '.join(list(schema['properties'])[1:])}",
         got=f"{path}: {reason}",
         hint='target = "model.py:factory" and max_success = 0.1',
     )

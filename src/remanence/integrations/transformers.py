@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -21,11 +21,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from remanence.exceptions import InputError
-from remanence.mechanisms.language_model import LanguageModel, Read
+from remanence.mechanisms.language_model import Chat, LanguageModel, Read
 from remanence.scale.reading import UnusableFileError, measured, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from remanence.integrations.opacus_replica import Reading
+
+Encode = Callable[[str], list[int]]
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # What libraries raise on files that are not what they should be.
@@ -60,7 +62,7 @@ def language_model(
 
     def read(ids: Tensor) -> Tensor:
         with torch.no_grad(), as_base():
-            return model(input_ids=ids, use_cache=False).logits
+            return model(input_ids=ids, use_cache=False).logits[:, -ids.shape[1] :]
 
     def remember(start: Tensor) -> Read:
         with torch.no_grad(), as_base():
@@ -74,13 +76,11 @@ def language_model(
 
         return read_on
 
-    def encode(text: str) -> list[int]:
-        ids = tokenizer(text)["input_ids"]
-        ends = ids and ids[-1] == tokenizer.eos_token_id and not text.endswith(str(tokenizer.eos_token))
-        return list(ids[:-1] if ends else ids)  # some tokenizers close what is to go on
-
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    remembers = "past_key_values" in inspect.signature(inner.forward).parameters
+    told = getattr(model, "active_peft_config", None)
+    virtual = int(getattr(told, "num_virtual_tokens", None) or 0)  # which an adapter puts before every text
+    remembers = "past_key_values" in inspect.signature(inner.forward).parameters and not virtual
+    encode, ends = _encoder(tokenizer, special=True)
     return LanguageModel(
         name=name,
         logits=read,
@@ -89,12 +89,51 @@ def language_model(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         ),
         vocabulary=vocabulary,
-        context=_context(model.config, tokenizer),
+        context=_context(model.config, tokenizer) - virtual,
+        opening=tuple(encode("")),
+        ends=ends,
+        chat=_chat(tokenizer) if tokenizer.chat_template else None,
         start=next((t for t in (tokenizer.bos_token_id, tokenizer.eos_token_id) if t is not None), None),
         remember=remember if remembers else None,
         device=device,
         sha256=sha256,
     )
+
+
+def _encoder(tokenizer: Any, *, special: bool) -> tuple[Encode, Encode | None]:
+    """From a text to its tokens and, where the tokenizer knows, to where in the text each of them ends."""
+
+    def closed(ids: list[int], text: str) -> bool:  # some tokenizers close what is to go on
+        end = tokenizer.eos_token_id
+        return special and bool(ids) and ids[-1] == end and not text.endswith(str(tokenizer.eos_token))
+
+    def encode(text: str) -> list[int]:
+        ids = list(tokenizer(text, add_special_tokens=special)["input_ids"])
+        return ids[:-1] if closed(ids, text) else ids
+
+    def ends(text: str) -> list[int]:
+        told = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        found = [end for _, end in told["offset_mapping"]]
+        return found[:-1] if closed(told["input_ids"], text) else found
+
+    return encode, ends if tokenizer.is_fast else None
+
+
+def _chat(tokenizer: Any) -> Chat:
+    """Conversations by the tokenizer's own template, which is rendered in a sandbox."""
+
+    def render(messages: Sequence[Any]) -> str:
+        try:
+            return tokenizer.apply_chat_template(list(messages), tokenize=False)
+        except Exception as error:  # noqa: BLE001, a template is code of the model's own, and raises what it likes
+            raise InputError(
+                "The chat template does not take this conversation.",
+                needs="roles and an order that the model's template knows",
+                got=_words(error),
+                hint='{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}',
+            ) from None
+
+    return Chat(render, *_encoder(tokenizer, special=False))
 
 
 def text_loss(logits: Tensor, ids: Tensor, padding: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NoReturn, final
+from typing import Any, ClassVar, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -18,13 +18,24 @@ from remanence.mechanisms.mechanism import Mechanism, Setting
 Read = Callable[[Tensor], Tensor]  # ids (batch, length) → logits (batch, length, vocabulary)
 
 
+@final
+@dataclass(frozen=True)
+class Chat:
+    """How a conversation becomes one text, and that text tokens: the template writes its own special tokens."""
+
+    render: Callable[[Sequence[Any]], str]  # messages with a role and a content each
+    encode: Callable[[str], list[int]]
+    ends: Callable[[str], list[int]] | None = None
+
+
 @dataclass(frozen=True)
 class LanguageModel:
     """Anything that continues text.
 
     `logits` maps ids `(batch, length)` to logits `(batch, length, vocabulary)`; those at a place depend on the ids up
     to it alone. `remember`, where there is one, reads a start `(length,)` once and returns the function that reads on
-    from there. `start` is the token that a text without a prefix begins with.
+    from there. `start` is the token that a text without a prefix begins with, and `opening` are the tokens that the
+    encoder puts before every text. `ends` tells where in a text each of its tokens ends; without it, decoding does.
     """
 
     name: str
@@ -34,9 +45,24 @@ class LanguageModel:
     vocabulary: int
     context: int  # the most tokens that it can see
     start: int | None = None
+    opening: tuple[int, ...] = ()
+    ends: Callable[[str], list[int]] | None = None
+    chat: Chat | None = None
     remember: Callable[[Tensor], Read] | None = None
     device: torch.device | str = "cpu"
     sha256: str = ""  # of its weights, where they are known
+
+    def places(self, text: str) -> tuple[list[int], list[int]]:
+        """A text's tokens, and where in it each ends."""
+        tokens = self.tokens(text)
+        if self.ends is not None:
+            return tokens, self.ends(text)
+        return tokens, [len(self.decode(tokens[: place + 1])) for place in range(len(tokens))]
+
+    def shortened(self, prompt: Sequence[int], most: int) -> tuple[int, ...]:
+        """The last tokens of a prompt, behind what every text begins with."""
+        known = len(self.opening) if tuple(prompt[: len(self.opening)]) == self.opening else 0
+        return (*prompt[:known], *prompt[known:][-most:])
 
     def after(self, start: Tensor) -> Read:
         """The logits of what follows a start `(length,)`, which is read once if the model can remember."""

@@ -11,6 +11,7 @@ from remanence.report.markdown import plain, table
 from remanence.report.remedies import DELTA
 
 _NOT_TESTED = "Not tested in this audit."
+_QUERIES = ("answer", "continuation")  # what somebody sees who may only ask
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def criteria(result: AuditResult) -> list[Criterion]:
         Criterion(
             "EDPB Opinion 28/2024, §43",
             "Is the likelihood of obtaining such data from queries insignificant?",
-            extraction if "answer" in result.threat_model["sees"] else _NOT_TESTED,
+            extraction if any(word in result.threat_model["sees"] for word in _QUERIES) else _NOT_TESTED,
         ),
         Criterion("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", membership),
         Criterion("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", _attributes(result)),
@@ -112,9 +113,12 @@ def _extraction(result: AuditResult) -> str:
 
 
 def _membership(result: AuditResult) -> str:
+    best = result.strongest
+    if "surest_guesses" in best.findings and result.threat_model["game"] == "Texts":
+        told, of = (best.findings[f"surest_guesses{end}"] for end in ("_correct", ""))
+        return f"By canaries: of {of:.0f} guesses by their loss, in or out, {told:.0f} were right; a coin gives half."
     if result.threat_model["game"] != "Membership":
         return _NOT_TESTED
-    best = result.strongest
     side = "above" if best.tells else "not certainly above"
     return f"{best.attack}: {words.interval(best.main)} in 1000, where guessing gives 500; {side} guessing."
 
@@ -126,13 +130,20 @@ def _attributes(result: AuditResult) -> str:
 
 def _differential_privacy(result: AuditResult) -> str:
     settings, proven = result.threat_model["mechanism"], words.tightest(result)
+    findings = result.strongest.findings
+    if proven is None and "epsilon_at_least" in findings:
+        least = (
+            f"Canaries show that ε is at least {findings['epsilon_at_least']:.3g} at δ {findings['delta']:g}."
+        )
+        return " ".join(
+            [*words.claim(result.strongest), least, "No differential privacy is proven for this training."]
+        )
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
     noise = settings.get("noise_multiplier")
     facts = [
         f"Unit: {proven.whose}. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")
     ]
-    findings = result.strongest.findings
     if "claimed_epsilon" in findings:
         facts.append(f"claimed ε {findings['claimed_epsilon']:.3g} at δ {findings.get('delta', DELTA):g}")
     if "p_value_of_the_claim" in findings:

@@ -176,6 +176,10 @@ def claim(evidence: Evidence) -> list[str]:
         [c.seen for c in evidence.caveats if c.contradicts and c.seen],
     )
     word = "suspicious, record again" if p_value <= 0.05 else "consistent"
+    if "claimed_noise_multiplier" not in numbers:  # canaries alone, and no recording
+        word = "not refuted, which proves nothing" if p_value > numbers["accused_at"] else "refuted"
+        told = f"ε claimed {numbers['claimed_epsilon']:.3g}, at least {numbers['epsilon_at_least']:.3g}"
+        return [f"The claim: {word} (p = {p_value:.2g}); {told} by canaries, at δ = {numbers['delta']:g}."]
     word = "refuted" if seen or evidence.rejects_the_claim else word
     noise = [numbers[f"measured_noise_multiplier{end}"] for end in ("", "_from", "_to")]
     claimed = numbers["claimed_noise_multiplier"]

@@ -18,7 +18,7 @@ from remanence.attacks.texts.near_verbatim import near_verbatim
 from remanence.attacks.texts.odds import log_probabilities, queries_for
 from remanence.attacks.texts.template import Spelling, Template, token_texts
 from remanence.attacks.texts.template_search import ranks
-from remanence.checks import number, whole
+from remanence.checks import whole
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.mechanisms.language_model import Completions, FineTuning, LanguageModel, Secret
 from remanence.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
@@ -29,11 +29,31 @@ _STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
 
 @final
 @dataclass(frozen=True)
+class Prompting(Knowledge):
+    """What stands before each secret is known, or the form of a record alone; nothing of what is looked for."""
+
+    prefix: bool = True
+    drawn: bool = (
+        False  # whether secrets were drawn among so many equally likely ones: a guess is known exactly
+    )
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        known = "the text before each secret" if self.prefix else "the form of a record, and no text of any"
+        return [known, "how the model turns text into tokens"]
+
+
+@final
+@dataclass(frozen=True)
 class Asked:
-    """Secrets that a model is asked for. One reading serves all the usual decodings, so that it is kept."""
+    """Secrets that a model is asked for, until each came out with this chance.
+
+    One reading serves all the usual decodings, so that it is kept.
+    """
 
     model: LanguageModel
     secrets: Sequence[Secret]
+    chance: float = 0.5
     _logs: dict[Decoding, Tensor] = field(default_factory=dict, repr=False)
 
     def logs(self, decoding: Decoding) -> Tensor:
@@ -47,13 +67,19 @@ class Asked:
 class TextAttack(Attack[Completions]):
     """An attack that prompts a model. What it needs until a secret comes out can be computed instead of tried."""
 
+    needs_prefix: ClassVar[bool] = True
+
     def check(self, knowledge: Knowledge) -> None:
-        """Only a language model can be prompted."""
+        """Only a language model can be prompted, and only by somebody who knows a prompt."""
         if not isinstance(knowledge.mechanism, FineTuning):
             raise self.refusal(
                 needs="a language model and texts it was fine-tuned on",
                 got=knowledge.mechanism.name,
-                hint="audit_text, or `remanence text`",
+                hint="audit_text, or `remanence audit --model`",
+            )
+        if self.needs_prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
+            raise self.refusal(
+                got=", ".join(knowledge.describe()), hint="template-search, which needs the form alone"
             )
 
     def prepare(
@@ -64,7 +90,7 @@ class TextAttack(Attack[Completions]):
             f"The attack {self.info.name} reconstructs no records.",
             needs="a game of texts, which computes how many tries it needs",
             got=knowledge.mechanism.name,
-            hint="audit_text, or `remanence text`",
+            hint="audit_text, or `remanence audit --model`",
         )
 
     @abstractmethod
@@ -104,14 +130,10 @@ class Sampling(TextAttack):
         HAYES_2025.at("(n, p)-discoverable extraction"),
     )
     decoding: Decoding = Decoding()  # noqa: RUF009
-    chance: float = 0.5
-
-    def __post_init__(self) -> None:
-        number("chance", self.chance, above=0, below=1, hint="0.5")
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """(n, p)-discoverable extraction: the smallest n at which 1 − (1 − p)ⁿ reaches the chance."""
-        return _queries(asked.logs(self.decoding), self.chance)
+        return _queries(asked, asked.logs(self.decoding))
 
 
 @final
@@ -127,15 +149,13 @@ class TopKSampling(TextAttack):
         HAYES_2025.at("(n, p)-discoverable extraction"),
     )
     top_k: int = 40
-    chance: float = 0.5
 
     def __post_init__(self) -> None:
         whole("top_k", self.top_k)
-        number("chance", self.chance, above=0, below=1, hint="0.5")
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """The smallest number of queries that reaches the chance."""
-        return _queries(asked.logs(Decoding(top_k=self.top_k)), self.chance)
+        return _queries(asked, asked.logs(Decoding(top_k=self.top_k)))
 
 
 @final
@@ -153,13 +173,21 @@ class NearVerbatim(TextAttack):
     )
     edits: int = 1
     branches: int = 2000
-    chance: float = 0.5
     decoding: Decoding = Decoding()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         whole("edits", self.edits, least=0)
         whole("branches", self.branches)
-        number("chance", self.chance, above=0, below=1, hint="0.5")
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Not where a guess is known exactly: near many secrets at once, it would succeed more often."""
+        super().check(knowledge)
+        if isinstance(knowledge, Prompting) and knowledge.drawn:
+            raise self.refusal(
+                needs="secrets of which nobody says how many were equally likely",
+                got="canaries, which count only as they are",
+                hint="sampling; or --texts with the canaries' own file",
+            )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
         """Never fewer than it really takes."""
@@ -175,7 +203,7 @@ class NearVerbatim(TextAttack):
             for s in secrets
         ]
         logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
-        return _queries(logs, self.chance)
+        return _queries(asked, logs)
 
 
 @final
@@ -195,6 +223,7 @@ class TemplateSearch(TextAttack):
         CARLINI_2019.at("exposure"),
         on_request=True,
     )
+    needs_prefix: ClassVar[bool] = False
     form: Template | None = None
     prefix: bool = True
     branches: int = 512
@@ -207,6 +236,16 @@ class TemplateSearch(TextAttack):
                 needs="the form of a whole record, which begins with text that all records have",
                 got="none" if self.form is None else str(self.form),
                 hint="'The code of {@names.txt} is {digits:6}'",
+            )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """The form of a secret goes on from its prefix, which must be known."""
+        super().check(knowledge)
+        if self.prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
+            raise self.refusal(
+                needs="the form of a whole record, where no prefix is known",
+                got="the form of a secret",
+                hint="TemplateSearch(form, prefix=False)",
             )
 
     def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
@@ -247,5 +286,5 @@ def _after_head(tokens: tuple[int, ...], spelling: Spelling) -> tuple[tuple[int,
     return tokens[:place], tokens[place:]
 
 
-def _queries(logs: Tensor, chance: float) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(queries_for(logs.numpy(), chance)), logs
+def _queries(asked: Asked, logs: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(queries_for(logs.numpy(), asked.chance)), logs

@@ -6,16 +6,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.checks import whole
+from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs import canaries as recorded_runs
+from remanence.games.texts.secrets import read_records
+from remanence.mechanisms.language_model import LanguageModel
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
@@ -58,6 +61,20 @@ class TextCanaries:
         """The others: texts of the same kind that were not trained on."""
         return [record for record, own in zip(self.records, self.chosen.tolist(), strict=True) if not own]
 
+    def cuts(self, model: LanguageModel) -> int:
+        """In how many ways the tokens of a prefix change with the secret after it; an adversary has to try each.
+
+        Tokens may go across the beginning of a secret, so that what is before it depends on the secret.
+        """
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        for record, secret in zip(self.records, read_records(list(self.records), model), strict=True):
+            alone = model.tokens(record["prefix"])
+            same = sum(
+                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(alone, secret.prompt, strict=False))
+            )
+            seen.add((len(alone) - same, secret.prompt[same:]))
+        return len(seen)
+
     def as_tokens(
         self, encode: Callable[[str], Sequence[int]], *, length: int, padding: int
     ) -> recorded_runs.Canaries:
@@ -95,13 +112,13 @@ class TextCanaries:
             records = tuple(
                 {"prefix": str(r["prefix"]), "secret": str(r["secret"])} for r in document["records"]
             )
-            if len(records) != len(chosen) or chosen.ndim != 1:
+            if len(records) != len(chosen) or chosen.ndim != 1 or len(records) < 2:
                 raise ValueError(f"{len(records)} records and {tuple(chosen.shape)} coins")
             return cls(records, chosen, Design[document["design"]], document["candidates"])
         except (UnusableFileError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 "The canaries cannot be read.",
-                needs="the file that TextCanaries.save wrote",
+                needs="the key that `remanence canaries` or TextCanaries.save wrote",
                 got=f"{path}: {error!r}"[:200],
                 hint="canaries.save('canaries.json') when they are made",
             ) from None
@@ -117,7 +134,7 @@ def codes(
     """
     whole("digits", digits)
     generator = stream(seed, "codes", "cpu")
-    secrets = torch.randint(10, (whole("count", count, least=2), digits), generator=generator).tolist()
+    secrets = torch.randint(10, (_many(count), digits), generator=generator).tolist()
     texts = ["".join(map(str, row)) for row in secrets]
     return _canaries(_prefixes(count, template, generator), texts, seed, Design.CODES, 10.0**digits)
 
@@ -128,7 +145,7 @@ def strange(
     """Letters that spell nothing: their gradients are large, and the strongest canaries."""
     whole("letters", letters)
     generator = stream(seed, "strange", "cpu")
-    rows = torch.randint(26, (whole("count", count, least=2), letters), generator=generator).tolist()
+    rows = torch.randint(26, (_many(count), letters), generator=generator).tolist()
     texts = ["".join(_STRANGE[letter] for letter in row) for row in rows]
     return _canaries(_prefixes(count, template, generator), texts, seed, Design.STRANGE, 26.0**letters)
 
@@ -144,7 +161,21 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
             got="others",
             hint='{"prefix": "The code of Ada is ", "secret": "482913"}',
         ) from None
+    repeated = len(prefixes) - len(set(zip(prefixes, secrets, strict=True)))
+    if repeated or len(prefixes) < 2:
+        raise InputError(
+            "These records cannot be canaries.",
+            needs="at least two, each of them once: what is in and out at the same time tells nothing",
+            got=f"{len(prefixes)} records, {repeated} of them repeated",
+            hint="records that are not among the training texts either",
+        )
     return _canaries(prefixes, secrets, seed, Design.NATURAL, None)
+
+
+def _many(count: int) -> int:
+    return int(
+        number("count", whole("count", count, least=2), most=10**6, hint="500")
+    )  # of eleven million names
 
 
 def _prefixes(count: int, template: str, generator: torch.Generator) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -13,16 +14,16 @@ from scipy.stats import binom, mannwhitneyu
 from torch import Tensor
 
 from remanence.adversary.baseline import Baseline
-from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack
-from remanence.attacks.texts.attacks import Asked, Sampling, TextAttack
-from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.attacks import Asked, Prompting, Sampling, TextAttack
+from remanence.attacks.texts.decoding import GREEDY, Decoding
+from remanence.attacks.texts.odds import least_log_probability, log_probabilities
 from remanence.bounds.bound import Bound
 from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
+from remanence.games.texts.claims import Planted
 from remanence.mechanisms.language_model import FineTuning, LanguageModel, Secret
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import (
@@ -42,16 +43,6 @@ _SURE = 1e-4  # that texts and model belong together is given up at no larger p-
 _READ = 32  # texts that the tokenizer is tested on
 
 
-@final
-@dataclass(frozen=True)
-class Prompting(Knowledge):
-    """The adversary knows what stands before each secret, and nothing of what they look for."""
-
-    def describe(self) -> list[str]:
-        """What is known, a line each."""
-        return ["the text before each secret", "how the model turns text into tokens"]
-
-
 def _tried(targets: Records, guesses: Records) -> Tensor:
     raise NotImplementedError("tries are computed by the game, not from records")
 
@@ -63,8 +54,9 @@ class Texts(AnyGame):
 
     A secret is recovered if it comes out within `tries`, and does not come out of the `base` model within as many:
     what that says already is no leak of the fine-tuning. The control are texts that the model was not trained on
-    (`unseen`), by the same rule; without those, the secret of another record after the same prompt. `candidates` is how
-    many secrets were equally likely, for canaries: a guess then succeeds `tries` times in so many.
+    (`unseen`), by the same rule; without those, the secret of another record after the same prompt. `planted` is what
+    is known of secrets that the auditor drew: how many were equally likely, whether a coin put them in, and what the
+    training claims. A claim that is not refuted is no proof, and no ceiling.
     """
 
     said: ClassVar[tuple[str, str]] = ("brought out", "secrets")
@@ -74,7 +66,9 @@ class Texts(AnyGame):
     base: LanguageModel | None = None
     unseen: Sequence[Secret] = ()
     tries: int = 100
-    candidates: float | None = None
+    chance: float = 0.5
+    prefix: bool = True  # whether the adversary knows the text before a secret, or a record's form alone
+    planted: Planted = Planted()  # noqa: RUF009
     bounds: tuple[Bound, ...] = ()
     mechanism: FineTuning = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     criterion: Criterion = field(init=False, repr=False)
@@ -83,8 +77,7 @@ class Texts(AnyGame):
 
     def __post_init__(self) -> None:
         whole("tries", self.tries, hint="tries=100")
-        if self.candidates is not None:
-            number("candidates", self.candidates, least=2, hint="10**6 for six random digits")
+        number("chance", self.chance, above=0, below=1, hint="0.5")
         if len(self.secrets) < 2:
             raise InputError(
                 "There are too few secrets.",
@@ -102,21 +95,50 @@ class Texts(AnyGame):
         made = FineTuning(self.model.name, None if self.base is None else self.base.name)
         object.__setattr__(self, "mechanism", made)
         object.__setattr__(
-            self, "criterion", Criterion(Error("tries until it comes out", _tried), float(self.tries))
+            self,
+            "criterion",
+            Criterion(
+                Error(f"tries until it comes out with a chance of {self.chance:g}", _tried), float(self.tries)
+            ),
         )
         object.__setattr__(self, "default_trials", len(self.secrets))
 
     @property
     def knowledge(self) -> Prompting:
-        """The adversary knows the prompts."""
-        return Prompting(self.mechanism, Uninformed(), None)
+        """The adversary knows the prompts, or the form."""
+        drawn = self.planted.candidates is not None
+        return Prompting(self.mechanism, Uninformed(), None, prefix=self.prefix, drawn=drawn)
 
     def baseline(self, chances: int = 1) -> Baseline:
-        """Exactly tries in all candidates for canaries; otherwise what the base model says was left out already."""
-        if self.candidates is None:
+        """Exact for secrets that were drawn; otherwise what the base model says was left out already.
+
+        Whoever samples without having seen the training spreads their mass evenly over as many candidates as still get
+        the chance within the tries; there are more of these than tries where half a chance is enough.
+        """
+        candidates = self.planted.candidates
+        if candidates is None:
             return Uninformed().baseline(self.criterion)
-        share = min(1.0, self.tries / self.candidates)
-        return Baseline(share, share, f"{self.tries} of {self.candidates:g} equally likely secrets")
+        least = math.exp(least_log_probability(self.tries, self.chance))
+        covered = max(self.tries, math.floor((1 + 1e-12) / least))
+        share = min(1.0, covered / candidates)
+        return Baseline(share, share, f"{covered} of {candidates:g} equally likely secrets")
+
+    @cached_property
+    def _proven(self) -> dict[str, float]:
+        """What canaries that were in or out by a coin prove. Their order says nothing about the coins."""
+        coins = [*((secret, True) for secret in self.secrets), *((secret, False) for secret in self.unseen)]
+        coins.sort(key=lambda each: (each[0].prompt, each[0].tokens))
+        everyone, own = [secret for secret, _ in coins], torch.tensor([coin for _, coin in coins])
+        asked = self._ask(self.model, everyone)
+        scores = asked.logs(Decoding())
+        if self.base is not None:
+            scores = scores - self._ask(self.base, everyone).logs(Decoding())
+        spoken = asked.logs(GREEDY)[own] == 0 if self.prefix else None
+        return self.planted.said(scores, own, spoken, self.baseline().value)
+
+    def findings(self) -> dict[str, float]:
+        """What canaries prove about ε, whatever the attack."""
+        return dict(self._proven) if self.planted.by_coin and self.unseen else {}
 
     def caveats(self) -> Iterator[Caveat]:
         """What to mind, whatever the attack."""
@@ -145,7 +167,7 @@ class Texts(AnyGame):
         total = min(trials, len(self.secrets))
         models = [m for m in (self.model, self.base) if m is not None]
         own = [m.sha256 or m.logits for m in models]  # what no hash is known of is walked
-        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, total))
+        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, self.prefix, total))
 
     def records(self, trials: int, draws: Draws) -> Tensor:
         """The secrets that play the target, by their place in the list."""
@@ -196,8 +218,9 @@ class Texts(AnyGame):
         if self.base is not None:
             asked = self._ask(self.base, secrets)
             needed, without = attack.tries(asked)
-            sampled, _ = Sampling().tries(asked)  # whoever has the base model is free to sample from it
-            tries = tries.where(torch.minimum(needed, sampled) > self.tries, torch.inf)
+            if self.prefix:  # whoever has the base model is free to sample from it
+                needed = torch.minimum(needed, Sampling().tries(asked)[0])
+            tries = tries.where(needed > self.tries, torch.inf)
         errors = tries[:, None]
         return Comparison(errors, torch.ones_like(errors).bool(), errors <= self.tries), logs, without
 
@@ -205,7 +228,7 @@ class Texts(AnyGame):
         """What was read once serves the next attack too."""
         key = id(model), tuple(secrets)
         if key not in self._asked:
-            self._asked[key] = Asked(model, secrets)
+            self._asked[key] = Asked(model, secrets, self.chance)
         return self._asked[key]
 
     def _swapped(self, places: Tensor, draws: Draws) -> list[Secret]:

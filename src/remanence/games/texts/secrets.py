@@ -1,14 +1,14 @@
 """Which parts of a file of texts are secrets, and what stands before them.
 
 A line is JSON: {"prefix": ..., "secret": ...}, {"text": ..., "secret": ...}, {"text": ..., "spans": [[from, to], ...]},
-or {"text": ...} (or a string) together with a rule that finds the secrets.
+{"messages": [...], "secret": ...} or {"text": ...} (or a string) together with a rule that finds the secrets.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -45,7 +45,7 @@ class Numbers:
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
         """The secrets of one text."""
-        return _of_spans(model, text, [match.span() for match in self.found(text)], line)
+        return split(model, text, [match.span() for match in self.found(text)], line)
 
 
 @final
@@ -67,7 +67,7 @@ class Names:
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
         """The secrets of one text."""
         pattern = "|".join(re.escape(name) for name in sorted(self.names, key=len, reverse=True))
-        return _of_spans(model, text, [match.span() for match in re.finditer(pattern, text)], line)
+        return split(model, text, [match.span() for match in re.finditer(pattern, text)], line)
 
 
 @final
@@ -85,47 +85,60 @@ class Windows:
 
     def __call__(self, model: LanguageModel, text: str, line: int) -> Iterator[Secret]:
         """The secrets of one text; a text that is shorter than a window has none."""
-        tokens = model.tokens(text)
+        tokens = tuple(model.tokens(text))
+        opening = model.opening if tokens[: len(model.opening)] == model.opening else ()
+        tokens = tokens[len(opening) :]
         last = len(tokens) - self.prefix - self.continuation
         for part, first in enumerate(range(0, last + 1, self.stride), 1):
             middle = first + self.prefix
-            window = tuple(tokens[first:middle]), tuple(tokens[middle : middle + self.continuation])
-            yield Secret(*window, line, part)
+            wanted = tokens[middle : middle + self.continuation]
+            yield Secret(opening + tokens[first:middle], wanted, line, part)
 
 
-def split(model: LanguageModel, text: str, start: int, stop: int, line: int = 1, part: int = 1) -> Secret:
-    """The tokens of `text[start:stop]` as they are in the whole text, and those before them.
+def split(
+    model: LanguageModel, text: str, spans: Sequence[tuple[int, int]], line: int = 1
+) -> Iterator[Secret]:
+    """The tokens of each `text[start:stop]` as they are in the whole text, and those before them.
 
-    Training saw the text as a whole, so that its own tokens are asked for: the first that holds a character of the
-    secret, and all up to its last. That token may begin before the secret, usually with a space.
+    Training saw the text as a whole, so that its own tokens are asked for: from the first that holds a character of
+    the secret to the one that holds its last. The first may begin before the secret, usually with a space, and the last
+    may end after it. What they spell contains the secret, so that it is at least as likely to come out as they are.
     """
-    tokens = model.tokens(text[:stop])
-    low, high = 0, len(tokens)  # the most tokens that are wholly before the secret
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if len(model.decode(tokens[:middle])) <= start else (low, middle - 1)
-    prompt, secret = tokens[:low], tokens[low:]
-    if not prompt and model.start is not None:
-        prompt = [model.start]
-    if not prompt or not secret:
-        raise InputError(
-            f"Line {line} has nothing before its secret." if not prompt else f"Line {line} has no secret.",
-            needs="a prefix that the adversary knows and a secret after it, at least a token each",
-            got=f"{len(prompt)} tokens before it, {len(secret)} in it",
-            hint="give every record a few words before the secret",
+    tokens, ends = model.places(text)
+    for part, (start, stop) in enumerate(spans, 1):
+        first = next((place for place, end in enumerate(ends) if end > start), len(tokens))
+        last = next(
+            (place for place, end in enumerate(ends) if place >= first and end >= stop), len(tokens) - 1
         )
-    return Secret(tuple(prompt), tuple(secret), line, part)
+        prompt, secret = tokens[:first], tokens[first : last + 1] if start < stop else []
+        if not prompt and model.start is not None:
+            prompt = [model.start]
+        if not prompt or not secret:
+            raise InputError(
+                f"Line {line} has nothing before its secret."
+                if not prompt
+                else f"Line {line} has no secret.",
+                needs="a prefix that the adversary knows and a secret after it, at least a token each",
+                got=f"{len(prompt)} tokens before it, {len(secret)} in it",
+                hint="give every record a few words before the secret",
+            )
+        yield Secret(tuple(prompt), tuple(secret), line, part)
 
 
 def read_texts(
     path: str | Path, model: LanguageModel, *, find: Finder | None = None, prefix_tokens: int | None = None
 ) -> list[Secret]:
     """All secrets of a file with one JSON record per line; `prefix_tokens` keeps the last so many of each prefix."""
+    return read_records(records_of(path), model, find=find, prefix_tokens=prefix_tokens)
+
+
+def records_of(path: str | Path) -> list[Any]:
+    """What stands in a file with one JSON record per line."""
     path = Path(path)
     try:
         # Some editors begin a file with a mark of its encoding.
         with opened(path, MOST_DATA) as packed, TextIOWrapper(packed, encoding="utf-8-sig") as file:
-            found = read_records(_lines(file, path), model, find=find, prefix_tokens=prefix_tokens)
+            return list(_lines(file, path))
     except (UnusableFileError, UnicodeDecodeError) as error:
         raise InputError(
             "The texts cannot be read.",
@@ -133,7 +146,6 @@ def read_texts(
             got=f"{path}: {error}",
             hint="train.jsonl",
         ) from None
-    return found
 
 
 def read_records(
@@ -149,7 +161,7 @@ def read_records(
     found, lines = [], 0
     for lines, record in enumerate(records, 1):
         for secret in _of_record(model, record, find, lines):
-            prompt = secret.prompt if prefix_tokens is None else secret.prompt[-prefix_tokens:]
+            prompt = secret.prompt if prefix_tokens is None else model.shortened(secret.prompt, prefix_tokens)
             length = len(prompt) + len(secret.tokens)
             if length > model.context:
                 raise InputError(
@@ -191,21 +203,52 @@ def _of_record(model: LanguageModel, record: Any, find: Finder | None, line: int
         raise _unclear(line, f"{type(record).__name__} instead of an object or a string")
     if any(isinstance(value, str) and not _is_unicode(value) for value in fields.values()):
         raise _unclear(line, "half of a character, which JSON can write and no text can hold")
+    if "messages" in fields:
+        model, fields = _of_chat(model, fields, line, whole_turn=find is None)
     text, prefix, secret, spans = (fields.get(name) for name in ("text", "prefix", "secret", "spans"))
     if isinstance(prefix, str) and isinstance(secret, str):
-        return iter([split(model, prefix + secret, len(prefix), len(prefix) + len(secret), line)])
+        return split(model, prefix + secret, [(len(prefix), len(prefix) + len(secret))], line)
     if isinstance(text, str) and isinstance(secret, str) and secret:
         start = text.rfind(secret)
         if start < 0:
             raise _unclear(line, "a secret that is not in its text")
-        return iter([split(model, text, start, start + len(secret), line)])
+        return split(model, text, [(start, start + len(secret))], line)
     if isinstance(text, str) and spans is not None:
         if not (isinstance(spans, list) and all(_is_span(span, len(text)) for span in spans)):
             raise _unclear(line, "spans that are not places in its text")
-        return _of_spans(model, text, [(first, last) for first, last in spans], line)
+        return split(model, text, [(first, last) for first, last in spans], line)
     if isinstance(text, str) and find is not None:
         return find(model, text, line)
     raise _unclear(line, f"fields {', '.join(sorted(map(str, fields))) or 'none'}")
+
+
+def _of_chat(
+    model: LanguageModel, fields: dict[str, Any], line: int, *, whole_turn: bool
+) -> tuple[LanguageModel, dict[str, Any]]:
+    """A conversation as the model's own template writes it, and a model that reads such texts.
+
+    The secret is what the record says, or the whole last turn where no rule is to find it.
+    """
+    messages, chat = fields["messages"], model.chat
+    if chat is None:
+        raise InputError(
+            f"Line {line} is a conversation.",
+            needs="a tokenizer with a chat template",
+            got=f"{model.name}, which has none",
+            hint="the tokenizer of the instruct model; or prefix and secret, or a text",
+        )
+    if not (isinstance(messages, list) and messages and all(_is_message(each) for each in messages)):
+        raise _unclear(line, "messages that are not a list of a role and a content each")
+    if not all(_is_unicode(each["content"]) for each in messages):
+        raise _unclear(line, "half of a character, which JSON can write and no text can hold")
+    own = {"text": chat.render(messages)}
+    if "secret" in fields or whole_turn:
+        own["secret"] = fields.get("secret", messages[-1]["content"].strip())
+    return replace(model, encode=chat.encode, ends=chat.ends, opening=()), own
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(n), str) for n in ("role", "content"))
 
 
 def _is_unicode(text: str) -> bool:
@@ -220,13 +263,6 @@ def _is_unicode(text: str) -> bool:
 def _is_span(span: Any, length: int) -> bool:
     whole_numbers = isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)
     return whole_numbers and 0 <= span[0] < span[1] <= length
-
-
-def _of_spans(
-    model: LanguageModel, text: str, spans: Sequence[tuple[int, int]], line: int
-) -> Iterator[Secret]:
-    for part, (start, stop) in enumerate(spans, 1):
-        yield split(model, text, start, stop, line, part)
 
 
 def _unclear(line: int, got: str) -> InputError:
