@@ -9,7 +9,7 @@ from torch import nn
 from remanence import HeadAudit, Records, TransferHead, audit_head, head_game
 from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
-from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, compare, fit
+from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, _shared, compare, fit
 from remanence.mechanisms.heads.embedding import embed
 
 RECIPES = {start: TransferHead(10, 30, 0.05, initialisation=start) for start in (0.002, "pytorch")}
@@ -137,6 +137,19 @@ def test_the_p_value_is_a_rank_and_the_furthest_of_all_has_the_smallest(digits):
     far = {name: values * 3 for name, values in heads(recipe, own, 1, 1).tensors.items()}
     found = compare(Weights.concatenate([Weights(far), siblings]), recipe, own, public, torch.Generator())
     assert found.p_value == 1 / (SIBLINGS + 1)
+
+
+def test_what_heads_share_tells_other_pictures_however_long_each_head_was_trained(digits):
+    own, public, others, _ = digits
+    recipe = RECIPES["pytorch"]
+    siblings = heads(recipe, own, 100, 0)["weight"] * torch.linspace(1, 6, 100)[:, None, None]
+    both = torch.cat([heads(recipe, others, 1, 1)["weight"] * 6, siblings])
+    found = _shared(Weights({"weight": both}), own.embedding, public, recipe)
+    (amount, special, share, own_share), rest = found[0], found[1:]
+    assert rest[:, 0].min() < amount < rest[:, 0].max()  # as much as some have
+    assert rest[:, 1].min() < special < rest[:, 1].max()
+    assert share < rest[:, 2].min()  # but less for its size than any has
+    assert own_share < rest[:, 3].min()
 
 
 def test_a_recipe_that_was_mistaken_in_one_setting_is_named(digits):

@@ -62,6 +62,11 @@ RECIPES = {
     "early stopping on averaged weights": replace(
         BASE, epochs=60, learning_rate=1.0, loop=Loop(averaging=0.5, early_stopping=EarlyStopping(0.3, 2))
     ),
+    "GELU between layers": replace(BASE, hidden=(6, 5), learning_rate=0.3, loop=Loop(activation="gelu")),
+    "a cosine head": replace(BASE, learning_rate=0.3, loop=Loop(cosine=8.0, bias=False)),
+    "gradients clipped": replace(
+        BASE, hidden=5, batch_size=4, momentum=0.9, loop=Loop(max_norm=0.1, bias=False)
+    ),
     "bfloat16 while training": replace(BASE, loop=Loop(autocast="bfloat16")),
     "hidden units in bfloat16": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(autocast="bfloat16")),
 }
@@ -79,7 +84,14 @@ def plain_loop(recipe, features, labels, tensors, generator):
         layer.weight.data = tensors[i].clone()
         if loop.bias:
             layer.bias.data = tensors[i + 1].clone()
-    head = nn.Sequential(layers[0], *[part for layer in layers[1:] for part in (nn.ReLU(), layer)])
+    between = nn.GELU if loop.activation == "gelu" else nn.ReLU
+    head = nn.Sequential(layers[0], *[part for layer in layers[1:] for part in (between(), layer)])
+    answer = head
+    if loop.cosine:
+
+        def answer(inputs):
+            return loop.cosine * nn.functional.cosine_similarity(inputs[:, None], layers[0].weight, dim=2)
+
     kinds = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "nadam": "NAdam"}
     kinds |= {"adamax": "Adamax", "adagrad": "Adagrad"}
     options = dict(loop.options) | ({"momentum": recipe.momentum} if recipe.momentum else {})
@@ -118,12 +130,14 @@ def plain_loop(recipe, features, labels, tensors, generator):
             else:
                 criterion = nn.CrossEntropyLoss(weights, label_smoothing=loop.label_smoothing)
                 with torch.autocast("cpu", torch.bfloat16, enabled=loop.autocast == "bfloat16"):
-                    logits = head(inputs)
+                    logits = answer(inputs)
                 loss = criterion(logits.float(), answers)
                 if loop.mixup:
                     loss = share * loss + (1 - share) * criterion(logits, answers[other])
             optimizer.zero_grad()
             loss.backward()
+            if loop.max_norm:
+                assert nn.utils.clip_grad_norm_(head.parameters(), loop.max_norm) > loop.max_norm
             optimizer.step()
             step += 1
             if averaged is not None:

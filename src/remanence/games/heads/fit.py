@@ -15,7 +15,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from remanence.data.records import Records
 from remanence.data.releases import Weights
@@ -141,23 +141,52 @@ def _traits(heads: Weights, recipe: TransferHead, own: Records, public: Records)
         "what it says about each training picture's own class": own_share,
         "its loss on the training pictures": sums,
         "the size of its weights": torch.stack(sizes, 1),
+        "what it shares with heads made anew": _shared(heads, recipe.inputs_of(own), public, recipe),
         "what it says beyond the training pictures": _beyond(heads, recipe.inputs_of(own), public, recipe),
     }
 
 
+def _shared(heads: Weights, own: Tensor, public: Records, recipe: TransferHead) -> Tensor:
+    """How much each head has of what all others have in common, as a whole and beyond its classes, `(heads, 4)`.
+
+    Initial weights average out. What remains is what these pictures put there: some of it any pictures of such
+    classes would, and the rest is their own. Both are also taken as shares of the head's size, because some recipes
+    train some heads much longer than others.
+    """
+    kept, _ = _span(own)
+    rows = _rows(heads, kept)
+    rows = (rows - rows.mean(1, keepdim=True) if recipe.outputs > 1 else rows).flatten(1)
+    common = (rows.sum(0) - rows) / (len(rows) - 1)  # of all heads but each
+    theirs, labels = recipe.inputs_of(public).double(), recipe.classes_of(public)
+    belongs = one_hot(labels, recipe.classes).to(theirs)
+    groups = belongs.mT @ (theirs @ kept.mT) / belongs.sum(0).clamp(min=1)[:, None]
+    usual = groups - groups.mean(0) if recipe.outputs > 1 else groups[1:] - groups[:1]
+    usual = normalize(usual.flatten(), dim=0)
+    special = common - (common @ usual)[:, None] * usual
+    amounts = torch.stack([(rows * common).sum(1), (rows * special).sum(1)], 1)
+    return torch.cat([amounts, amounts / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)], 1)
+
+
+def _span(own: Tensor) -> tuple[Tensor, float]:
+    """An orthonormal basis of what the training pictures span, and their size."""
+    basis = torch.linalg.svd(own.double(), full_matrices=False)
+    return basis.Vh[1e-6 * basis.S[0] < basis.S], float(basis.S[0])
+
+
+def _rows(heads: Weights, directions: Tensor) -> Tensor:
+    """What a head says along some directions, `(heads, rows, directions)`; the order of hidden units means nothing."""
+    seen = heads["weight"].double() @ directions.mT
+    return seen if (last := outgoing(heads.tensors)) is None else last.double() @ seen
+
+
 def _beyond(heads: Weights, own: Tensor, public: Records, recipe: TransferHead) -> Tensor:
     """The first layer along directions that public pictures have and the training pictures lack."""
-    mine, theirs = own.double(), recipe.inputs_of(public).double()
-    basis = torch.linalg.svd(mine, full_matrices=False)
-    kept = basis.Vh[1e-6 * basis.S[0] < basis.S]
+    theirs = recipe.inputs_of(public).double()
+    kept, size = _span(own)
     left = theirs - (theirs @ kept.mT) @ kept
     groups = [left[public.labels == label].mean(0) for label in torch.unique(public.labels)]
     directions = torch.linalg.svd(torch.stack(groups), full_matrices=False)
-    used = directions.Vh[1e-6 * basis.S[0] < directions.S][:_DIRECTIONS]
-    seen = heads["weight"].double() @ used.mT  # (heads, rows, directions)
-    if (last := outgoing(heads.tensors)) is not None:  # the order of hidden units means nothing
-        seen = last.double() @ seen
-    return seen.flatten(1)
+    return _rows(heads, directions.Vh[1e-6 * size < directions.S][:_DIRECTIONS]).flatten(1)
 
 
 def _as_precise(heads: Weights, like: Weights) -> Weights:

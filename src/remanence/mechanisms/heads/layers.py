@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor
+from torch.nn.functional import gelu, normalize, silu
 
 _FIRST, _MIDDLE, _LAST = ("weight", "bias"), ("middle_weight", "middle_bias"), ("out_weight", "out_bias")
 
 Hidden = int | tuple[int, ...] | None
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": Tensor.relu,
+    "gelu": gelu,
+    "silu": silu,
+    "tanh": Tensor.tanh,
+}
 
 
 def hidden_sizes(hidden: Hidden) -> tuple[int, ...]:
@@ -52,10 +60,19 @@ def outgoing(tensors: Mapping[str, Tensor]) -> Tensor | None:
     return last @ tensors["middle_weight"].to(last) if "middle_weight" in tensors else last
 
 
-def answers(tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """What heads answer to inputs `(records, numbers)`, `(trials, records, outputs)`."""
-    values = inputs @ tensors["weight"].mT + tensors["bias"].unsqueeze(1)
-    for weight, bias in (_MIDDLE, _LAST):
-        if weight in tensors:
-            values = values.relu() @ tensors[weight].mT + tensors[bias].unsqueeze(1)
+def answers(
+    tensors: Sequence[Tensor], values: Tensor, activation: str = "relu", cosine: float | None = None
+) -> Tensor:
+    """What heads answer to inputs `(records, numbers)` or `(trials, records, numbers)`, `(trials, records, outputs)`.
+
+    `tensors` are weights and biases in turn. The last layer of a cosine head compares directions.
+    """
+    last = len(tensors) - 2
+    for layer in range(0, len(tensors), 2):
+        weight, bias = tensors[layer], tensors[layer + 1].unsqueeze(1)
+        values = ACTIVATIONS[activation](values) if layer else values
+        if cosine is not None and layer == last:
+            return cosine * (normalize(values, dim=-1) @ normalize(weight, dim=-1).mT)
+        values = values.expand(len(weight), -1, -1)
+        values = torch.baddbmm(bias, values, weight.mT)
     return values

@@ -9,6 +9,7 @@ import torch
 
 from remanence.checks import is_number, number, one_of, whole
 from remanence.exceptions import InputError
+from remanence.mechanisms.heads.layers import ACTIVATIONS
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -55,7 +56,9 @@ class Loop:
     `balanced` draws as many pictures as there are, with replacement, each class alike often (a WeightedRandomSampler).
     `mixup` is α of Zhang et al. 2018: one λ for every batch. With several `views`, every epoch sees one of so many
     changed copies of each picture (`embed_views` makes them). `autocast` computes the layers in a lower precision, as
-    `torch.autocast` does. The head is published in `precision`.
+    `torch.autocast` does. The head is published in `precision`. `activation` lies between layers. `cosine` makes a
+    cosine head: this scale times the cosines between features and rows, without biases. `max_norm` is what
+    `clip_grad_norm_` clips the gradient of the whole head to.
     """
 
     options: tuple[tuple[str, Any], ...] = ()
@@ -71,6 +74,9 @@ class Loop:
     early_stopping: EarlyStopping | None = None
     autocast: str = "float32"
     precision: str = "float32"
+    activation: str = "relu"
+    cosine: float | None = None
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
         number("label_smoothing", self.label_smoothing, least=0, most=1)
@@ -79,6 +85,17 @@ class Loop:
         whole("views", self.views)
         one_of("precision", self.precision, PRECISIONS)
         one_of("autocast", self.autocast, PRECISIONS)
+        one_of("activation", self.activation, ACTIVATIONS)
+        for name, value in {"cosine": self.cosine, "max_norm": self.max_norm}.items():
+            if value is not None:
+                number(name, value, above=0)
+        if self.cosine is not None and self.bias:
+            raise InputError(
+                "A cosine head has no bias.",
+                needs="bias=False",
+                got="bias=True",
+                hint=f"Loop(cosine={self.cosine}, bias=False)",
+            )
         if self.averaging is not None:
             number("averaging", self.averaging, least=0, below=1)
         if not all(is_number(factor) and factor >= 0 for factor in self.schedule):

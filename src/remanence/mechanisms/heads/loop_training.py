@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from remanence.data.releases import Weights
 from remanence.exceptions import InputError
-from remanence.mechanisms.heads.layers import hidden_sizes, layer_names
+from remanence.mechanisms.heads.layers import answers, hidden_sizes, layer_names
 from remanence.mechanisms.heads.loop import OPTIMIZERS, PRECISIONS, Loop
 from remanence.mechanisms.networks.perceptron import initial_layer
 
@@ -62,6 +62,8 @@ def train_loop(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
             loss = losses(head, tensors, seen, labels, batch).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            if loop.max_norm is not None:
+                _clip(trained, loop.max_norm)
             optimizer.step()
             step += 1
             with torch.no_grad():  # the first average is the first weights
@@ -73,6 +75,15 @@ def train_loop(head: TransferHead, inputs: Tensor, labels: Tensor, generator: to
     precision = PRECISIONS[loop.precision]
     final = averages if watch is None else watch.best
     return Weights({name: each.to(precision).float() for name, each in zip(names, final, strict=True)})
+
+
+def _clip(tensors: list[Tensor], most: float) -> None:
+    """Every head's own gradient, as `clip_grad_norm_` clips it."""
+    gradients = [each.grad for each in tensors if each.grad is not None]
+    lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+    factors = (most / (lengths + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient *= factors.view(-1, *[1] * (gradient.ndim - 1))
 
 
 class _Watch:
@@ -214,9 +225,7 @@ def losses(head: TransferHead, tensors: list[Tensor], inputs: Tensor, labels: Te
     values = values if batch.kept is None else values * batch.kept.to(values)
     lower = loop.autocast != "float32"
     with torch.autocast(values.device.type, PRECISIONS[loop.autocast], enabled=lower):
-        for layer in range(0, len(tensors), 2):
-            values = values.relu() if layer else values
-            values = torch.baddbmm(tensors[layer + 1].unsqueeze(1), values, tensors[layer].mT)
+        values = answers(tensors, values, loop.activation, loop.cosine)
     found = _mean_loss(head, loop, values.float(), wanted)
     if share is None or others is None:
         return found

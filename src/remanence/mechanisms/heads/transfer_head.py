@@ -218,7 +218,9 @@ class TransferHead(Mechanism[Weights]):
 
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
-        values = answers(release.tensors, self.inputs_of(records))
+        loop = self.loop or Loop()
+        tensors = [release.tensors[name] for name in layer_names(self.hidden)]
+        values = answers(tensors, self.inputs_of(records), loop.activation, loop.cosine)
         return values if self.outputs > 1 else torch.cat([torch.zeros_like(values), values], 2)
 
     def accuracy(self, release: Release, test: Records) -> Tensor:
