@@ -59,7 +59,7 @@ from remanence import (
 from remanence.data.releases import Gradient, Release
 from remanence.exceptions import RemanenceError
 from remanence.games import tables as columns
-from remanence.games.attributes import infer_attributes
+from remanence.games.attributes import Attributes, SplitTable
 from remanence.games.gradients.captured import Captured
 from remanence.mechanisms.glm.families import Gaussian
 from remanence.mechanisms.noisy_sum import NoisySum
@@ -341,13 +341,8 @@ def attributes(strategy: Strategy, seed: int) -> str:
     """A hidden column of a table, and a release that is noise: EXPOSED if it is said to help."""
     frame = pd.DataFrame(_normal(120, seed).features.numpy(), columns=list("abc")).assign(label=[0, 1] * 60)
     table, records = columns.Table.read(frame, label="label")
-    known_data, public, targets = records[:20], records[20:60], records[60:]
-    found = infer_attributes(
-        Deaf(3, noise=1.0), table, known_data=known_data, public=public, targets=targets, hidden=["a"],
-        attack=Scripted(strategy), seed=seed,
-    )  # fmt: skip
-    helps = found[0].p_value <= LEVEL and found[0].inferred.rate > found[0].imputed.rate
-    return str(Verdict.EXPOSED if helps else Verdict.UNPROVEN)
+    data = SplitTable(table, records[:20], records[20:60], records[60:])
+    return word(Attributes(Deaf(3, noise=1.0), data, ["a"]), Scripted(strategy), 0.1, 60, seed)
 
 
 # The table.

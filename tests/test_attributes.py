@@ -8,18 +8,25 @@ from sklearn.datasets import load_diabetes
 
 from remanence import (
     GLM,
+    Attributes,
+    AuditResult,
     Gaussian,
     InputError,
+    Policy,
     Reconstructor,
     Records,
+    SplitTable,
     Table,
+    Verdict,
     Weights,
+    audit,
     infer_attributes,
     looped,
 )
 from remanence.data.records import concatenate
-from remanence.games.attributes import _compare, _regressed
+from remanence.games.attributes import _compare, regressed
 from remanence.mechanisms.known_attributes import Disclosed
+from remanence.report.words import not_covered
 
 QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
 
@@ -40,16 +47,8 @@ def people(count=700, seed=0):
 def inferred(train, hidden):
     table, records = Table.read(people(), label="ill")
     known, public, targets = records[:50], records[50:550], records[550:]
-    found = infer_attributes(
-        looped(train, releases=Weights),
-        table,
-        known_data=known,
-        public=public,
-        targets=targets,
-        hidden=hidden,
-        attack=QUICK,
-    )
-    return {attribute.name: attribute for attribute in found}
+    game = Attributes(looped(train, releases=Weights), SplitTable(table, known, public, targets), hidden)
+    return {attribute.name: attribute for attribute in infer_attributes(game, QUICK)}
 
 
 def test_a_model_that_shows_its_sums_gives_columns_away_that_nothing_else_does():
@@ -71,13 +70,10 @@ def test_what_the_other_columns_say_anyway_is_not_held_against_the_model():
 
 
 def test_the_sign_test_is_exact():
-    table, _ = Table.read({"a": [0.0, 1.0], "b": [0.0, 1.0], "y": [0, 1]}, label="y")
-    targets = torch.zeros(4, 2)
-    wrong = torch.ones(4, 2)
-    mixed = torch.tensor([[0.0, 0], [0, 0], [0, 0], [1, 0]])
+    wrong, mixed = torch.zeros(4, dtype=torch.bool), torch.tensor([True, True, True, False])
 
-    def p_value(*guesses):
-        return _compare(table.column("a"), targets, guesses, wrong, 0.1).p_value  # no constant is right
+    def p_value(inferred, *imputed):
+        return _compare("a", inferred, imputed, wrong).p_value  # no constant is right
 
     assert p_value(mixed, wrong) == pytest.approx(1 / 8)
     assert p_value(wrong, mixed) == 1
@@ -85,15 +81,52 @@ def test_the_sign_test_is_exact():
     assert p_value(mixed, wrong, mixed) == 1  # the better imputation counts
 
 
+def sums(records, seed):
+    return {"sum": records.features.sum(0)}
+
+
+def test_an_audit_of_attributes_is_exposed_by_a_column_that_nothing_else_tells():
+    table, records = Table.read(people(), label="ill")
+    data = SplitTable(table, records[:50], records[50:550], records[550:])
+    result = audit(
+        Attributes(looped(sums, releases=Weights), data, ["income", "luck"]), [QUICK], policy=Policy(0.5)
+    )
+    (evidence,) = result.evidence
+    told = {part.name: part for part in evidence.parts}
+    assert result.verdict is Verdict.EXPOSED
+    assert [part.name for part in evidence.telling_parts] == ["luck"]
+    assert told["income"].main.lower > 0.8  # found, and so it is without the model
+    assert told["income"].guess > 0.9
+    assert AuditResult.from_json(result.to_json(), named(evidence)).verdict is result.verdict
+    assert "attribute inference" not in not_covered(result)
+
+
+def test_an_audit_of_attributes_is_not_exposed_by_what_the_other_columns_say():
+    table, records = Table.read(people(), label="ill")
+    data = SplitTable(table, records[:50], records[50:550], records[550:])
+    ages = looped(lambda records, seed: {"sum": records.features[:, :1].sum(0)}, releases=Weights)
+    game = Attributes(ages, data, ["income", "blood"])
+    result = audit(game, [QUICK], policy=Policy(game.baseline().lower + 0.01))
+    income, blood = result.evidence[0].parts
+    assert income.main.lower > 0.9  # above the limit
+    assert income.guess > 0.9
+    assert blood.main.upper < 0.6  # one of three groups
+    assert result.verdict is Verdict.UNPROVEN
+
+
+def named(evidence):
+    return {f"{evidence.attack}.{name}": values for name, values in evidence.arrays.items()}
+
+
 def test_a_regression_imputes_what_is_linear_in_the_other_columns_and_the_label():
     generator = torch.Generator().manual_seed(0)
     given, labels = torch.randn(300, 2, generator=generator), torch.arange(300) % 3
     hidden = given @ torch.tensor([[1.0], [-2.0]]) + 2 * (labels[:, None] == 1).float()
     records = Records(torch.cat([given, hidden], 1), labels)
-    found = _regressed(records[:200], records[200:], [0, 1])
+    found = regressed(records[:200], records[200:], [0, 1])
     torch.testing.assert_close(found, records[200:].flat, atol=0.1, rtol=0)
     blind = Records(records.flat, torch.zeros(300, dtype=torch.int64))
-    for less in (_regressed(records[:200], records[200:], [0]), _regressed(blind[:200], blind[200:], [0, 1])):
+    for less in (regressed(records[:200], records[200:], [0]), regressed(blind[:200], blind[200:], [0, 1])):
         assert not torch.allclose(less, records[200:].flat, atol=0.1)
 
 
@@ -159,13 +192,8 @@ def test_columns_that_are_not_there_are_refused():
         table.error(["ill"])
     for hidden in ([], ["age", "income", "blood", "luck"]):
         with pytest.raises(InputError, match="nothing to infer"):
-            infer_attributes(
-                Disclosed(None, (0,)),
-                table,
-                known_data=records,
-                public=records,
-                targets=records,
-                hidden=hidden,
+            Attributes(
+                Disclosed(None, (0,)), SplitTable(table, records[:5], records[5:9], records[9:]), hidden
             )
 
 
@@ -236,15 +264,9 @@ def test_a_second_table_that_does_not_fit_the_first_is_refused(change, message):
 def test_a_regression_of_numbers_gives_columns_away():
     frame = load_diabetes(scaled=False, as_frame=True).frame.sample(frac=1.0, random_state=0)
     table, held = Table.read(frame[:300], label="target", categorical=["sex"])
-    (sex,) = infer_attributes(
-        GLM(Gaussian()),
-        table,
-        known_data=held[:60],
-        public=held[60:],
-        targets=table.encode(frame[300:]),
-        hidden=["sex"],
-        attack=Reconstructor(shadows=500, steps=300),
-    )
+    data = SplitTable(table, held[:60], held[60:], table.encode(frame[300:]))
+    game = Attributes(GLM(Gaussian()), data, ["sex"])
+    (sex,) = infer_attributes(game, Reconstructor(shadows=500, steps=300))
     assert sex.inferred.trials == 142
     assert sex.p_value < 0.01
 
@@ -253,14 +275,14 @@ def test_a_number_as_label_imputes_what_depends_on_it():
     generator = torch.Generator().manual_seed(0)
     given, labels = torch.randn(300, 1, generator=generator), 50 + 9 * torch.randn(300, generator=generator)
     records = Records(torch.cat([given, given + (labels[:, None] - 50) / 9], 1), labels.double())
-    found = _regressed(records[:200], records[200:], [0])
+    found = regressed(records[:200], records[200:], [0])
     torch.testing.assert_close(found, records[200:].flat, atol=0.1, rtol=0)
 
 
-def asked(**changes):
+def asked(hidden=("age",), **changes):
     table, records = Table.read(people(60), label="ill")
-    parts = {"known_data": records[:20], "public": records[20:40], "targets": records[40:], "hidden": ["age"]}
-    return infer_attributes(Disclosed(None, (0,)), table, **{**parts, **changes})
+    parts = {"known_data": records[:20], "public": records[20:40], "targets": records[40:]}
+    return Attributes(Disclosed(None, (0,)), SplitTable(table, **{**parts, **changes}), hidden)
 
 
 @pytest.mark.parametrize("name", ["known_data", "public", "targets"])
@@ -292,5 +314,5 @@ def test_targets_that_the_adversary_holds_are_refused(name):
         asked(**{name: records[20:41]})
     twin = Records(records.features[39:41], 1 - records.labels[39:41])
     hasty = Reconstructor(shadows=20, steps=1, batch=4, width=8)
-    (found,) = asked(**{name: concatenate([records[:20], twin])}, attack=hasty)
+    (found,) = infer_attributes(asked(**{name: concatenate([records[:20], twin])}), hasty)
     assert found.inferred.trials == 20  # the same columns with another label are somebody else

@@ -10,7 +10,7 @@ import torch
 
 from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.data.releases import Release
-from remanence.games.attributes import infer_attributes
+from remanence.games.attributes import Attributes, SplitTable, infer_attributes
 from remanence.games.tables import Table
 from remanence.mechanisms.glm.families import Logistic
 from remanence.mechanisms.glm.model import GLM
@@ -40,17 +40,10 @@ def attributes(settings: Settings) -> Outcome:
         training: Mechanism[Release] = GLM(Logistic())
         if kind == "network":
             training = SGD(network, 100, 0.2, 0.9, initial_seed=settings.seed)
-        found = infer_attributes(
-            training,
-            table,
-            known_data=records[:_KNOWN],
-            public=records[_KNOWN : _KNOWN + _PUBLIC],
-            targets=records[_KNOWN + _PUBLIC :],
-            hidden=_HIDDEN[name],
-            attack=Reconstructor(shadows=1000, steps=500),
-            seed=settings.seed,
-            device=settings.device,
-        )
+        held = records[:_KNOWN], records[_KNOWN : _KNOWN + _PUBLIC]
+        game = Attributes(training, SplitTable(table, *held, records[_KNOWN + _PUBLIC :]), _HIDDEN[name])
+        attack = Reconstructor(shadows=1000, steps=500)
+        found = infer_attributes(game, attack, seed=settings.seed, device=settings.device)
         rows += [
             {
                 "patients": name,

@@ -49,6 +49,8 @@ from .exceptions import RemanenceError as RemanenceError
 from .game import Game as Game
 from .game import play as play
 from .games.attributes import Attribute as Attribute
+from .games.attributes import Attributes as Attributes
+from .games.attributes import SplitTable as SplitTable
 from .games.attributes import infer_attributes as infer_attributes
 from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head

@@ -6,25 +6,198 @@ beside the one of imputation without the model.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, final
 
 import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import EmpiricalPrior
 from remanence.attacks.attack import Attack
 from remanence.attacks.reconstructor.attack import Reconstructor
+from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.exceptions import InputError
+from remanence.game import play
 from remanence.games.tables import MOST_CATEGORIES, Column, Table
 from remanence.mechanisms.known_attributes import Disclosed
 from remanence.mechanisms.mechanism import Mechanism
-from remanence.scale.seeds import stream
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results.outcome import Outcome
+from remanence.results.parts import part_errors, part_numbers
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+from remanence.scoring.errors import Criterion, Error
 from remanence.scoring.rates import SuccessRate
+
+
+@final
+@dataclass(frozen=True)
+class SplitTable:
+    """Records of one table: those that the adversary knows, others like them, and the people who are asked about.
+
+    All are made by `Table.read` and `Table.encode`. A target among the records that the adversary holds is refused:
+    finding those would be no leak.
+    """
+
+    table: Table
+    known_data: Records  # trained on together with each target in turn
+    public: Records  # of the same population
+    targets: Records  # whose hidden columns are looked for
+
+    def __post_init__(self) -> None:
+        held = {"known_data": self.known_data, "public": self.public}
+        for name, each in {**held, "targets": self.targets}.items():
+            _check_records(self.table, name, each)
+        asked = _rows(self.targets)
+        for name, records in held.items():
+            known = set(_rows(records))
+            if shared := sum(row in known for row in asked):
+                raise InputError(
+                    f"Some targets are also in {name}.",
+                    needs="targets that the adversary does not hold",
+                    got=f"{shared} of {len(asked)} targets with the same features and label there",
+                    hint="split the records: records[:100], records[100:350], records[350:]",
+                )
+
+
+@final
+@dataclass(frozen=True)
+class Attributes(AnyGame[Disclosed]):
+    """Train on the known data and each target in turn; the adversary finds the hidden columns from the others.
+
+    They know the training, `known_data`, records like the targets (`public`), and all columns of the target but the
+    hidden ones. A number counts as found within `tolerance` standard deviations, a category if it is right. The control
+    is the same attack on the given columns alone. The guess is the better of a constant and a ridge regression from the
+    given columns and the label, fitted on all records that the adversary holds.
+    """
+
+    said: ClassVar[tuple[str, str]] = ("found all hidden columns of", "people")
+
+    training: Mechanism[Release]
+    data: SplitTable
+    hidden: Sequence[Hashable]
+    tolerance: float = 0.25
+    mechanism: Disclosed = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False)
+    bounds: tuple[Bound, ...] = field(init=False, repr=False, default=())
+    default_trials: int = field(init=False, repr=False)  # every target
+
+    def __post_init__(self) -> None:
+        table, hidden = self.data.table, self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+            raise InputError(
+                "There is nothing to infer.",
+                needs="a list of names of columns",
+                got=f"hidden={hidden!r}"[:200],
+                hint="hidden=['age']",
+            )
+        columns = [table.column(name) for name in hidden]
+        given = table.places([column.name for column in table.columns if column not in columns])
+        if not columns or not given or not 0 < self.tolerance < 1:
+            raise InputError(
+                "There is nothing to infer, or nothing to infer it from.",
+                needs="at least one hidden column, at least one that is given, and a tolerance above 0 and below 1 "
+                "(from 1 on every category is right)",
+                got=f"{len(columns)} hidden, {len(table.columns) - len(columns)} given, tolerance {self.tolerance}",
+                hint="hidden=['age']",
+            )
+        for name, value in (
+            ("hidden", tuple(column.name for column in columns)),
+            ("mechanism", Disclosed(self.training, given)),
+            ("criterion", Criterion(table.error(hidden), self.tolerance)),
+            ("default_trials", len(self.data.targets)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The training, the known data, and people of the same kind."""
+        return Knowledge(self.mechanism, EmpiricalPrior(self.data.public), self.data.known_data)
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What the best guess without the model achieves for all hidden columns together."""
+        return self._guess(self.criterion.error)
+
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return self._guess(part)
+
+    def _guess(self, error: Error) -> Baseline:
+        met = {name: self.meets(error, guess) for name, guess in self.imputed.items()}
+        name = max(met, key=lambda each: int(met[each].sum()))
+        rate = float(met[name].double().mean())
+        return Baseline(rate, rate, f"{name}, measured on the targets")
+
+    def meets(self, error: Error, guesses: Records) -> Tensor:
+        """Whether a guess for each target is close enough, `(targets,)`."""
+        return error(self.data.targets, guesses) <= self.tolerance
+
+    @cached_property
+    def imputed(self) -> dict[str, Records]:
+        """What is guessed for each target without the model and without an attack."""
+        data = self.data
+        constant = data.targets.flat.clone()
+        for column in (data.table.column(name) for name in self.hidden):
+            own = slice(column.places.start, column.places.stop)
+            constant[:, own] = best_constant(column, data.public.flat, self.tolerance)[own]
+        held = concatenate([data.public, data.known_data])
+        fitted = regressed(held, data.targets, list(self.mechanism.columns))
+        found = {"the best constant": constant, "a ridge regression": fitted}
+        return {name: Records(features, data.targets.labels) for name, features in found.items()}
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All targets, or as many of them, drawn at random, as there are trials."""
+        total = min(trials, len(self.data.targets))
+        return Work(total, self.mechanism.trials_at_once(self.data.targets[:1, None]), (replace(self), total))
+
+    def records(self, trials: int, draws: Draws) -> Tensor:
+        """The targets that are asked about."""
+        order = torch.randperm(
+            len(self.data.targets), generator=replace(draws, device="cpu").stream("targets")
+        )
+        return order[:trials].sort().values
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> tuple[Prepared, Prepared]:
+        """The attack on the model, and the same attack without it."""
+        knowledge = self.knowledge
+        blind = replace(knowledge, mechanism=replace(self.mechanism, mechanism=None))
+        return Prepared.of(attack, knowledge, draws, run), Prepared.of(attack, blind, draws, run)
+
+    def trials(self, prepared: tuple[Prepared, Prepared], draws: Draws, unit: Unit) -> Outcome:
+        """Hold what is found with the model and what is imputed without it against the hidden columns."""
+        assert unit.records is not None
+        targets = self.data.targets[unit.records.to(self.data.targets.labels.device)[:, None]]
+        shown = (
+            each.release(self.data.known_data, targets, draws.stream("training", unit.number))
+            for each in (self.mechanism, replace(self.mechanism, mechanism=None))
+        )
+        found, imputed = (
+            each.for_unit(draws, unit)(release) for each, release in zip(prepared, shown, strict=True)
+        )
+        both = (targets, found.records), (targets, imputed.records)
+        return Outcome(
+            main=self.criterion.compare(*both[0]),
+            control=self.criterion.compare(*both[1]),
+            numbers=found.numbers() | part_numbers(self.criterion.error.parts, *both),
+            claims_labels=False,
+        )
+
+    def held(self) -> dict[str, Records]:
+        """The data by the names that a report has words for."""
+        return {"known_data": self.data.known_data, "prior": self.data.public, "targets": self.data.targets}
+
+    def to(self, device: torch.device | str) -> Attributes:
+        """The same game on another device."""
+        data = self.data
+        moved = (each.to(device) for each in (data.known_data, data.public, data.targets))
+        return replace(self, data=SplitTable(data.table, *moved))
 
 
 @dataclass(frozen=True)
@@ -49,92 +222,37 @@ class Attribute:
 
 
 def infer_attributes(
-    mechanism: Mechanism[Release],
-    table: Table,
-    *,
-    known_data: Records,
-    public: Records,
-    targets: Records,
-    hidden: Sequence[Hashable],
-    tolerance: float = 0.25,
+    game: Attributes,
     attack: Attack | None = None,
+    *,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> list[Attribute]:
-    """Train on the known data and each target in turn, and find the hidden columns from the release and the others.
-
-    The adversary knows the training, `known_data`, records like the targets (`public`), and all columns of the target
-    but the hidden ones; a target among the records that they hold is refused. All records are those of one table
-    (`Table.read`, `Table.encode`). A number counts as found within `tolerance` standard deviations, a category if it is
-    right.
-    """
-    _check_records(table, {"known_data": known_data, "public": public, "targets": targets})
-    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
-        raise InputError(
-            "There is nothing to infer.",
-            needs="a list of names of columns",
-            got=f"hidden={hidden!r}"[:200],
-            hint="hidden=['age']",
-        )
-    columns = [table.column(name) for name in hidden]
-    given = table.places([column.name for column in table.columns if column not in columns])
-    if not columns or not given or not 0 < tolerance < 1:
-        raise InputError(
-            "There is nothing to infer, or nothing to infer it from.",
-            needs="at least one hidden column, at least one that is given, and a tolerance above 0 and below 1 "
-            "(from 1 on every category is right)",
-            got=f"{len(columns)} hidden, {len(table.columns) - len(columns)} given, tolerance {tolerance}",
-            hint="hidden=['age']",
-        )
-    _check_strangers(targets, {"known_data": known_data, "public": public})
+    """Each hidden column with what imputation achieves beside it, and a test of whether the model helps."""
     attack = Reconstructor(shadows=2000, steps=1000) if attack is None else attack
-    known_data, public, targets = (records.to(device) for records in (known_data, public, targets))
-    guesses = []
-    for training in (mechanism, None):
-        disclosed = Disclosed(training, given)
-        knowledge = Knowledge(disclosed, EmpiricalPrior(public), known_data)
-        attack.check(knowledge)
-        reconstruct = attack.prepare(knowledge, stream(seed, "attack", device))
-        generator, chunk = stream(seed, "training", device), disclosed.trials_at_once(targets[:1, None])
-        parts = [
-            reconstruct(disclosed.release(known_data, targets[start : start + chunk, None], generator))
-            for start in range(0, len(targets), chunk)
-        ]
-        guesses.append(torch.cat([part.records.flat[:, 0] for part in parts]))
-    guesses.append(_regressed(concatenate([public, known_data]), targets, list(given)))
-    return [_compare(column, targets.flat, guesses, public.flat, tolerance) for column in columns]
+    numbers = play(game, attack, seed=seed, device=device).arrays
+    found = []
+    for part in game.criterion.error.parts:
+        inferred, blind = (errors <= game.tolerance for errors in part_errors(part.name, numbers))
+        guessed, fitted = (game.meets(part, guess).cpu() for guess in game.imputed.values())
+        found.append(_compare(part.name, inferred, [blind, fitted], guessed))
+    return found
 
 
-def _check_records(table: Table, records: Mapping[str, Records]) -> None:
+def _check_records(table: Table, name: str, each: object) -> None:
     """Refuse what are not the table's records, before any time is spent."""
-    for name, each in records.items():
-        if not isinstance(each, Records) or len(each.batch_shape) != 1 or len(each) == 0:
-            got = f"{len(each)} of them" if isinstance(each, Records) else type(each).__name__
-        elif each.flat.shape[1] != table.width:
-            got = f"records of {each.flat.shape[1]} features"
-        else:
-            continue
-        raise InputError(
-            f"The {name} cannot be used.",
-            needs=f"Records of the table's {table.width} features, at least one",
-            got=got,
-            hint="table, records = Table.read(frame, label=...), and table.encode(other) for another frame",
-        )
-
-
-def _check_strangers(targets: Records, held: Mapping[str, Records]) -> None:
-    """Refuse targets that the adversary holds already: finding those would be no leak."""
-    asked = _rows(targets)
-    for name, records in held.items():
-        known = set(_rows(records))
-        shared = sum(row in known for row in asked)
-        if shared:
-            raise InputError(
-                f"Some targets are also in {name}.",
-                needs="targets that the adversary does not hold",
-                got=f"{shared} of {len(asked)} targets with the same features and label there",
-                hint="split the records: records[:100], records[100:350], records[350:]",
-            )
+    got = type(each).__name__
+    if isinstance(each, Records):
+        if len(each.batch_shape) == 1 and len(each) > 0 and each.flat.shape[1] == table.width:
+            return
+        of_width = len(each.batch_shape) == 1 and len(each) > 0
+        got = f"records of {each.flat.shape[1]} features" if of_width else f"{len(each)} of them"
+    raise InputError(
+        f"The {name} cannot be used.",
+        needs=f"Records of the table's {table.width} features, at least one",
+        got=got,
+        hint="table, records = Table.read(frame, label=...), and table.encode(other) for another frame",
+    )
 
 
 def _rows(records: Records) -> list[tuple[float, ...]]:
@@ -142,21 +260,16 @@ def _rows(records: Records) -> list[tuple[float, ...]]:
     return [tuple(row) for row in values.tolist()]
 
 
-def _compare(
-    column: Column, targets: Tensor, guesses: Sequence[Tensor], public: Tensor, tolerance: float
-) -> Attribute:
-    """The first guesses are inferred, the others imputed."""
-    constant = _best_guess(column, public, tolerance).expand_as(targets)
-    inferred, *imputed = (column.errors(targets, guess) <= tolerance for guess in guesses)
-    guessed = column.errors(targets, constant) <= tolerance
+def _compare(name: str, inferred: Tensor, imputed: Sequence[Tensor], guessed: Tensor) -> Attribute:
+    """Whether each target was met with the model, in ways without it, and by the best constant."""
     best = max([*imputed, guessed], key=lambda hits: int(hits.sum()))  # in hindsight: in favour of the model
     helped, misled = int((inferred & ~best).sum()), int((best & ~inferred).sum())
     p_value = float(binom.sf(helped - 1, helped + misled, 0.5))  # 1 where nothing differs
-    rates = [SuccessRate(int(hits.sum()), len(targets)) for hits in (inferred, best, guessed)]
-    return Attribute(column.name, rates[0], rates[1], rates[2], p_value)
+    rates = [SuccessRate(int(hits.sum()), len(hits)) for hits in (inferred, best, guessed)]
+    return Attribute(name, rates[0], rates[1], rates[2], p_value)
 
 
-def _regressed(held: Records, targets: Records, given: list[int]) -> Tensor:
+def regressed(held: Records, targets: Records, given: list[int]) -> Tensor:
     """All columns from the given ones and the label, by a ridge regression on all records that the adversary holds."""
     known, asked = (
         torch.cat([each.flat[:, given].double(), _label_columns(held.labels, each.labels)], 1)
@@ -178,7 +291,7 @@ def _label_columns(held: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([columns, number[:, None]], 1)
 
 
-def _best_guess(column: Column, public: Tensor, tolerance: float) -> Tensor:
+def best_constant(column: Column, public: Tensor, tolerance: float) -> Tensor:
     """The public record whose value of this column is met by most others."""
     errors = torch.stack([column.errors(public, row) for row in public])
     return public[(errors <= tolerance).sum(1).argmax()]

@@ -195,7 +195,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
         if without is not None:
             control = _either(control, self.criterion.compare(targets, without))
         left, numbers = prepared.remaining_gradient, guess.numbers()
-        numbers |= part_numbers(self.criterion.error.parts, targets, strangers, guess.records)
+        both = (targets, guess.records), (strangers, guess.records)
+        numbers |= part_numbers(self.criterion.error.parts, *both)
         shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
         return Outcome(
             main=main,

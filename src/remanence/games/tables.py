@@ -46,6 +46,10 @@ class Column:
             return (left.argmax(-1) != right.argmax(-1)).double()
         return (left.double() - right.double()).abs()[..., 0]
 
+    def between(self, targets: Records, guesses: Records) -> Tensor:
+        """The same of records."""
+        return self.errors(targets.flat, guesses.flat)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -132,15 +136,19 @@ class Table:
         return tuple(place for name in names for place in self.column(name).places)
 
     def error(self, names: Sequence[Hashable]) -> Error:
-        """The largest error of these columns: in standard units, and 1 where a category is wrong."""
+        """The largest error of these columns, which are its parts: in standard units, 1 where a category is wrong."""
         columns = [self.column(name) for name in names]
 
         def measure(targets: Records, guesses: Records) -> Tensor:
             return torch.stack([c.errors(targets.flat, guesses.flat) for c in columns]).amax(0)
 
-        return Error(
-            f"largest error of {', '.join(c.name for c in columns)}", measure, lambda threshold: 2 * threshold
-        )
+        parts = tuple(Error(column.name, column.between, _twice) for column in columns)
+        return Error(f"largest error of {', '.join(c.name for c in columns)}", measure, _twice, parts=parts)
+
+
+def _twice(threshold: float) -> float:
+    """How far apart two values can be that one guess meets."""
+    return 2 * threshold
 
 
 def _arrays(table: Any) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ class Disclosed(Mechanism[Release]):
 
     Hold reconstructions against the others with `Criterion(on_columns(error, hidden), ...)`. Baseline and control do
     not know the given columns: what can be imputed from them counts as recovered. `Disclosed(None, columns)` trains
-    nothing and shows the columns alone: the same attack on it imputes, which `infer_attributes` sets beside.
+    nothing and shows the columns alone: the same attack on it imputes, which is the control of the game `Attributes`.
     """
 
     mechanism: Mechanism[Release] | None

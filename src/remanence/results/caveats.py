@@ -64,7 +64,7 @@ ATTRIBUTES_GIVEN = Caveat(
     "the adversary is given some attributes of the target.",
     "Whatever follows from these alone, without any model, counts as recovered. Baseline and control do not know "
     "them.",
-    "Use infer_attributes, which reports imputation beside it. Or play Disclosed(None, columns) to compare.",
+    "Play Attributes instead: its control and its guess know these columns too.",
 )
 TARGETS_KNOWN = Caveat(
     "targets-known",

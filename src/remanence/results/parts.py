@@ -50,13 +50,20 @@ class PartRate:
         return cls(entry["name"], main, control, entry["guess"])
 
 
-def part_numbers(parts: Iterable[Error], targets: Records, strangers: Records, guesses: Records) -> dict:
-    """The errors of each column against the target and against a stranger, `(trials,)` each, by their names."""
+def part_numbers(
+    parts: Iterable[Error], main: tuple[Records, Records], control: tuple[Records, Records]
+) -> dict[str, Tensor]:
+    """The errors of each column in a target and its guess, and in those of the control, `(trials,)` each, by name."""
     found = {}
     for part in parts:
-        found[_MAIN + part.name] = part(targets, guesses)[:, 0]
-        found[_CONTROL + part.name] = part(strangers, guesses)[:, 0]
+        found[_MAIN + part.name] = part(*main)[:, 0]
+        found[_CONTROL + part.name] = part(*control)[:, 0]
     return found
+
+
+def part_errors(name: str, arrays: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The errors of one column among the arrays of an audit, and those of its control."""
+    return arrays[_MAIN + name], arrays[_CONTROL + name]
 
 
 def part_rates(
