@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
-import dis
 import functools
 import hashlib
-import operator
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -18,18 +19,18 @@ import numpy as np
 import torch
 
 from remanence.exceptions import InputError
-from remanence.scale.sources import imported_sources, is_library, own_file, sources
+from remanence.scale.dependencies import (
+    MARK,
+    contents_of_class,
+    contents_of_function,
+    is_own_type,
+    named_file,
+    state_of,
+)
+from remanence.scale.sources import own_file, sources
 
 T = TypeVar("T")
 _MOST_PARTS = 400  # that are kept by name
-_MARK = "__depends_on__"
-# What Python and its standard library keep in a class, beside what its author wrote.
-_BOOKKEEPING = {
-    "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__",
-    "__firstlineno__", "__match_args__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
-    "__static_attributes__", "__weakref__", "_abc_impl", "_member_map_", "_value2member_map_", "_sunder_unused_",
-    "_new_member_", "_member_type_", "_use_args_", "_generate_next_value_", "_unhashable_values_",
-}  # fmt: skip
 
 
 def fingerprint(*values: Any) -> str:
@@ -75,10 +76,17 @@ def depends_on(*files: str | Path, version: str | None = None) -> Callable[[T], 
     """
 
     def mark(function: T) -> T:
-        setattr(function, _MARK, (tuple(str(Path(file).absolute()) for file in files), version))
+        setattr(function, MARK, (tuple(str(Path(file).absolute()) for file in files), version))
         return function
 
     return mark
+
+
+def arithmetic() -> dict[str, str]:
+    """How torch computes in this process, as far as somebody may have set it."""
+    matrix, fixed = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    found = {"numbers": torch.get_default_dtype(), "matrices": matrix, "deterministic": fixed}
+    return {name: str(value) for name, value in found.items()}
 
 
 def device_kind(device: torch.device | str) -> str:
@@ -106,7 +114,9 @@ class _Walk:
         written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
         try:
             self._write(value, path, written.update)
-        except RecursionError:
+        except InputError:
+            raise
+        except Exception:  # noqa: BLE001, too deep, or a class of somebody's that raises
             raise _unreadable(path, value) from None
         finally:
             self.under_way.discard(id(value))
@@ -127,9 +137,11 @@ class _Walk:
             for name, item in items.items():
                 place = f"{path}.{name}"
                 found = self.digest(item, place)
+                if isinstance(item, str | Path) and (file := named_file(item)) is not None:
+                    found += _contents(file)
                 if len(self.named) < _MOST_PARTS:
                     self.named.setdefault(place, found.hex()[:16])
-                take(f"{name!r}:".encode() + found)
+                take(f"{name!r}:".encode("utf-8", "surrogatepass") + found)
             take(b"}")
 
         declared = _declared(value)
@@ -150,27 +162,31 @@ class _Walk:
                 dense = (
                     value.detach().cpu().to_dense() if value.layout != torch.strided else value.detach().cpu()
                 )
-                each(str(value.dtype), tuple(value.shape))
-                take(dense.contiguous().flatten().view(torch.uint8).numpy())
-            case np.ndarray() if not value.dtype.hasobject:
+                each(
+                    str(value.dtype), str(value.layout), tuple(value.shape), value.requires_grad, vars(value)
+                )
+                take(dense.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy())
+            case np.ndarray() if type(value) is np.ndarray:
                 each(str(value.dtype), value.shape)
-                take(np.ascontiguousarray(value).tobytes())
-            case np.ndarray():
-                each(value.shape, *value.ravel().tolist())
+                if value.dtype.hasobject:
+                    each(*value.ravel().tolist())
+                else:
+                    take(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
             case torch.Generator():
                 each(value.get_state())
-            case Mapping() if all(isinstance(key, str) for key in value):
-                by_name({key: value[key] for key in sorted(value)})
             case Mapping():
-                pairs = sorted(((self.digest(key, path), item) for key, item in value.items()), key=_first)
-                each(*pairs)
+                each(value.default_factory if isinstance(value, defaultdict) else None)
+                if all(isinstance(key, str) for key in value):
+                    by_name(value)
+                else:
+                    each(*value.items())
             case list() | tuple():
                 each(*value)
             case set() | frozenset():
                 each(*sorted(self.digest(item, path) for item in value))
             case type():
                 each(value.__module__, value.__qualname__)
-                by_name(_contents_of_class(value))
+                by_name(contents_of_class(value))
             case ModuleType():
                 file = own_file(value)
                 each(value.__name__ if file is None else "own")
@@ -184,9 +200,11 @@ class _Walk:
                 each(value.__func__, value.__self__)
             case FunctionType():
                 each(value.__module__, value.__qualname__)
-                by_name(_contents_of_function(value))
+                by_name(contents_of_function(value))
             case CodeType():
                 each(value.co_code, value.co_names, value.co_consts, value.co_varnames, value.co_freevars)
+                each(value.co_flags, value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+                each(value.co_cellvars, value.co_exceptiontable)
             case property():
                 each(value.fget, value.fset)
             case staticmethod() | classmethod():
@@ -200,20 +218,24 @@ class _Walk:
                 each(value.__wrapped__)
             case _:
                 each(*_reduced(value, path))
-
-
-_first = operator.itemgetter(0)
+        if is_own_type(type(value)):  # which may do and hold more than what it derives from
+            each(type(value))
+            by_name(state_of(value))
 
 
 def _declared(value: Any) -> tuple[tuple[str, ...], str | None] | None:
     given = getattr(value, "__dict__", None)
-    return given.get(_MARK) if isinstance(given, Mapping) else None
+    return given.get(MARK) if isinstance(given, Mapping) else None
 
 
 def _contents(file: str) -> bytes:
     try:
-        with Path(file).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").digest()
+        state = Path(file).stat()
+        settled = (
+            time.time_ns() - state.st_mtime_ns > 10**10
+        )  # before that, a change may not show in the time
+        place = str(Path(file).absolute())
+        return (_hashed if settled else _hashed.__wrapped__)(place, state.st_mtime_ns, state.st_size)
     except OSError as error:
         raise InputError(
             "A file that training depends on cannot be read.",
@@ -223,59 +245,18 @@ def _contents(file: str) -> bytes:
         ) from None
 
 
-def _contents_of_class(kind: type) -> dict[str, Any]:
-    """What a class of the user's own does and holds, and what it derives from."""
-    if is_library(kind.__module__):
-        return {}
-    own = {name: item for name, item in sorted(vars(kind).items()) if name not in _BOOKKEEPING}
-    readable = {
-        n: i for n, i in own.items() if type(i).__name__ not in ("member_descriptor", "getset_descriptor")
-    }
-    return {**readable, "bases": kind.__bases__}
-
-
-def _contents_of_function(function: FunctionType) -> dict[str, Any]:
-    """The code of a function, and what it refers to, by the names that its author gave."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    found = {
-        "defaults": function.__defaults__,
-        "keywords": function.__kwdefaults__,
-        **{name: cell.cell_contents for name, cell in cells if not _is_empty(cell)},
-    }
-    if is_library(function.__module__ or "builtins"):
-        return found
-    codes = list(_codes(function.__code__))
-    names = dict.fromkeys(name for code in codes for name in code.co_names)
-    outside = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for name, item in list(outside.items()):
-        if isinstance(item, ModuleType) and own_file(item) is not None:
-            outside |= {f"{name}.{inner}": vars(item)[inner] for inner in names if inner in vars(item)}
-    later = {str(i.argval) for code in codes for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
-    later |= {f"{name}.{inner}" for name in later for inner in names}
-    file = function.__globals__.get("__file__")
-    beside = Path(file) if isinstance(file, str) else Path("notebook")
-    imports = {f"file {name}": told for name, told in imported_sources(sorted(later), beside).items()}
-    return {"code": function.__code__, **found, **outside, **imports}
-
-
-def _is_empty(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of all functions, lambdas and comprehensions within."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+@functools.lru_cache(maxsize=256)
+def _hashed(file: str, *_state: int) -> bytes:
+    with Path(file).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 def _reduced(value: Any, path: str) -> tuple[Any, ...]:
     """What a pickle would hold."""
+    if isinstance(value, np.ufunc) and not any(
+        getattr(sys.modules.get(name), value.__name__, None) is value for name in ("numpy", "scipy.special")
+    ):
+        raise _unreadable(path, value)  # a function of somebody's is within
     try:
         known = copyreg.dispatch_table.get(type(value))
         found = known(value) if known else value.__reduce_ex__(4)

@@ -20,7 +20,7 @@ import torch
 
 from remanence.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
-from remanence.scale.fingerprints import device_kind, fingerprint, parts
+from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors
 from remanence.scale.plans import Plan
 from remanence.scale.progress import note, track
@@ -102,7 +102,9 @@ class Run:
         if self.journal is None:
             return Plan(name, "", total, at_once)
         code = self.settings.get("code")  # of the user's own, where a command knows it
-        found = parts(**depends_on, versions=versions(), device=device_kind(device), code=code)
+        found = parts(
+            **depends_on, versions={**versions(), **arithmetic()}, device=device_kind(device), code=code
+        )
         key = fingerprint([found[each] for each in (*depends_on, "versions", "device", "code")])
         return Plan(name, key, total, at_once, found)
 
@@ -110,7 +112,9 @@ class Run:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
         if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
             return None
-        return self.journal.checkpoint(fingerprint(versions(), self.settings.get("code"), belongs_to))
+        return self.journal.checkpoint(
+            fingerprint(versions(), arithmetic(), self.settings.get("code"), belongs_to)
+        )
 
     def announce(self, plans: list[Plan]) -> None:
         """Say what there is to do, for `remanence status`."""
