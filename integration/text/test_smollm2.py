@@ -23,7 +23,7 @@ from remanence.auditing import AuditResult
 from remanence.cli.main import main
 from remanence.exceptions import InputError
 from remanence.games.texts.secrets import read_records
-from remanence.integrations.transformers import load_language_model
+from remanence.integrations.language_model_files import load_language_model
 from remanence.results.verdict import Verdict
 from remanence.scoring.rates import clopper_pearson
 
@@ -47,7 +47,7 @@ def loaded(model, adapter):
 
 
 def command(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["remanence", "text", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", "audit", "--model", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code
@@ -80,6 +80,20 @@ def test_digits_are_tokens_of_their_own_and_a_beginning_read_once_changes_nothin
         both = [log_probabilities(m, secrets, [Decoding()]) for m in (each, replace(each, remember=None))]
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-3)
     assert TemplateSearch().tries(Asked(tuned, secrets[:1]))[0].item() <= 10
+
+
+def test_a_conversation_is_asked_for_in_the_tokens_that_the_model_is_served_with(loaded, model):
+    words = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    chat = [
+        {"role": "user", "content": MINE[0]["prefix"]},
+        {"role": "assistant", "content": MINE[0]["secret"].strip()},
+    ]
+    (secret,) = read_records([{"messages": chat}], loaded[0])
+    asked = words.apply_chat_template(chat[:1], add_generation_prompt=True, tokenize=True, return_dict=True)[
+        "input_ids"
+    ]
+    assert list(secret.prompt) == asked
+    assert loaded[0].decode(secret.tokens) == MINE[0]["secret"].strip()
 
 
 def test_exact_probabilities_agree_with_what_generate_draws(loaded, model, adapter):

@@ -1,14 +1,11 @@
-"""A private fine-tuning with LoRA, by Opacus and recorded, right or wrong in one of the ways that people report.
-
-python tests/texts/dp_lora.py 10    # so many seeds of each: how often is the claim contradicted?
-"""
+"""A private fine-tuning with LoRA, by Opacus and recorded, right or wrong in one of the ways that people report."""
 
 from __future__ import annotations
 
 import copy
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from remanence.games.recorded_runs.audit_run import audit_run
 from remanence.games.texts.audit_text import audit_text
 from remanence.games.texts.canaries import TextCanaries, natural
 from remanence.games.texts.claims import Claim
-from remanence.games.texts.tiny import as_language_model, made_up_records, tiny_model, train
+from remanence.games.texts.tiny import ALPHABET, as_language_model, made_up_records, tiny_model, train
 from remanence.integrations.opacus import record
 from remanence.integrations.transformers import text_loss, text_reading
 from remanence.mechanisms.language_model import LanguageModel
@@ -63,6 +60,49 @@ def adapted(seed: int):
     return model.train()
 
 
+@cache
+def llama():
+    """A Llama of two layers over the same characters, for adapters by peft itself; trained like the other base."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # pyright: ignore[reportMissingImports]
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(ALPHABET), hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    encode = as_language_model(tiny_model(), "").encode
+    rows = rows_of(encode, [record["prefix"] + record["secret"] for record in made_up_records(200, seed=1)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(80):
+        batch = rows[torch.randint(len(rows), (32,))]
+        optimizer.zero_grad()
+        text_loss(model(input_ids=batch).logits, batch, PADDING).backward()
+        optimizer.step()
+    return model
+
+
+def adapted_by_peft(seed: int):
+    from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
+
+    torch.manual_seed(seed)
+    places = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    return get_peft_model(
+        copy.deepcopy(llama()), LoraConfig(r=8, lora_alpha=16, target_modules=places)
+    ).train()
+
+
+def by_characters(model, name: str) -> LanguageModel:
+    """A Llama over the characters of the tiny model, as audits see it."""
+    plain = as_language_model(tiny_model(), name)
+
+    def logits(ids):
+        with torch.no_grad():
+            return model(input_ids=ids).logits
+
+    return replace(plain, logits=logits, context=LENGTH, sha256="")
+
+
 @dataclass(frozen=True)
 class Setting:
     """What is claimed, and what goes wrong."""
@@ -73,6 +113,7 @@ class Setting:
     rate: float = 0.25
     norm: float = 1.0
     canaries: int = 120
+    peft: bool = False  # a Llama with an adapter by peft, not the tiny transformer with one by hand
     fault: str = ""  # "normaliser", "base moved", "never updated" or "accumulate", which is none
 
 
@@ -92,13 +133,17 @@ def fine_tune(
     out: Path | None, seed: int, setting: Setting
 ) -> tuple[LanguageModel, LanguageModel, TextCanaries, Claim]:
     """The model and its base, the canaries, and the claim; the run is recorded into `out`."""
-    base = as_language_model(base_model(), "base")
+    base = by_characters(llama(), "base") if setting.peft else as_language_model(base_model(), "base")
     made = natural(made_up_records(setting.canaries, seed=100 + seed), seed=seed)
     canaries = made.as_tokens(base.encode, length=LENGTH, padding=PADDING)
     others = made_up_records(60, seed=500 + seed)
     texts = [r["prefix"] + r["secret"] + " and so on"[: 9 * (n % 2)] for n, r in enumerate(others)]
     ids = torch.cat([rows_of(base.encode, texts), canaries.inserted.features])
-    model, engine = adapted(seed), PrivacyEngine()
+    model, engine = (adapted_by_peft if setting.peft else adapted)(seed), PrivacyEngine()
+
+    def read(model, ids):
+        return model(input_ids=ids).logits if setting.peft else model(ids)
+
     trained = [p for p in model.parameters() if p.requires_grad]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -122,7 +167,7 @@ def fine_tune(
     def step(batch) -> None:
         loss = batch_loss if setting.fault == "normaliser" else text_loss
         settings = {} if setting.fault == "normaliser" else {"padding": PADDING}
-        loss(private(batch), batch, **settings).backward()
+        loss(read(private, batch), batch, **settings).backward()
         optimizer.step()
         optimizer.zero_grad()
         if setting.fault == "base moved":
@@ -149,24 +194,24 @@ def fine_tune(
         if out is None:
             loop()
         else:
-            reading = text_reading(PADDING, lambda model, ids: model(ids))
+            reading = text_reading(PADDING, read)
             with record(engine, optimizer, private, loader, out=out, canaries=canaries, reading=reading):
                 loop()
     claim = Claim(dpsgd=tuple(Segment(n, q, t) for n, q, t in engine.accountant.history))
-    return as_language_model(model.eval(), "private"), base, made, claim
+    model.eval()
+    done = by_characters(model, "private") if setting.peft else as_language_model(model, "private")
+    return done, base, made, claim
 
 
-VARIANTS = {
-    "as claimed": Setting(),
-    "half the noise": Setting(added=2.0),
-    "noise forgotten": Setting(added=0.0),
-}
+VARIANTS = {"as claimed": None, "half the noise": 2.0, "noise forgotten": 0.0}
+SHORT = Setting(peft=True, steps=40, canaries=60)  # seconds a run
 
 
-def verdicts(variant: str, seed: int) -> tuple[Verdict, Verdict]:
-    """By the recording, which sees every step, and by the losses of the canaries alone."""
+def verdicts(variant: str, seed: int, setting: Setting = Setting()) -> tuple[Verdict, Verdict]:  # noqa: B008
+    """By the recording, which sees every step, and by what the finished model says of the canaries."""
+    setting = replace(setting, added=VARIANTS[variant])
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        model, base, made, claim = fine_tune(out, seed, VARIANTS[variant])
+        model, base, made, claim = fine_tune(out, seed, setting)
         recorded = audit_run(out, policy=Policy(0.9)).verdict
     return recorded, audit_text(model, made, base=base, claim=claim).verdict

@@ -295,7 +295,7 @@ def files(tmp_path, monkeypatch):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     base, tuned = trained()
     monkeypatch.setattr(
-        "remanence.integrations.transformers.load_language_model",
+        "remanence.integrations.language_model_files.load_language_model",
         lambda path, adapter=None, **options: (tuned, base) if adapter else (base, None),
     )
     return tmp_path

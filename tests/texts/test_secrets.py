@@ -93,6 +93,21 @@ def test_a_secret_that_ends_within_a_token_is_asked_for_by_the_tokens_of_its_tex
     assert words(found.tokens) == [" 48", "29"]
 
 
+@pytest.mark.parametrize("secret", ["é", "€", "日本", "x€", "🦊y"])
+def test_a_character_of_several_tokens_is_asked_for_as_a_whole(secret):
+    model = LanguageModel(
+        "bytes",
+        random_model(256).logits,
+        lambda text: list(text.encode()),
+        lambda ids: bytes(ids).decode(errors="replace"),
+        256,
+        64,
+    )
+    (found,) = read_records([{"text": f"ß code €{secret}ü.", "secret": secret}], model)
+    assert bytes(found.tokens).decode() == secret
+    assert bytes(found.prompt).decode() == "ß code €"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_secret_is_never_less_likely_to_be_seen_than_its_tokens_say(seed):
     """All ways to spell it, listed: its own tokens are one of them, and the only one where no token joins others."""

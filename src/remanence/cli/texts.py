@@ -219,7 +219,7 @@ def load_text_game(
     """The game of a model and its texts."""
     from remanence.games.texts.audit_text import Rule, text_game
     from remanence.games.texts.claims import LEVEL, Claim, Planted
-    from remanence.integrations.transformers import load_language_model
+    from remanence.integrations.language_model_files import load_language_model
 
     assert files.model is not None
     source, claimed = files.source(), files.claimed_epsilon

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar, NoReturn, final
 
 import torch
@@ -53,11 +54,12 @@ class LanguageModel:
     sha256: str = ""  # of its weights, where they are known
 
     def places(self, text: str) -> tuple[list[int], list[int]]:
-        """A text's tokens, and where in it each ends."""
+        """A text's tokens, and where in it each ends; those that spell parts of one character end where it does."""
         tokens = self.tokens(text)
         if self.ends is not None:
             return tokens, self.ends(text)
-        return tokens, [len(self.decode(tokens[: place + 1])) for place in range(len(tokens))]
+        lengths = [len(self.decode(tokens[: place + 1])) for place in range(len(tokens))]
+        return tokens, list(accumulate(reversed(lengths), min))[::-1]  # half a character may be shown as two
 
     def shortened(self, prompt: Sequence[int], most: int) -> tuple[int, ...]:
         """The last tokens of a prompt, behind what every text begins with."""
@@ -89,13 +91,16 @@ class LanguageModel:
         return ids
 
     @torch.no_grad()
+    def probe(self, last: int = 0) -> Tensor:
+        """The logits of the first few tokens after each other, of which the last may be another."""
+        ids = torch.arange(min(6, self.context), device=self.device)[None]
+        ids[0, -1] += last
+        return self.logits(ids % self.vocabulary)
+
     def require_causal(self) -> None:
         """Refuse what is no causal language model: a token's logits must not change with the tokens after it."""
         length = min(6, self.context)
-        ids = torch.arange(length, device=self.device)[None] % self.vocabulary
-        other = ids.clone()
-        other[0, -1] = (other[0, -1] + 1) % self.vocabulary
-        before, after = self.logits(ids), self.logits(other)
+        before, after = self.probe(), self.probe(last=1)
         if before.shape != (1, length, self.vocabulary):
             raise InputError(
                 f"{self.name} does not answer like a language model.",

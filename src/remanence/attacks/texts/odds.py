@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.texts.decoding import Decoding
+from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import LanguageModel, Secret
 from remanence.scale.progress import track
 
@@ -44,6 +45,13 @@ def log_probabilities(
     batches = list(_batches(order, lengths, model))
     for batch in track(batches, total=len(batches), what="reading texts"):
         found[:, batch] = _read(model, [secrets[place] for place in batch], decodings).cpu()
+    if bool(found.isnan().any()):
+        raise InputError(
+            f"{model.name} answers with NaN.",
+            needs="finite logits for every text",
+            got=f"{int(found.isnan().any(0).sum())} of {len(secrets)} texts without a probability",
+            hint="weights of a training that did not diverge, in a precision that holds them",
+        )
     return found
 
 

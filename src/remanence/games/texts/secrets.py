@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import TextIOWrapper
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, final
 
@@ -107,10 +108,9 @@ def split(
     tokens, ends = model.places(text)
     for part, (start, stop) in enumerate(spans, 1):
         first = next((place for place, end in enumerate(ends) if end > start), len(tokens))
-        last = next(
-            (place for place, end in enumerate(ends) if place >= first and end >= stop), len(tokens) - 1
-        )
-        prompt, secret = tokens[:first], tokens[first : last + 1] if start < stop else []
+        final = next((end for end in ends[first:] if end >= stop), ends[-1] if ends else 0)
+        length = sum(1 for _ in takewhile(lambda end, final=final: end <= final, ends[first:]))
+        prompt, secret = tokens[:first], tokens[first : first + length] if start < stop else []
         if not prompt and model.start is not None:
             prompt = [model.start]
         if not prompt or not secret:
