@@ -1,5 +1,7 @@
 """Shadow models are units too, and what an attack learns outlives a kill."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -70,4 +72,25 @@ def test_learning_that_was_killed_ends_with_the_same_bits(tmp_path, monkeypatch,
         again = play(game, attack, trials=30, run=run)
     assert stored[4] == 8, "learning began anew"
     assert torch.equal(again.arrays["error"], whole.arrays["error"])
-    assert not list((tmp_path / "learning").iterdir()), "what was learnt is not kept longer than needed"
+
+
+@pytest.mark.parametrize("game", [network_game(), heads_game()], ids=["stored shadows", "streamed shadows"])
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_a_finished_run_that_is_resumed_learns_nothing(tmp_path, monkeypatch, game, ensemble):
+    attack = ATTACK if game.known_data is not None else Reconstructor(steps=40, batch=16, width=16)
+    attack = replace(attack, ensemble=ensemble)
+    with Run(journal=Journal(tmp_path)) as run:
+        whole = play(game, attack, trials=30, run=run)
+    kept = sorted((tmp_path / "learning").iterdir())
+    assert len(kept) == ensemble
+    monkeypatch.setattr(Learner, "_store", lambda *_: pytest.fail("it learns again"))
+    with Run(journal=Journal(tmp_path), resume=True) as run:
+        again = play(game, attack, trials=30, run=run)
+        assert run.played == 0
+    assert torch.equal(again.arrays["error"], whole.arrays["error"])
+    assert sorted((tmp_path / "learning").iterdir()) == kept
+    monkeypatch.undo()
+    with Run(journal=Journal(tmp_path)) as run:  # anew: nothing of the finished one is used
+        play(game, replace(attack, steps=30), trials=30, run=run)
+    assert len(list((tmp_path / "learning").iterdir())) == ensemble
+    assert not set((tmp_path / "learning").iterdir()) & set(kept)

@@ -2,7 +2,7 @@
 
 run.json     what the run is: its settings, and the works that it consists of
 units/       KEY.safetensors, named by the hash of everything that the unit depends on
-learning/    what is being learnt, until it is
+learning/    what is being learnt, and what was, for who resumes
 beat.json    who runs it, and how fast
 run.lock     held by the one process that may write
 log.txt      what was lost, damaged or run again
@@ -87,12 +87,8 @@ class Journal:
 
     def finished(self) -> set[str]:
         """The keys of all units that are there."""
-        names = self.folder.names(UNITS)
-        return {
-            name.removesuffix(_ENDING)
-            for name in names
-            if name.endswith(_ENDING) and _KEY.fullmatch(name.removesuffix(_ENDING))
-        }
+        names = {name.removesuffix(_ENDING) for name in self.folder.names(UNITS) if name.endswith(_ENDING)}
+        return {name for name in names if _KEY.fullmatch(name)}
 
     def set_aside(self, key: str) -> None:
         """Keep a damaged file for whoever wants to look at it, under another name."""
@@ -108,7 +104,7 @@ class Journal:
         before = self._before()
         self.__dict__["_earlier"] = [] if before is None else before["works"]
         if before is not None and before["finished"] and not resume:
-            self.folder.remove(map(_file, self.finished()))
+            self.folder.remove([*map(_file, self.finished()), *self._learning()])
         same = before is not None and before["settings"] == settings
         works = before["works"] if before is not None and same else []
         self._put_manifest({"started": _now(), "finished": None, "settings": settings, "works": works})
@@ -126,7 +122,10 @@ class Journal:
         manifest = self._manifest()
         wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
         self.folder.remove(map(_file, self.finished() - wanted))
-        self.folder.remove([BEAT, *(f"{LEARNING}/{name}" for name in self._learning())])
+        learnt = self.__dict__.get("_asked", set())
+        self.folder.remove(
+            [BEAT, *(n for n in self._learning() if learnt and n.split("/")[1][:64] not in learnt)]
+        )
         self._put_manifest({**manifest, "finished": _now()})
         self.folder.unlock()
 
@@ -150,11 +149,8 @@ class Journal:
             return None
         try:
             found = parse_json(content)
-            if (
-                isinstance(found, dict)
-                and isinstance(version := found.get("remanence_run"), int)
-                and version > VERSION
-            ):
+            version = found.get("remanence_run") if isinstance(found, dict) else None
+            if isinstance(version, int) and version > VERSION:
                 raise _later(self.place, version)
             return parse_json(content, _schema("run"))
         except UnusableFileError as error:
@@ -181,6 +177,7 @@ class Journal:
         """Where learning may keep its state between kills; None where the journal is not on this machine."""
         if not isinstance(self.folder, LocalFolder):
             return None
+        self.__dict__.setdefault("_asked", set()).add(name)
         return self.folder.path / LEARNING / name
 
     def stale(self, plan: Plan) -> list[str]:
@@ -191,7 +188,8 @@ class Journal:
         return min((changed(work.get("parts", {}), plan.parts) for work in alike), key=len, default=[])
 
     def _learning(self) -> set[str]:
-        return {name for name in self.folder.names(LEARNING) if _KEY.fullmatch(name.split(".")[0])}
+        names = self.folder.names(LEARNING)
+        return {f"{LEARNING}/{name}" for name in names if _KEY.fullmatch(name.split(".")[0])}
 
     def _require_ours(self) -> None:
         """Refuse a folder in which somebody else keeps something: a run deletes what it does not need any more."""

@@ -257,6 +257,7 @@ class Reconstructor(Attack[Release]):
             checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
             fingerprint=keep.belongs_to,
             from_start=start is not None,
+            others_follow=member + 1 < self.ensemble,
             capture=self.perceptual is None,  # who knows what somebody's network does
         )
 

@@ -43,6 +43,7 @@ class Learner:
     from_start: bool = (
         False  # whether the untrained network is worth a look: what is learnt is never below it
     )
+    others_follow: bool = False  # that draw on: one that has finished draws again what it drew, for them
     capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(
@@ -101,13 +102,14 @@ class Learner:
             "schedule": schedule,
         }
         self._resume(parts, state)
-        for _ in range(state["step"]):
+        finished = state["step"] >= self.steps or state["stale"] >= _PATIENCE
+        for _ in range(0 if finished and not self.others_follow else state["step"]):
             draw()
         if self.from_start and not state["step"]:
             state["quality"] = agreed(quality(average.eval(), 0)[0])
         look_every = max(1, self.steps // _LOOKS)
         said = ""
-        last = state["step"] if state["stale"] >= _PATIENCE else self.steps
+        last = state["step"] if finished else self.steps
         bar = track(range(state["step"], last), total=self.steps, what=lambda: f"learning{said}")
         for step in bar:
             network.train()
