@@ -126,7 +126,7 @@ QUICK = {
 
 def test_every_attack_of_the_catalogue_is_checked():
     prompting = {name for name in catalogue() if isinstance(load_attack(name), TextAttack)}  # tests/texts
-    reading = {"token-spans"}  # tests/gradients/test_texts
+    reading = {"token-spans", "patch-fit"}  # tests/gradients/test_texts, test_patches
     assert GAMES.keys() | prompting | reading == catalogue().keys()
 
 

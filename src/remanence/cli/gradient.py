@@ -140,7 +140,7 @@ def gradient(
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
-    from remanence.games.gradients.inspection import audit_filtered, audit_gradients, audit_text_updates
+    from remanence.games.gradients.inspection import audit_filtered, audit_gradients, audit_token_updates
     from remanence.games.gradients.local_training import LocalTraining
     from remanence.games.gradients.opening import Declared, Noise, open_batch, open_updates
     from remanence.games.gradients.sending import Filter
@@ -174,7 +174,7 @@ def gradient(
         said: list[str] = []
         result = None
         if sent.batch is None:
-            result = audit_text_updates(
+            result = audit_token_updates(
                 network,
                 updates,
                 declared,

@@ -354,6 +354,14 @@ UPDATE_UNTESTED = Caveat(
     "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
     "Make sure that --weights are those before the round.",
 )
+PATCHES_OPEN = Caveat(
+    "patches-open",
+    "a network reads pictures in patches, and no picture was proven.",
+    "The gradient of the layer that reads them tells the span of the patches, and which lie where. It tells no more "
+    "where a batch has as many patches as one has numbers or the layer has outputs; below that, a solution may not "
+    "have been found. Other attacks may see more.",
+    "Audit the update of a smaller batch: what it gives away, a larger one gives away in part.",
+)
 UPDATE_COARSE = Caveat(
     "update-coarse",
     "the numbers were sent in half precision, and no record was proven.",

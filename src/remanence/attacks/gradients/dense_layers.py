@@ -177,7 +177,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
         if isinstance(layer, nn.BatchNorm1d) and not layer.training and layer.running_mean is not None
     }
     watched: list[tuple[str, Tensor, Tensor]] = []
-    with _watching({**linear, **norms}, watched), torch.no_grad():
+    with watching({**linear, **norms}, watched), torch.no_grad():
         try:
             output = model(example)
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -255,13 +255,13 @@ def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
     """What enters the head's first layer for these inputs, in double precision."""
     layer = model.get_submodule(head.names[0])
     seen: list[tuple[str, Tensor, Tensor]] = []
-    with _watching({head.names[0]: layer}, seen), torch.no_grad():
+    with watching({head.names[0]: layer}, seen), torch.no_grad():
         model(inputs)
     return seen[0][1].double()
 
 
 @contextmanager
-def _watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Tensor]]) -> Iterator[None]:
+def watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Tensor]]) -> Iterator[None]:
     """Note what enters and leaves the layers, in the order in which they run."""
 
     def note(name: str):

@@ -45,7 +45,8 @@ def leak_map(
         if not name.endswith("weight") or values.ndim < 2:
             continue
         layer = name.removesuffix("weight").removesuffix(".")
-        is_dense = values.ndim == 2 and not isinstance(model.get_submodule(layer), nn.Embedding)
+        owner = model.get_submodule(name.rpartition(".")[0])  # attention calls its own in_proj_weight
+        is_dense = values.ndim == 2 and not isinstance(owner, nn.Embedding)
         exclusive = None
         if exposure is not None and layer in exposure.names:
             exclusive = int((exposure.exclusive[exposure.names.index(layer)] >= 1).sum())

@@ -35,6 +35,27 @@ def _noise(rows: Tensor, largest: Tensor, precision: float) -> Tensor:
     return spread.norm(dim=1).max() + spread.norm(dim=0).max()
 
 
+def relabelled(labels: Tensor, counts: Tensor, logits: Tensor) -> Tensor:
+    """Labels of which each class has as many as were counted, to the largest remainder; −1 is no label yet.
+
+    A point whose class has too many gives its label up for one of which there are too few, where it leans to that.
+    """
+    wanted, labels = torch.zeros_like(counts), labels.clone()
+    for _ in range(len(labels)):
+        wanted[(counts - wanted).argmax()] += 1
+    for label in range(len(counts)):
+        own = (labels == label).nonzero().squeeze(1)
+        surplus = len(own) - int(wanted[label])
+        if surplus > 0:
+            labels[own[logits[own, label].argsort()[:surplus]]] = -1
+    for label in range(len(counts)):
+        free = (labels < 0).nonzero().squeeze(1)
+        missing = int(wanted[label]) - int((labels == label).sum())
+        if missing > 0:
+            labels[free[logits[free, label].argsort(descending=True)[:missing]]] = label
+    return labels
+
+
 @final
 @dataclass(frozen=True)
 class SpanEquations:
@@ -114,11 +135,7 @@ class SpanEquations:
         return points + (1 - points @ self.ones)[:, None] * self.ones / self.ones.square().sum()
 
     def _relabelled(self, points: Tensor, labels: Tensor, *, scale_is_known: bool) -> Tensor:
-        """Labels by counts: the last bias's gradient is the sum of predictions less the number of each class.
-
-        A point whose class has too many gives its label up for one of which there are too few, where it leans to
-        that; −1 is no label yet.
-        """
+        """Labels by counts: the last bias's gradient is the sum of predictions less the number of each class."""
         values, logits = self.head.forward(points)
         weight, bias = self.last
         if bias is None:
@@ -128,21 +145,7 @@ class SpanEquations:
         # At a scale that nobody knows, there is a class that nobody has.
         share = 1 / self.size if scale_is_known else float((bias / expected).max())
         counts = expected - bias / max(share, 1e-300)
-        wanted = torch.zeros_like(expected)
-        for _ in range(self.size):  # the largest remainder
-            wanted[(counts - wanted).argmax()] += 1
-        labels = labels.clone()
-        for label in range(self.head.classes):
-            own = (labels == label).nonzero().squeeze(1)
-            surplus = len(own) - int(wanted[label])
-            if surplus > 0:
-                labels[own[logits[own, label].argsort()[:surplus]]] = -1
-        for label in range(self.head.classes):
-            free = (labels < 0).nonzero().squeeze(1)
-            missing = int(wanted[label]) - int((labels == label).sum())
-            if missing > 0:
-                labels[free[logits[free, label].argsort(descending=True)[:missing]]] = label
-        return labels
+        return relabelled(labels, counts, logits)
 
     def _descend(
         self, head: DenseHead, points: Tensor, labels: Tensor, fixed: float | None

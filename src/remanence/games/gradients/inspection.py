@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from remanence.attacks.catalogue import load_attack
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
 from remanence.attacks.gradients.leak_map import leak_map
+from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.games.gradients.captured import Captured
+from remanence.games.gradients.captured_patches import audit_patches
 from remanence.games.gradients.captured_texts import audit_texts, reads_texts
 from remanence.games.gradients.files import (
     check_gradient,
@@ -35,7 +37,7 @@ _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
 _QUICK = ("exclusive-neurons", "parallel-rows")  # where nothing can be recomputed, a search is in vain
 
 
-def audit_text_updates(
+def audit_token_updates(
     target: str,
     updates: Sequence[Path],
     declared: Declared,
@@ -45,9 +47,10 @@ def audit_text_updates(
     policy: Policy,
     seed: int,
 ) -> AuditResult | None:
-    """The same for a transformer that reads token ids; None for other networks. One step only."""
+    """The same for networks that read tokens, of texts or patches of pictures; None for others. One step only."""
     model = open_network(target, declared)
-    if not reads_texts(model):
+    patches = None if reads_texts(model) else _patches(model, declared.input_shape)
+    if patches is None and not reads_texts(model):
         return None
     training = declared.training
     if not training.is_plain:
@@ -71,9 +74,32 @@ def audit_text_updates(
         gradients.append(gradient)
         matrices = [value for value in gradient.values() if value.ndim == 2]
         precision = max(precision, *(rounding.of_largest(value) for value in matrices))
+    if patches is not None:
+        result = audit_patches(
+            model, gradients, patches.shape, precision=precision, policy=policy, seed=seed, target=target
+        )
+        proven = any(entry.proven for entry in result.evidence)
+        return result if proven or not _has_dense_layers(model, patches.shape) else None
     return audit_texts(
         model, gradients, precision=precision, longest=longest, policy=policy, seed=seed, target=target
     )
+
+
+def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
+    """The network as one that reads patches; None where it is none."""
+    try:
+        return patch_model(model, shape)
+    except InputError:
+        return None
+
+
+def _has_dense_layers(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network ends in dense layers, whose features can be read where pictures cannot."""
+    try:
+        dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+    except InputError:
+        return False
+    return True
 
 
 def audit_gradients(

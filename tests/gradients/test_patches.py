@@ -1,0 +1,158 @@
+"""Pictures from the gradient of a layer that reads patches: vision transformers, mixers, convolutions like them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
+
+from remanence import InputError
+from remanence.attacks.gradients.patch_fit import fit_patches
+from remanence.attacks.gradients.patch_models import patch_model
+from remanence.cli.main import app
+from remanence.games.gradients.captured_patches import verify_pictures
+
+FLOAT32 = 1.2e-7
+
+
+class ViT(nn.Module):
+    """A vision transformer of one layer, as people write them."""
+
+    def __init__(self, positions=2, numbers=48):
+        super().__init__()
+        self.embed = nn.Conv2d(1, numbers, 8, 8)
+        self.classes = nn.Parameter(0.02 * torch.randn(1, 1, numbers))
+        self.places = nn.Parameter(0.02 * torch.randn(1, positions + 1, numbers))
+        self.block = nn.TransformerEncoderLayer(
+            numbers, 2, 48, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.head = nn.Linear(numbers, 10)
+
+    def forward(self, pictures):
+        tokens = self.embed(pictures).flatten(2).mT
+        tokens = torch.cat([self.classes.expand(len(tokens), -1, -1), tokens], 1) + self.places
+        return self.head(self.block(tokens)[:, 0])
+
+
+class Mixer(nn.Module):
+    """No embedding of positions: what mixes them tells them apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 24, 8, 8)
+        self.mix = nn.Sequential(nn.Linear(2, 8), nn.GELU(), nn.Linear(8, 2))
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, pictures):
+        tokens = self.stem(pictures).flatten(2)
+        return self.head(nn.functional.gelu(tokens + self.mix(tokens)).mean(2))
+
+
+def made(network, count, shape=(1, 8, 16), dtype=torch.float32):
+    torch.manual_seed(0)
+    model = network().eval().to(dtype)
+    pictures, labels = torch.rand(count, *shape).to(dtype), torch.randint(5 if count < 8 else 10, (count,))
+    named = dict(model.named_parameters())
+    parts = torch.autograd.grad(cross_entropy(model(pictures), labels), list(named.values()))
+    return model, pictures, labels, {name: part.clone() for name, part in zip(named, parts, strict=True)}
+
+
+def distances(found, pictures):
+    return torch.cdist(pictures.double().flatten(1), found.flatten(1)).amin(1) / pictures.double().flatten(
+        1
+    ).norm(dim=1)
+
+
+def test_a_batch_of_eight_behind_a_vision_transformer_comes_back_exactly():
+    model, pictures, labels, gradient = made(ViT, 8)
+    patch = patch_model(model, (1, 8, 16))
+    assert (patch.name, patch.places, patch.positions) == ("embed", "places", 2)
+    found, named, patches = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
+    assert (len(found), patches) == (8, 16)
+    proof = verify_pictures(patch, gradient, found, named, precision=FLOAT32)
+    assert (proof.proven, proof.count) == (8, 8)
+    off = distances(found, pictures)
+    assert off.max() < proof.error < 1e-2
+    nearest = torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)
+    assert torch.equal(named, labels[nearest])
+
+
+def gradient_of(gradient):
+    return {name: value.double() for name, value in gradient.items()}
+
+
+def test_one_picture_follows_by_linear_algebra_with_its_patches_in_place():
+    model, pictures, labels, gradient = made(lambda: ViT(9, 24), 1, (1, 24, 24))
+    patch = patch_model(model)  # the shape follows from the embeddings of positions
+    assert patch.shape == (1, 24, 24)
+    found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32, starts=1)
+    assert distances(found, pictures).max() < 1e-4
+    assert torch.equal(named, labels)
+
+
+@pytest.mark.parametrize("network", [Mixer, lambda: nn.Sequential(
+    nn.Conv2d(1, 24, 8, 8), nn.Tanh(), nn.Flatten(), nn.Linear(48, 5))])  # fmt: skip
+def test_mixers_and_convolutions_without_positions_are_solved_for_too(network):
+    model, pictures, _, gradient = made(network, 3)
+    patch = patch_model(model, (1, 8, 16))
+    found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
+    assert verify_pictures(patch, gradient, found, named, precision=FLOAT32).proven == 3
+    assert distances(found, pictures).max() < 1e-3
+
+
+def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():
+    model, pictures, labels, gradient = made(ViT, 2)
+    patch = patch_model(model, (1, 8, 16))
+    true = pictures.double()
+    assert verify_pictures(patch, gradient, true, labels, precision=FLOAT32).proven == 2
+    other = {name: value + 0.01 * value.std() * torch.randn_like(value) for name, value in gradient.items()}
+    for wrong in (
+        (gradient, true + 1e-3 * torch.randn_like(true), labels),
+        (gradient, true, (labels + 1) % 5),
+        (gradient, true[:1], labels[:1]),
+        (other, true, labels),
+    ):
+        assert verify_pictures(patch, *wrong, precision=FLOAT32).proven == 0
+    for foreign in (other, {name: torch.randn_like(value) for name, value in gradient.items()}):
+        found, named, _ = fit_patches(patch, gradient_of(foreign), precision=FLOAT32, starts=1)
+        assert verify_pictures(patch, foreign, found, named, precision=FLOAT32).proven == 0
+
+
+def test_patches_that_span_everything_are_left_open():
+    model, _, _, gradient = made(ViT, 30)
+    patch = patch_model(model, (1, 8, 16))
+    found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32, starts=1)
+    assert (len(found), len(named)) == (0, 0)
+
+
+@pytest.mark.parametrize("network", [
+    nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 2)),
+    nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+])  # fmt: skip
+def test_networks_without_patches_are_refused(network):
+    with pytest.raises(InputError, match="patches"):
+        patch_model(network)
+
+
+def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp_path):
+    model, _, _, gradient = made(lambda: ViT(4, 40), 1, (1, 16, 16))
+    here = str(Path(__file__).parent)
+    (tmp_path / "net.py").write_text(
+        f"import sys\nsys.path.insert(0, {here!r})\nfrom test_patches import ViT\n\n"
+        "def make():\n    return ViT(4, 40)\n"
+    )
+    save_file(gradient, tmp_path / "update.safetensors")
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    arguments = ["gradient", f"{tmp_path / 'net.py'}:make", "--before", str(tmp_path / "weights.safetensors")]
+    out = ["--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "update.safetensors"), *out])
+    assert run.exit_code == 1, run.output
+    assert "1 of 1 records are proven" in run.output
+    torch.manual_seed(1)
+    save_file({n: torch.randn_like(v) for n, v in gradient.items()}, tmp_path / "noise.safetensors")
+    run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "noise.safetensors"), *out])
+    assert run.exit_code != 1, run.output
+    assert "patches-open" in (tmp_path / "out" / "audit.json").read_text()
