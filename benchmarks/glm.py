@@ -47,8 +47,9 @@ def tolerance_table(data: Records) -> None:
             found = play(leave_one_out(model, features, labels), ClosedForm())
             assert found.label_rate is not None
             print(
-                f"| {strength:g} | {tol:.0e} | {found.remaining_gradient:.1e} | {found.median_predicted_error:.1e} "
-                f"| {found.median_error:.1e} | {rate(found.main)} | {rate(found.label_rate)} |"
+                f"| {strength:g} | {tol:.0e} | {found.errors.remaining_gradient:.1e} "
+                f"| {found.errors.median_predicted:.1e} | {found.errors.median:.1e} "
+                f"| {rate(found.main)} | {rate(found.label_rate)} |"
             )
 
 

@@ -73,7 +73,7 @@ def test_solvers_that_penalise_the_intercept_and_those_that_stop_early_follow_th
     game = leave_one_out(model.fit(features, labels), features, labels)
     evidence = play(game, ClosedForm())
     # A wrong convention leaves a gradient of the size of the penalty, about 0.1.
-    assert evidence.remaining_gradient < 1e-3
+    assert evidence.errors.remaining_gradient < 1e-3
     assert evidence.label_rate.rate == 1
 
 
@@ -140,7 +140,7 @@ def test_a_scaler_in_front_of_a_model_without_an_intercept_hides_nothing(scaler,
         features + 3, labels
     )
     evidence = play(leave_one_out(model, features + 3, labels), ClosedForm())
-    assert evidence.remaining_gradient < 1e-6
+    assert evidence.errors.remaining_gradient < 1e-6
     # With two classes a record and its mirror image can be taken for each other, unless the mean is known.
     expected = 0.9 if classes == 3 or isinstance(scaler, StandardScaler) else 0.2
     assert evidence.main.rate > expected

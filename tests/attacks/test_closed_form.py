@@ -108,7 +108,7 @@ def test_the_predicted_error_bounds_the_measured_one_and_follows_the_tolerance(t
     evidence = play(LeaveOneOut(mechanism, data, criterion, sloppy), ClosedForm())
     # Standard units of 39 and of 40 records differ by less than a tenth.
     assert (evidence.arrays["error"][:, 0] <= 1.1 * evidence.arrays["predicted_error"]).all()
-    assert evidence.median_error < 3 * evidence.median_predicted_error < 300 * evidence.median_error
+    assert evidence.errors.median < 3 * evidence.errors.median_predicted < 300 * evidence.errors.median
 
 
 def test_a_sloppy_optimum_raises_the_caveat_and_names_the_records():
@@ -131,7 +131,7 @@ def test_a_scalers_mean_gives_the_record_away_however_sloppy_the_model():
     assert play(game, ClosedForm()).main.rate < 0.5
     evidence = play(game, ScalerMean())
     assert evidence.main.rate > 0.9
-    assert evidence.median_error < 1e-12
+    assert evidence.errors.median < 1e-12
     assert OPTIMISER_NOT_CONVERGED not in evidence.caveats
 
 

@@ -128,7 +128,7 @@ def test_class_means_give_every_record_and_its_class(model):
     game = table_game(model.fit(X, Y), X, Y)
     evidence = play(game, PublishedStatistics())
     assert evidence.main.rate == evidence.label_rate.rate == 1
-    assert evidence.worst_error < 1e-9
+    assert evidence.errors.worst < 1e-9
 
 
 def test_counts_of_words_give_every_record():

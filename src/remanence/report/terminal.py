@@ -86,7 +86,7 @@ def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
     if width >= _WIDE:
         rates = [entry.label_rate for entry in evidence]
         cells["labels"] = ["" if rate is None else thousandths(rate.rate) for rate in rates]
-        cells["median error"] = [_number(entry.median_error) for entry in evidence]
+        cells["median error"] = [_number(entry.errors.median) for entry in evidence]
     table = Table()
     table.add_column("attack", no_wrap=True, overflow="fold")
     for heading in cells:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -62,6 +62,27 @@ class Played(Protocol):
 
 
 @dataclass(frozen=True)
+class ErrorSummary:
+    """All errors in a few numbers; none where an attack has no errors to measure."""
+
+    median: float | None = None
+    worst: float | None = None
+    median_predicted: float | None = None  # what the optimiser's tolerance makes one expect
+    remaining_gradient: float | None = None  # how far the optimiser stopped from its goal
+
+    @classmethod
+    def of(cls, errors: Tensor, predicted: Tensor | None, left: Tensor | None) -> ErrorSummary:
+        """The summary of the trials' errors."""
+        known = not errors.isnan().all()
+        return cls(
+            _summary(errors, torch.nanmedian) if known else None,
+            _summary(errors, torch.max) if known else None,
+            None if predicted is None else float(predicted.median()),
+            None if left is None else float(left.max()),
+        )
+
+
+@dataclass(frozen=True)
 class Evidence:
     """The three rates of an attack, its errors and its caveats.
 
@@ -80,10 +101,7 @@ class Evidence:
     baseline: Baseline
     caveats: tuple[Caveat, ...] = ()
     label_rate: SuccessRate | None = None
-    median_error: float | None = None
-    worst_error: float | None = None
-    median_predicted_error: float | None = None
-    remaining_gradient: float | None = None
+    errors: ErrorSummary = ErrorSummary()
     unresolved: tuple[int, ...] = ()
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
     findings: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
@@ -137,7 +155,6 @@ class Evidence:
         if known and outcome.claims_labels:
             arrays["labels_agree"] = outcome.main.labels_agree
         arrays = {**numbers, **arrays}
-        predicted = numbers.get("predicted_error")
         return cls(
             attack=attack.info.name,
             main=game.certain(main),
@@ -147,10 +164,7 @@ class Evidence:
             label_rate=_counted(outcome.main.labels_agree, confidence)
             if known and outcome.claims_labels
             else None,
-            median_error=_summary(errors, torch.nanmedian) if known else None,
-            worst_error=_summary(errors, torch.max) if known else None,
-            median_predicted_error=None if predicted is None else float(predicted.median()),
-            remaining_gradient=None if left is None else float(left.max()),
+            errors=ErrorSummary.of(errors, numbers.get("predicted_error"), left),
             unresolved=unresolved,
             arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
             findings=findings,
@@ -217,12 +231,7 @@ class Evidence:
                 for c in self.caveats
             ],
             "labels": None if self.label_rate is None else self.label_rate.to_json(),
-            "error": {
-                "median": finite(self.median_error),
-                "worst": finite(self.worst_error),
-                "median_predicted": finite(self.median_predicted_error),
-                "remaining_gradient": finite(self.remaining_gradient),
-            },
+            "error": {name: finite(value) for name, value in vars(self.errors).items()},
             "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
             "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
@@ -235,7 +244,6 @@ class Evidence:
     @classmethod
     def from_json(cls, entry: Json, arrays: Mapping[str, Tensor]) -> Evidence:
         """Read an entry back; the intervals are computed anew from the counts."""
-        error = entry["error"]
         return cls(
             attack=entry["attack"],
             main=SuccessRate.from_json(entry["main"]),
@@ -248,10 +256,7 @@ class Evidence:
                 for c in entry["caveats"]
             ),
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
-            median_error=error["median"],
-            worst_error=error["worst"],
-            median_predicted_error=error["median_predicted"],
-            remaining_gradient=error["remaining_gradient"],
+            errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
             unresolved=_unresolved(entry, arrays),
             findings=entry.get("findings", {}),
             settings=entry.get("settings", {}),
