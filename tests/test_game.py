@@ -506,3 +506,27 @@ def test_an_attack_cannot_tell_the_control_from_the_trials():
     evidence = play(game, attack, trials=20)
     assert attack.asked == [40]
     assert evidence.main.rate == evidence.control.rate == 1
+
+
+def test_an_attack_on_one_record_at_a_time_knows_what_the_game_says_and_no_more():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Curious(Attack):
+        info: ClassVar[AttackInfo] = Oblivious.info
+
+        def check(self, knowledge):
+            pass
+
+        def prepare(self, knowledge, generator):
+            seen.append(knowledge.known_data)
+            return lambda release: Reconstruction(
+                Records(torch.zeros(len(release), 1, 4), torch.zeros(len(release), 1))
+            )
+
+    data = synthetic(6)
+    training = looped(lambda records, seed: {"sum": records.features.sum(0)})
+    for others_known in (True, False):
+        seen.clear()
+        play(LeaveOneOut(training, data, others_known=others_known), Curious())
+        assert [each is not None for each in seen] == [others_known] * 6

@@ -219,7 +219,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
             known = self.data.without(index)
             decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
-            knowledge = Knowledge(self.mechanism, Uninformed(), known)
+            knowledge = self._knowledge_of(self.data, index, known)
             reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
             guess, nothing = blindly(reconstruct, model.release, decoy, coins)
             found.append(guess.records)
