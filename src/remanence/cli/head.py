@@ -118,7 +118,7 @@ def head(
     from remanence.games.heads.audit_head import audit_head, exposed_pictures
     from remanence.games.heads.backbones import load_backbone
     from remanence.games.heads.given_embeddings import what_the_head_withholds
-    from remanence.games.heads.head_game import HeadAudit, head_game
+    from remanence.games.heads.head_game import HeadAudit
     from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
     from remanence.mechanisms.heads.embedding import embed, embedding_of
     from remanence.mechanisms.heads.loop import Loop
@@ -168,9 +168,7 @@ def head(
             typer.echo(f"First answer, by the linear reader:\n{result}\nNow the network.", err=True)
     assert result is not None
     lines = [f"{files[p.picture].relative_to(pictures.images)}: {p}" for p in exposed_pictures(result)]
-    if not ending.as_json:
-        game = head_game(features, own.features, own.labels, recipe, prior=prior)
-        lines.append(what_the_head_withholds(game.heads, first, trials=effort.trials, seed=effort.seed))
+    lines.append(what_the_head_withholds(result))
     finish(result, folder, last=lines, ending=ending)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.data.records import Records
+from remanence.games.heads.given_embeddings import beside_the_embeddings
 from remanence.games.heads.head_game import HeadAudit, head_game
 from remanence.games.heads.released_head import HeadWeights
 from remanence.mechanisms.heads.transfer_head import TransferHead
@@ -34,7 +35,8 @@ def audit_head(
     anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two
     answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
     this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
-    either is. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
+    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of that,
+    the head protects, and the rest of your pictures the backbone. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
     """
     settings = settings or HeadAudit()
     game = head_game(
@@ -45,7 +47,7 @@ def audit_head(
         policy = Policy(guess + 0.1 * (1 - guess), set_by="default")
     else:
         policy = Policy(settings.limit)
-    return audit(
+    result = audit(
         game,
         settings.attacks,
         policy=policy,
@@ -53,6 +55,9 @@ def audit_head(
         seed=settings.seed,
         device=settings.device,
         target=settings.target,
+    )
+    return beside_the_embeddings(
+        result, game.to(settings.device).heads, trials=settings.trials, seed=settings.seed
     )
 
 

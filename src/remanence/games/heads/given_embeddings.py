@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.attack import Attack
+from remanence.attacks.linear_reader import LinearReader
 from remanence.exceptions import InputError
 from remanence.game import Game, play
 from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
+from remanence.results.evidence import Evidence
+from remanence.results.result import AuditResult
+
+_GIVEN, _SHARE = "given_the_true_features", "share_of_that"
 
 
 def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
@@ -29,12 +33,23 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
     return replace(game, mechanism=GivenEmbeddings(places), bounds=())
 
 
-def what_the_head_withholds(game: Game, attack: Attack, *, trials: int, seed: int = 0) -> str:
-    """The same attack on heads and on the true embeddings, in a sentence: does the head protect, or the backbone?"""
-    games = game, with_embeddings_given(game)
-    heads, given = (play(each, attack, trials=trials, seed=seed).main for each in games)
-    share = min(1.0, heads.rate / given.rate) if given.rate else 1.0
+def beside_the_embeddings(result: AuditResult, game: Game, *, trials: int, seed: int = 0) -> AuditResult:
+    """The result, with every attack as a share of what the linear reader draws from the true embeddings."""
+    given = play(with_embeddings_given(game), LinearReader(), trials=trials, seed=seed).main
+
+    def told(evidence: Evidence) -> Evidence:
+        share = min(1.0, evidence.main.rate / given.rate) if given.rate else 1.0
+        return replace(evidence, findings={**evidence.findings, _GIVEN: given.rate, _SHARE: share})
+
+    return replace(result, evidence=tuple(told(each) for each in result.evidence))
+
+
+def what_the_head_withholds(result: AuditResult) -> str:
+    """Does the head protect, or the backbone? In a sentence."""
+    best = result.strongest
+    given, share = best.findings[_GIVEN], best.findings[_SHARE]
     return (
-        f"Given the true features, the {attack.info.name} meets a picture in {given}; from heads made like this in "
-        f"{heads}. The head gives away {share:.0%} of what the backbone leaves of the pictures."
+        f"Given the true features, the linear reader meets a picture {1000 * given:.0f} times in 1000; from heads made "
+        f"like this {best.attack} does in {best.main}. The head gives away {share:.0%} of what the backbone leaves of "
+        "the pictures."
     )
