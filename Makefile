@@ -5,7 +5,7 @@ LOCKED := -m pip install -q --disable-pip-version-check --require-hashes --no-de
 OURSELVES := -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation
 INSTALL := $(BIN)/python $(LOCKED)
 
-.PHONY: stale demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-triton test-faults locks sbom wheel docs check format clean
+.PHONY: stale pages demo mutants test test-all test-browser test-flower test-tables test-peft test-cluster test-triton test-faults locks sbom wheel docs check format clean
 
 demo: $(VENV)/.ok  ## Audit every built-in target; results land in remanence-runs/
 	$(BIN)/remanence demo
@@ -95,6 +95,9 @@ check: $(VENV)/.ok  ## Lint, formatting, types
 
 stale: $(VENV)/.ok  ## The pages of docs/reproductions that today's code did not print
 	$(BIN)/python -m remanence_papers.freshness docs/reproductions
+
+pages: $(VENV)/.ok  ## Print the stale pages of the small scale again; `make stale` says how long that takes
+	$(BIN)/python -m remanence_papers.freshness docs/reproductions --print-again
 
 format: $(VENV)/.ok
 	$(BIN)/ruff check --fix .

@@ -8,13 +8,12 @@ from remanence_papers import freshness, signatures, views
 from remanence_papers.registry import REPRODUCTIONS
 
 ENTRY = REPRODUCTIONS["maciazek-table-1"]
-HOME = ENTRY.home.partition(":")[0]
 
 
 def page(folder, **changes):
     document = {
         "name": ENTRY.name,
-        "signature": {"code": signatures.code_signature(HOME), "data": {}},
+        "signature": {"code": signatures.code_signature(ENTRY.home), "data": {}},
         **changes,
     }
     folder.mkdir(exist_ok=True)
@@ -41,22 +40,36 @@ def test_a_page_is_fresh_if_the_code_of_today_printed_it(changes, reason, tmp_pa
 
 
 def test_a_signature_covers_what_is_imported_through_others_and_not_what_is_not():
-    needed = signatures.closure(HOME)
-    assert {"remanence.attacks.linear_reader", "remanence.mechanisms.heads.span", HOME} <= needed
-    assert not {name for name in needed if "pan_" in name or "remanence.cli" in name}
+    module, _, name = ENTRY.home.partition(":")
+    needed = signatures.closure([(module, name)])
+    trained = ("remanence.mechanisms.heads.span", "train_dual"), ("remanence.attacks.linear_reader", "_ridge")
+    assert {(module, name), *trained} <= needed
+    assert (module, "cifar") not in needed  # beside it, and not called by it
+    assert not {place for place in needed if "pan_" in place[0] or "remanence.cli" in place[0]}
+
+
+def test_a_name_that_a_package_hands_on_is_followed_to_where_it_is_defined(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "from remanence import bounds, Records\n\ndef f():\n    return bounds.gaussian, Records\n"
+    (tmp_path / "remanence_papers_handed_on.py").write_text(text)
+    modules = {place[0] for place in signatures.closure([("remanence_papers_handed_on", "f")])}
+    assert "remanence.data.records" in modules
+    assert "remanence.bounds.settings" in modules
 
 
 def test_comments_and_docstrings_do_not_count_and_code_does(tmp_path, monkeypatch):
     def signed(text):
         (tmp_path / "remanence_page_of_a_test.py").write_text(text)
-        for function in (signatures._source, signatures._tree, signatures._imports, signatures._meaning):
-            function.cache_clear()
+        for function in vars(signatures).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
         return signatures.code_signature("remanence_page_of_a_test")
 
     monkeypatch.syspath_prepend(tmp_path)
     first = signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 2 * x\n')
     assert signed('"""Another."""\ndef f( x ):\n    """Twice."""\n    # more\n    return 2*x\n') == first
     assert signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 3 * x\n') != first
+    assert signed('"""A page."""\n\ndef f(x: int) -> int:\n    """Doubles."""\n    return 2 * x\n') == first
 
 
 def test_a_page_shows_its_signature(tmp_path):

@@ -386,7 +386,7 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
             "seconds": round(seconds, 1),
         },
         "signature": {
-            "code": code_signature(module),
+            "code": code_signature(entry.home),
             "data": {path.name: data_signature(path) for path in sorted(READ)},
         },
     }

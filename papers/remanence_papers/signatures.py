@@ -8,19 +8,24 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+Place = tuple[str, str]  # a module, and a name that it defines
+
 _OURS = ("remanence", "remanence_papers")
+_BESIDE, _ALL = "", "*"  # what a module does that defines no name; all that it defines
 READ: set[Path] = set()  # data files that the reproduction that runs has read
 
 
-def code_signature(module: str) -> str:
-    """The hash of a module and of all that it imports of this project, directly or through others.
+def code_signature(home: str) -> str:
+    """The hash of all code of this project that something depends on; `home` is a module, or `module:name` in it.
 
-    >>> code_signature("remanence.checks") == code_signature("remanence.exceptions")
+    >>> code_signature("remanence.checks:whole") == code_signature("remanence.checks:number")
     False
     """
+    module, _, name = home.partition(":")
+    start = [(module, each) for each in ([name] if name else _definitions(module))]
     digest = hashlib.sha256()
-    for name in sorted(closure(module)):
-        digest.update(f"{name} {_meaning(name)}\n".encode())
+    for place in sorted(closure(start)):
+        digest.update(f"{place} {_meaning(*place)}\n".encode())
     return digest.hexdigest()
 
 
@@ -30,27 +35,34 @@ def data_signature(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def closure(module: str) -> set[str]:
-    """A module and the modules of this project that it needs.
+def closure(start: list[Place]) -> set[Place]:
+    """Definitions, and the definitions of this project that they name, directly or through others.
 
-    >>> sorted(closure("remanence.checks"))
-    ['remanence.checks', 'remanence.exceptions', 'remanence.plain_text']
+    What a module does beside its definitions counts with each of them. A method comes with its class, and a class with
+    whoever names it; what is found by a string is not seen.
+
+    >>> sorted(closure([("remanence.checks", "is_whole")]))
+    [('remanence.checks', ''), ('remanence.checks', 'is_whole')]
     """
-    found, left = set(), [module]
+    found: set[Place] = set()
+    left = list(start)
     while left:
-        name = left.pop()
-        if name not in found and _source(name) is not None:
-            found.add(name)
-            left += _imports(name)
+        place = left.pop()
+        if place not in found:
+            found.add(place)
+            left += [(place[0], _BESIDE), *_named(*place)]
     return found
 
 
 @cache
 def _source(module: str) -> Path | None:
-    """The file of a module; a package is only a place where modules are."""
+    """The file of a module; of a package, what says which names it hands on."""
     spec = find_spec(module)
     origin = None if spec is None or spec.origin is None else Path(spec.origin)
-    return origin if origin is not None and origin.suffix == ".py" and origin.name != "__init__.py" else None
+    if origin is None or origin.suffix != ".py":
+        return None
+    stub = origin.with_suffix(".pyi")
+    return stub if stub.exists() else origin
 
 
 @cache
@@ -61,22 +73,90 @@ def _tree(module: str) -> ast.Module:
 
 
 @cache
-def _imports(module: str) -> list[str]:
-    """What a module imports anywhere in it, of this project; nothing that only a type checker reads."""
-    found = []
+def _definitions(module: str) -> dict[str, list[ast.stmt]]:
+    """The statements that define each name of a module; what defines nothing has no name."""
+    found: dict[str, list[ast.stmt]] = {_BESIDE: []}
+    for statement in _tree(module).body:
+        for name in _defined(statement):
+            found.setdefault(name, []).append(statement)
+    return found
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return []
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    targets = [statement.target] if isinstance(statement, ast.AnnAssign | ast.AugAssign) else targets
+    names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    documented = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return names or ([] if documented or not _live(statement) else [_BESIDE])
+
+
+@cache
+def _imported(module: str) -> dict[str, Place]:
+    """Where each name comes from that a module imports of this project, anywhere in it."""
+    found: dict[str, Place] = {}
     for node in _live(_tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _OURS:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found[alias.asname or alias.name] = (
+                    (inner, _ALL) if _exists(inner) else (node.module, alias.name)
+                )
         elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.split(".")[0] in _OURS]
-    return [name for name in found if _exists(name)]
+            found |= {
+                alias.asname or alias.name.split(".")[0]: (alias.name, _ALL)
+                for alias in node.names
+                if alias.name.split(".")[0] in _OURS
+            }
+    return found
+
+
+@cache
+def _named(module: str, name: str) -> list[Place]:
+    """The places of all names of this project in a definition; `module.name` is one of them."""
+    definitions, imported = _definitions(module), _imported(module)
+    nodes = [inner for statement in definitions.get(name, []) for inner in _live(statement)]
+    found: list[Place] = []
+    parts: set[ast.AST] = set()
+    for node in nodes:  # whoever has it comes before what it is had of
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            whole = imported.get(node.value.id, ("", ""))
+            if whole[1] == _ALL:
+                found += _home(whole[0], node.attr)
+                parts.add(node.value)
+        elif isinstance(node, ast.Name) and node not in parts:
+            if node.id in definitions:
+                found.append((module, node.id))
+            elif node.id in imported:
+                found += _home(*imported[node.id])
+    return found
+
+
+def _home(module: str, name: str) -> list[Place]:
+    """Where a name is defined that is imported from a module, which may have it from elsewhere."""
+    if not _exists(module):
+        return []
+    definitions, imported = _definitions(module), _imported(module)
+    if name == _ALL:
+        return [(module, each) for each in definitions]
+    if name in definitions:
+        return [(module, name)]
+    return _home(*imported[name]) if name in imported else _home(f"{module}.{name}", _ALL)
 
 
 def _live(node: ast.AST) -> list[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING`."""
+    """All nodes that run: none under `if TYPE_CHECKING`, and no annotations."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return []
-    return [node, *(inner for child in ast.iter_child_nodes(node) for inner in _live(child))]
+    children = [child for child in ast.iter_child_nodes(node) if child not in _annotations(node)]
+    return [node, *(inner for child in children for inner in _live(child))]
+
+
+def _annotations(node: ast.AST) -> list[ast.AST]:
+    return [each for name in ("annotation", "returns") if (each := getattr(node, name, None)) is not None]
 
 
 @cache
@@ -88,12 +168,18 @@ def _exists(name: str) -> bool:
 
 
 @cache
-def _meaning(module: str) -> str:
-    """The hash of what a module says to Python: no comments, no docstrings, no formatting."""
-    tree = ast.parse(ast.unparse(_tree(module)))
+def _meaning(module: str, name: str) -> str:
+    """The hash of what a definition says to Python: no comments, no docstrings, no formatting, no words of errors."""
+    tree = ast.parse("\n".join(ast.unparse(each) for each in _definitions(module).get(name, [])))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body[0] = ast.Pass()
+        if isinstance(node, ast.Raise):
+            node.exc = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()

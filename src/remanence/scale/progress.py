@@ -28,11 +28,12 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
     >>> list(track("abc", total=3, what="letters"))
     ['a', 'b', 'c']
     """
-    started, due = time.monotonic(), _FIRST_LINE
+    started, due, first = time.monotonic(), _FIRST_LINE, 0.0
     bar = None
     try:
         for done, item in enumerate(items, start=1):
             yield item
+            first = time.monotonic() - started if done == 1 else first
             if bar is None and time.monotonic() - started > _PATIENCE:
                 bar = _bar()
                 bar.add_task("", total=total)
@@ -40,8 +41,10 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
                 description = what if isinstance(what, str) else what()
                 bar.update(bar.task_ids[0], completed=done, description=description)
                 spent = time.monotonic() - started
-                if bar.disable and spent > due and done < total:
-                    note(f"{description}: {done} of {total}{about(spent / done * (total - done))} left")
+                if bar.disable and spent > due and 1 < done < total:
+                    # The first item often takes longer than the others: what they share is made ready with it.
+                    left = (spent - first) / (done - 1) * (total - done)
+                    note(f"{description}: {done} of {total}{about(left)} left")
                     due = 2 * spent
     finally:
         if bar is not None:
