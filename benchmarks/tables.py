@@ -270,7 +270,7 @@ def binary_people(count: int = 100, columns: int = 10, seed: int = 0):
 
 
 def forest() -> None:
-    from remanence.games.forests import records_of_forest
+    from remanence.attacks.tables.forests import records_of_forest
 
     table, labels = binary_people()
     for trees in [int(number) for number in sys.argv[2:]] or (10, 20, 40):

@@ -6,7 +6,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 from remanence.exceptions import InputError
-from remanence.games.forests import records_of_forest
+from remanence.attacks.tables.forests import records_of_forest
 
 
 def people(count, columns, seed=0):

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from remanence.exceptions import InputError, MisfitError
-from remanence.games.aggregates import noisy_aggregates_bound, read_aggregates
+from remanence.attacks.tables.aggregates import noisy_aggregates_bound, read_aggregates
 
 
 def test_two_groups_that_differ_in_one_person_tell_theirs():

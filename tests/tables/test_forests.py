@@ -7,7 +7,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 
 from remanence.exceptions import InputError
-from remanence.games.forests import Recovered, records_of_forest
+from remanence.attacks.tables.forests import Recovered, records_of_forest
 
 DRAW = np.random.default_rng(0)
 TABLE, LABELS = DRAW.integers(0, 2, (30, 4)), DRAW.integers(0, 2, 30)

@@ -24,7 +24,8 @@ from remanence.cli.output import (
 )
 from remanence.cli.output import policy as limit
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
-from remanence.cli.tables import TableOptions, load_table_game, show_table
+from remanence.cli.table_findings import show_table
+from remanence.cli.tables import TableOptions, load_table_game
 from remanence.cli.texts import (
     Asking,
     ModelAndTexts,
@@ -80,7 +81,8 @@ def audit(
         str | None,
         typer.Argument(
             help="A built-in name (see `remanence targets`), path/to/file.py:factory, a fitted model's .skops file "
-            "with --data and --label, a recorded run's folder, or an audit.toml with a target and options.",
+            "with --data and --label, published sums in a .csv file with the same, a recorded run's folder, or an "
+            "audit.toml with a target and options.",
             callback=_from_settings,
             is_eager=True,
             show_default=False,
@@ -170,7 +172,7 @@ def audit(
         show_result(result, path)
         if isinstance(game, Texts):
             show_texts(result, game, secrets=files.show_secrets)
-        if table.data:
+        if table.data and game is not None:
             show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)
     # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli.output import console
 from remanence.exceptions import InputError, MisfitError, RemanenceError
-from remanence.plain_text import inert, plain
-from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, measured
 
 if TYPE_CHECKING:
-    from remanence.auditing import AuditResult
     from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.protocol import AnyGame
 
 _MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
 _PANEL = "A fitted model and its table"
@@ -71,19 +67,44 @@ class TableOptions:
         ),
     ] = None
 
-    def stored(self) -> dict[str, str | None]:
+    noise: Annotated[
+        float,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            min=0,
+            help="Of published sums: the standard deviation of the noise on each.",
+        ),
+    ] = 0.0
+    range: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL, help="Of published sums: what anybody's value may be, such as 0,100000."
+        ),
+    ] = None
+
+    def stored(self) -> dict[str, str | float | None]:
         """As a run folder keeps it."""
         return {**vars(self), "data": str(self.data)} if self.data else {}
 
 
-def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
-    """The game of a model file and a table file."""
+def load_table_game(target: str, options: TableOptions) -> AnyGame:
+    """The game of a model file and a table file, or of published numbers and the table behind them."""
+    from remanence.attacks.tables.forest_solver import is_solvable
     from remanence.games.table_knowledge import with_fixed_totals, with_known
+    from remanence.games.whole_set import WholeSet
     from remanence.integrations.model_files import load_estimator
     from remanence.integrations.sklearn_tables import learns_from_labels
     from remanence.mechanisms.tables.parts import final_estimator
 
     assert options.data is not None
+    if Path(target).suffix.lower() in (".csv", ".parquet", ".pq"):
+        from remanence.cli.aggregates import load_aggregates_game
+
+        frame = read_table(options.data)
+        columns_named(options.by, frame.columns, "--by")
+        _label_column(frame, options.label, needed=True)
+        limits = options.range
+        return load_aggregates_game(Path(target), frame, str(options.label), options.noise, limits)
     estimator, frame = load_estimator(target), read_table(options.data)
     columns_named(options.by, frame.columns, "--by")
     weights = columns_named(options.weights, frame.columns, "--weights")
@@ -102,6 +123,8 @@ def load_table_game(target: str, options: TableOptions) -> LeaveOneOut:
     game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
         return game
+    if options.known == "none" and is_solvable(estimator):
+        return WholeSet.of(game)
     if options.known == "none":
         return with_known(game, others=False)
     if not options.known.startswith("columns:"):
@@ -179,8 +202,8 @@ def game_columns(game: LeaveOneOut) -> list[str]:
     return [column.name for column in game.mechanism.rows.columns]
 
 
-def read_table(path: Path) -> Any:
-    """A CSV or Parquet file as a DataFrame."""
+def read_table(path: Path, *, text: bool = False) -> Any:
+    """A CSV or Parquet file as a DataFrame; as `text`, with the digits of a CSV file as they stand there."""
     from remanence.integrations.model_files import needed
 
     pd = needed("pandas")
@@ -195,7 +218,7 @@ def read_table(path: Path) -> Any:
         ) from None
     try:
         if path.suffix.lower() not in (".parquet", ".pq"):
-            return pd.read_csv(path)
+            return pd.read_csv(path, dtype=str if text else None)
         with needed("pyarrow.parquet", "pyarrow").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
@@ -210,84 +233,3 @@ def read_table(path: Path) -> Any:
             got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
             hint="frame.to_csv(path, index=False)",
         ) from None
-
-
-def show_table(result: AuditResult, game: object, folder: Path, options: TableOptions, *, rows: bool) -> None:
-    """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
-    from rich.table import Table
-
-    from remanence.games.leave_one_out import LeaveOneOut
-    from remanence.mechanisms.tables.fitted import FittedModel
-    from remanence.mechanisms.tables.identifiers import identifiers_in
-    from remanence.report.columns import column_findings, group_findings
-
-    assert isinstance(game, LeaveOneOut)
-    assert options.data is not None
-    frame, by = read_table(options.data), (options.by or "").split(",")
-    columns = column_findings(result, game)
-    groups = {
-        name: group_findings(
-            result, frame[name].astype(object).where(frame[name].notna(), "(empty)").to_numpy()
-        )
-        for name in by
-        if name
-    }
-    held = [{"path": path, "rows": count} for path, count in _stored(game)]
-    assert isinstance(game.mechanism, FittedModel)
-    named = identifiers_in(game.mechanism.estimator, frame)
-    document = {
-        "columns": columns,
-        "by": groups,
-        "stored_rows": held,
-        "identifiers": [vars(each) for each in named],
-    }
-    write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
-    out = console()
-    for entry in held:
-        out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
-    for each in named:
-        said = f"{each.path} holds {each.count} values of the column {each.column}, which tells rows apart."
-        out.print(plain(said), highlight=False)
-    shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
-    for row in columns:
-        shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
-    out.print(shown)
-    for name, found in groups.items():
-        table = Table(plain(name), "rows that came back", title=f"By {plain(name)}")
-        for row in found:
-            table.add_row(plain(row["group"]), _rate(row))
-        out.print(table)
-    if rows:
-        out.print(f"Rows, for your eyes only: {write_rows(game, folder)}", highlight=False, soft_wrap=True)
-
-
-def _rate(row: dict[str, Any]) -> str:
-    return f"{row['recovered']} of {row['rows']} ({row['lower'] * 1000:.0f} to {row['upper'] * 1000:.0f} in 1000)"
-
-
-def _stored(game: LeaveOneOut) -> list[tuple[str, int]]:
-    from remanence.attacks.tables.from_object import stored_in
-    from remanence.mechanisms.tables.fitted import FittedModel
-
-    if not isinstance(game.mechanism, FittedModel):
-        return []
-    return [(plan.path, plan.count) for plan in stored_in(game.mechanism)]
-
-
-def write_rows(game: LeaveOneOut, folder: Path) -> Path:
-    """All rows as they came back, in their own words, in a file that only its owner can read."""
-    from remanence.attacks.tables.from_object import WholeObject
-    from remanence.data.records import Records
-    from remanence.integrations.model_files import needed
-    from remanence.mechanisms.tables.fitted import FittedModel
-
-    assert isinstance(game.mechanism, FittedModel)
-    assert game.release is not None
-    found = WholeObject().expose(game.mechanism, game.data, game.release).records
-    table, labels = game.mechanism.table(Records(found.flat[:, 0], found.labels[:, 0]))
-    pd = needed("pandas")
-    names = [column.name for column in game.mechanism.rows.columns]
-    frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
-    cells = frame.assign(label=labels).rename(columns=inert).map(inert)
-    write_files(folder, {"rows.csv": cells.to_csv(index=False).encode()})  # for its owner alone
-    return folder / "rows.csv"

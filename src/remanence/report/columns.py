@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from remanence.auditing import AuditResult
-from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.tables.fitted import FittedModel
-from remanence.mechanisms.tables.rows import Rows
+from remanence.results.parts import met_by_column
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 
-def column_findings(result: AuditResult, game: LeaveOneOut) -> list[dict[str, Any]]:
+def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
     """For each column in how many rows its value came back, by the attack that found most, and what a guess finds."""
-    kinds = {column.name: "word" if column.categories else "number" for column in _rows(game).columns}
+    kinds = {column.name: "word" if column.categories else "number" for column in model.rows.columns}
     found = []
     for each in zip(*(evidence.parts for evidence in result.evidence), strict=True):
         best = max(each, key=lambda part: part.main.successes)
@@ -24,24 +23,37 @@ def column_findings(result: AuditResult, game: LeaveOneOut) -> list[dict[str, An
     return found
 
 
-def _rows(game: LeaveOneOut) -> Rows:
-    assert isinstance(game.mechanism, FittedModel)
-    return game.mechanism.rows
+def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) -> list[dict[str, Any]]:
+    """For each group in how many of its rows everything came back, and each column, by the strongest attack.
 
-
-def group_findings(result: AuditResult, groups: np.ndarray) -> list[dict[str, Any]]:
-    """For each group in how many of its rows everything came back, by the strongest attack; the most exposed first."""
+    The most exposed come first. All intervals hold together.
+    """
     best = result.strongest
-    succeeded, record = best.arrays["succeeded"][:, 0].numpy(), best.arrays["record"].numpy()
-    own = groups[record]
+    own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
-    confidence = 1 - (1 - CONFIDENCE) / len(names)
-    rates = {n: SuccessRate(int(succeeded[own == n].sum()), int((own == n).sum()), confidence) for n in names}
-    order = sorted(names, key=lambda name: -rates[name].rate)
-    return [
-        {"group": name if isinstance(name, int | float) else str(name), **_rate(rates[name])}
-        for name in order
+    met = {
+        "": best.arrays["succeeded"][:, 0].bool(),
+        **met_by_column(best.arrays, best.parts, threshold),
+    }
+    confidence = 1 - (1 - CONFIDENCE) / (len(names) * len(met))
+
+    def rate(group: Any, column: str) -> SuccessRate:
+        here = met[column].numpy()[own == group]
+        return SuccessRate(int(here.sum()), len(here), confidence)
+
+    found = [
+        {
+            "group": name if isinstance(name, int | float) else str(name),
+            **_rate(rate(name, "")),
+            "columns": [{"column": column, **_rate(rate(name, column))} for column in met if column],
+        }
+        for name in names
     ]
+    return sorted(found, key=lambda each: -sum(_recovered(each)) / each["rows"])
+
+
+def _recovered(entry: dict[str, Any]) -> list[int]:
+    return [each["recovered"] for each in (entry, *entry["columns"])]
 
 
 def _rate(rate: SuccessRate) -> dict[str, Any]:

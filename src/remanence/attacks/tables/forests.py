@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from remanence.checks import number, whole
-from remanence.exceptions import InputError
-from remanence.games.forest_splits import (
+from remanence.attacks.tables.forest_splits import (
     OtherSplit,
     class_counts_of,
     leaves_below,
@@ -28,6 +26,8 @@ from remanence.games.forest_splits import (
     other_splits,
     trained_again,
 )
+from remanence.checks import number, whole
+from remanence.exceptions import InputError
 from remanence.mechanisms.tables.trees import drawn_rows, trees_of
 
 
@@ -59,7 +59,7 @@ def records_of_forest(
     whole("records", records)
     number("seconds", seconds, above=0)
     trees, classes = trees_of(forest), getattr(forest, "classes_", None)
-    if not trees or classes is None or not all(_splits_bits(tree.tree_) for tree in trees):
+    if not trees or classes is None or not all(splits_bits(tree.tree_) for tree in trees):
         raise InputError(
             "This forest cannot be solved.",
             needs="a forest or tree that classifies, on columns of 0 and 1 (every threshold is 0.5)",
@@ -174,7 +174,8 @@ class _Problem:
         return True
 
 
-def _splits_bits(structure: Any) -> bool:
+def splits_bits(structure: Any) -> bool:
+    """Whether every split of a tree is one of 0 and 1."""
     inner = structure.children_left != -1
     return bool((np.abs(structure.threshold[inner] - 0.5) < 1e-6).all())
 

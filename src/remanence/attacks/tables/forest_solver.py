@@ -1,0 +1,84 @@
+"""A forest's whole training set as an attack that knows no row at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+
+from remanence.adversary.knowledge import Knowledge
+from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.tables.forests import records_of_forest, splits_bits
+from remanence.data.records import Records
+from remanence.data.releases import Release
+from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.mechanisms.tables.trees import trees_of
+from remanence.references import FERRY_2024
+
+
+@final
+@dataclass(frozen=True)
+class ForestSolver(Attack[Release]):
+    """Solves for records of 0 and 1 that give every node of a forest its counts."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "forest-solver",
+        "Solves for a whole training set of 0 and 1 that gives every node of a forest its counts.",
+        "a forest or tree that classifies, on columns of 0 and 1; no row is known; OR-Tools",
+        "the fitted object",
+        FERRY_2024,
+    )
+
+    seconds: float = 110.0
+    workers: int = 2
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A forest on bits, and an adversary who knows no row."""
+        mechanism = knowledge.mechanism
+        fits = isinstance(mechanism, FittedModel) and is_solvable(mechanism.estimator)
+        if not fits or knowledge.known_data is not None:
+            raise self.refusal(
+                got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
+                hint="remanence audit forest.skops --data train.csv --label outcome --known none",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """The forest tells the number of records, and all the rest."""
+        self.check(knowledge)
+        mechanism = knowledge.mechanism
+        assert isinstance(mechanism, FittedModel)
+
+        def reconstruct(_release: Release) -> Reconstruction:
+            forest: Any = mechanism.estimator
+            count = round(float(trees_of(forest)[0].tree_.weighted_n_node_samples[0]))
+            found = records_of_forest(forest, count, seconds=self.seconds, workers=self.workers)
+            codes = torch.from_numpy(mechanism.codes(np.asarray(found.labels)))
+            features = torch.from_numpy(found.features.astype(np.float64))
+            if not found.solved:
+                features, codes = features * torch.nan, codes * torch.nan
+            again = torch.tensor([found.reproduced / len(trees_of(forest))])
+            return Reconstruction(
+                Records(features[None], codes[None]), diagnostics={"trees_given_again": again}
+            )
+
+        return reconstruct
+
+
+def is_solvable(forest: Any) -> bool:
+    """Whether it is a forest or a tree that classifies, all of whose splits are of 0 and 1."""
+    trees = trees_of(forest)
+    weighted = (
+        getattr(forest, "class_weight", None) is not None or getattr(forest, "max_samples", None) is not None
+    )
+    return (
+        bool(trees)
+        and hasattr(forest, "classes_")
+        and not weighted
+        and all(splits_bits(tree.tree_) for tree in trees)
+    )

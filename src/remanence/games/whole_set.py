@@ -1,0 +1,125 @@
+"""A whole training set at once: the adversary knows no record, and proposes as many as there were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from remanence.adversary.baseline import Baseline
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack
+from remanence.data.records import Records
+from remanence.data.releases import Release
+from remanence.games.leave_one_out import LeaveOneOut
+from remanence.mechanisms.mechanism import Mechanism
+from remanence.mechanisms.tables.fitted import FittedModel
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.outcome import Outcome
+from remanence.results.parts import part_numbers
+from remanence.scale.seeds import Draws
+from remanence.scoring.errors import Criterion, Error
+
+_TABLES = 20  # that are drawn to see what luck finds
+
+
+@final
+@dataclass(frozen=True)
+class WholeSet(AnyGame):
+    """One model, and all its training records are looked for at once.
+
+    What is proposed has no order, so that it is paired with the true records as well as possible. The control pairs it
+    as well with people who were not trained on: as many, drawn column by column from the same table. A guess is such a
+    draw instead of what is proposed.
+    """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "records")
+
+    mechanism: Mechanism[Release]  # the training that is audited
+    data: Records  # the training set
+    criterion: Criterion  # when a proposed record counts
+    release: Release  # the model
+    known_caveats: tuple[Caveat, ...] = ()
+    columns: tuple[str, ...] = ()
+    default_trials: int = field(init=False, repr=False)  # every record
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "default_trials", len(self.data))
+
+    @classmethod
+    def of(cls, game: LeaveOneOut) -> WholeSet:
+        """The same model and table for an adversary who knows no row, and looks for all."""
+        assert isinstance(game.mechanism, FittedModel)
+        assert game.release is not None
+        criterion = replace(
+            game.criterion, label_scale=1.0
+        )  # rows that are paired are paired with their labels
+        mechanism = replace(game.mechanism, others_known=False)
+        return cls(mechanism, game.data, criterion, game.release, game.known_caveats, game.columns)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """No record at all."""
+        return Knowledge(self.mechanism, Uninformed(), None)
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The trials share one release."""
+        return (ONE_RELEASE, *self.known_caveats)
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """One search finds them all."""
+        count = len(self.data)
+        return Work(count, count, (replace(self, known_caveats=()),))
+
+    def records(self, trials: int, draws: Draws) -> Tensor:
+        """Every record."""
+        return torch.arange(len(self.data))
+
+    def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
+        """Pair what was proposed with the true records, and with strangers."""
+        found = prepared.for_unit(draws, unit)(self.release)
+        strangers = self._drawn(draws.stream("control"))
+        pairs = [self._paired(people, found.records[0]) for people in (self.data, strangers)]
+        truth, others = self.data[:, None], strangers[:, None]
+        parts = self.criterion.error.parts
+        numbers = part_numbers(parts, truth, others, pairs[0])
+        control = part_numbers(parts, truth, others, pairs[1])
+        numbers |= {name: values for name, values in control.items() if name.startswith("control")}
+        numbers |= {name: values.expand(len(self.data)) for name, values in found.diagnostics.items()}
+        compare = self.criterion.compare
+        return Outcome(compare(truth, pairs[0]), compare(others, pairs[1]), numbers)
+
+    def _paired(self, people: Records, found: Records) -> Records:
+        """What was found in the order of these people, as near to them as possible, `(people, 1)`."""
+        parts = self.criterion.error.parts
+        off = [(part(people[:, None], found[None]) > self.criterion.threshold).double() for part in parts]
+        _, partners = linear_sum_assignment(torch.stack(off).sum(0).numpy())
+        return found[torch.from_numpy(partners)][:, None]
+
+    def _drawn(self, generator: torch.Generator) -> Records:
+        """As many people who do not exist: each column of each is somebody's."""
+        count, width = self.data.flat.shape
+        places = torch.randint(count, (count, width + 1), generator=generator)
+        features = self.data.flat.gather(0, places[:, :-1])
+        return Records(features.view_as(self.data.features), self.data.labels[places[:, -1]])
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What people find who are drawn without the model, measured."""
+        return self._luck(self.criterion)
+
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return self._luck(replace(self.criterion, error=part, label_scale=None))
+
+    def _luck(self, criterion: Criterion) -> Baseline:
+        generator, rates = torch.Generator().manual_seed(0), []
+        for _ in range(_TABLES):
+            paired = self._paired(self.data, self._drawn(generator))
+            rates.append(float(criterion.compare(self.data[:, None], paired).succeeded.double().mean()))
+        note = f"measured on {_TABLES} tables that were drawn column by column"
+        return Baseline(max(rates), sum(rates) / len(rates), note)
