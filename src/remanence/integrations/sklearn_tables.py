@@ -98,7 +98,8 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
         raise InputError(
             f"Nothing that {type(model).__name__} holds is known to tell about single rows.",
             needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
-            got=type(model).__name__,
+            got=type(model).__name__
+            + ("" if getattr(model, "fit_intercept", True) else " without an intercept: rows up to a factor"),
             hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; no attack that is "
             "known here is no proof that there is none",
         )

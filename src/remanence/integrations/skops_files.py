@@ -46,6 +46,7 @@ _INNER = {
     "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
     "sklearn.gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",
     *_in("sklearn.gaussian_process.kernels", _KERNELS),
+    "sklearn.compose._column_transformer.make_column_selector",
     *_in("sklearn.metrics._dist_metrics", "Chebyshev Euclidean Manhattan Minkowski", after="Distance64"),
     *_in("sklearn.metrics._scorer", "_CurveScorer _PassthroughScorer _Scorer"),
     *_in("sklearn.model_selection._split", _SPLITS),
@@ -84,7 +85,7 @@ _KINDS: dict[str, Iterable[str]] = {
     "SparseMatrixNode": {f"scipy.sparse._{k}.{k}_{a}" for k in ("csr", "csc", "coo") for a in ("matrix", "array")},
     "TreeNode": {"sklearn.tree._tree.Tree"},
     "TupleNode": {"builtins.tuple", "sklearn.impute._iterative._ImputerTriplet"},
-    "TypeNode": _NUMBERS,
+    "TypeNode": _NUMBERS | {"builtins.object"} | _in("numpy", "number integer floating object_"),
 }  # fmt: skip
 
 

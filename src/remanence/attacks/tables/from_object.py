@@ -60,7 +60,7 @@ def plans_of(
     return tuple(
         (part.path, plan)
         for part in parts_of(estimator, features, labels, weights)
-        if part.path in confirmed
+        if part.path in confirmed and not part.circular
         for look in _LOOKS
         for plan in look(part)
     )

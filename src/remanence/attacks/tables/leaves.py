@@ -168,7 +168,8 @@ def _labels(part: Part, labels: np.ndarray) -> np.ndarray:
     """What the other labels of its leaf leave for the missing row."""
     table, own = as_float32(matrix_of(part.features)), np.asarray(part.labels)
     classes = getattr(part.estimator, "classes_", None)
-    if own.ndim != 1 or getattr(part.estimator, "class_weight", None) is not None:
+    weighted = getattr(part.estimator, "class_weight", None) is not None
+    if own.ndim != 1 or (weighted and classes is None):
         return labels
     columns = (
         own.astype(np.float64)[:, None] if classes is None else (own[:, None] == classes).astype(np.float64)
@@ -185,6 +186,10 @@ def _labels(part: Part, labels: np.ndarray) -> np.ndarray:
                 continue
             leaf = np.flatnonzero(paths.fell[place] & (structure.children_left == -1))
             if len(leaf) != 1:
+                continue
+            if weighted:  # a leaf of one class tells it, whatever its weight
+                if classes is not None and structure.value[leaf[0], 0].max() > 1 - 1e-12:
+                    labels[row] = np.asarray(classes).tolist()[int(structure.value[leaf[0], 0].argmax())]
                 continue
             total = structure.value[leaf[0], 0] * structure.weighted_n_node_samples[leaf[0]]
             others = sums[leaf[0]] - times[row] * columns[row] * paths.goes[place, leaf[0]]

@@ -34,6 +34,9 @@ class Part:
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
     sparse: bool = False  # whether it was fitted on a sparse matrix: some solvers take other steps then
+    circular: bool = (
+        False  # whether every row of its table depends on every other's label, behind a TargetEncoder
+    )
 
 
 def parts_of(
@@ -45,6 +48,7 @@ def parts_of(
     rows: np.ndarray | None = None,
     *,
     sparse: bool = False,
+    circular: bool = False,
 ) -> Iterator[Part]:
     """Every estimator in a fitted object that holds no others, in the order of fitting."""
     if estimator is None or isinstance(estimator, str):  # "passthrough", "drop"
@@ -53,20 +57,24 @@ def parts_of(
         for place, (name, step) in enumerate(estimator.steps):
             last = place == len(estimator.steps) - 1
             own = weights if last else None
-            yield from parts_of(step, features, labels, own, f"{path}.{name}", rows, sparse=sparse)
+            yield from parts_of(
+                step, features, labels, own, f"{path}.{name}", rows, sparse=sparse, circular=circular
+            )
+            circular = circular or any(isinstance(inner, TargetEncoder) for inner in _all_steps(step))
             if not last:
                 sparse = _gives_sparse(step, features) if features is not None else False
                 features = transformed(step, features, labels)
     elif (members := members_of(estimator, features, labels, weights)) is None:
-        yield Part(path, estimator, features, labels, weights, rows, sparse)
+        yield Part(path, estimator, features, labels, weights, rows, sparse, circular)
     else:
         for member in members:
             seen = None if features is None else member.sees(features)
             if seen is None or seen.shape[1]:
                 inside = f"{path}.{member.name}"
                 own = rows if member.rows is None else member.rows if rows is None else rows[member.rows]
+                labels_, weights_ = member.labels, member.weights
                 yield from parts_of(
-                    member.estimator, seen, member.labels, member.weights, inside, own, sparse=sparse
+                    member.estimator, seen, labels_, weights_, inside, own, sparse=sparse, circular=circular
                 )
 
 
