@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from remanence.attacks.tables.aggregates import read_aggregates
 from remanence.exceptions import InputError, MisfitError
-from remanence.attacks.tables.aggregates import noisy_aggregates_bound, read_aggregates
+from remanence.games.aggregates import noisy_aggregates_bound
 
 
 def test_two_groups_that_differ_in_one_person_tell_theirs():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from remanence.exceptions import InputError
 from remanence.attacks.tables.forests import Recovered, records_of_forest
+from remanence.exceptions import InputError
 
 DRAW = np.random.default_rng(0)
 TABLE, LABELS = DRAW.integers(0, 2, (30, 4)), DRAW.integers(0, 2, 30)

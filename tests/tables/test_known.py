@@ -15,10 +15,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import audit
+from remanence.attacks.tables.forest_splits import other_splits, trained_again
 from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
 from remanence.attacks.tables.stored import stored_values
 from remanence.exceptions import InputError
-from remanence.attacks.tables.forest_splits import other_splits, trained_again
 from remanence.games.table_knowledge import with_fixed_totals, with_known
 from remanence.integrations.sklearn import table_game
 from remanence.mechanisms.tables.identifiers import identifiers_in

@@ -29,9 +29,10 @@ def load_aggregates_game(
     import torch
 
     from remanence.adversary.guess_from_others import guess_from_others
-    from remanence.attacks.tables.aggregates import noisy_aggregates_bound, read_aggregates
+    from remanence.attacks.tables.aggregates import read_aggregates
     from remanence.data.records import Records
     from remanence.data.releases import PublishedSums
+    from remanence.games.aggregates import noisy_aggregates_bound
     from remanence.games.leave_one_out import LeaveOneOut
     from remanence.mechanisms.tables.group_sums import GroupSums
     from remanence.mechanisms.tables.rows import Rows
@@ -58,7 +59,8 @@ def load_aggregates_game(
                 got="--noise without it",
                 hint="--range 0,100",
             )
-        guess = guess_from_others(data, criterion).value
+        commonest = float(np.unique(values, return_counts=True)[1].max()) / len(values)
+        guess = max(guess_from_others(data, criterion).value, commonest)
         bounds = (noisy_aggregates_bound(members, guess, noise=noise, low=low, high=high),)
     else:
         found = read_aggregates(members, sums, low=low, high=high, whole=bits, rounding=rounding)

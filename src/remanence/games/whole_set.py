@@ -86,10 +86,7 @@ class WholeSet(AnyGame):
         strangers = self._drawn(draws.stream("control"))
         pairs = [self._paired(people, found.records[0]) for people in (self.data, strangers)]
         truth, others = self.data[:, None], strangers[:, None]
-        parts = self.criterion.error.parts
-        numbers = part_numbers(parts, truth, others, pairs[0])
-        control = part_numbers(parts, truth, others, pairs[1])
-        numbers |= {name: values for name, values in control.items() if name.startswith("control")}
+        numbers = part_numbers(self.criterion.error.parts, (truth, pairs[0]), (others, pairs[1]))
         numbers |= {name: values.expand(len(self.data)) for name, values in found.diagnostics.items()}
         compare = self.criterion.compare
         return Outcome(compare(truth, pairs[0]), compare(others, pairs[1]), numbers)

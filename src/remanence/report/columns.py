@@ -8,7 +8,7 @@ import numpy as np
 
 from remanence.auditing import AuditResult
 from remanence.mechanisms.tables.fitted import FittedModel
-from remanence.results.parts import met_by_column
+from remanence.results.parts import part_errors
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 
@@ -31,10 +31,8 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     best = result.strongest
     own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
-    met = {
-        "": best.arrays["succeeded"][:, 0].bool(),
-        **met_by_column(best.arrays, best.parts, threshold),
-    }
+    met = {part.name: part_errors(part.name, best.arrays)[0] <= threshold for part in best.parts}
+    met = {"": best.arrays["succeeded"][:, 0].bool(), **met}
     confidence = 1 - (1 - CONFIDENCE) / (len(names) * len(met))
 
     def rate(group: Any, column: str) -> SuccessRate:

@@ -79,13 +79,6 @@ def part_rates(
     return tuple(PartRate(name, rate(_MAIN + name), rate(_CONTROL + name), g) for name, g in guesses.items())
 
 
-def met_by_column(
-    arrays: Mapping[str, Tensor], parts: Iterable[PartRate], threshold: float
-) -> dict[str, Tensor]:
-    """Which trials each column came back in, by its name."""
-    return {part.name: arrays[_MAIN + part.name] <= threshold for part in parts}
-
-
 def part_contradictions(
     entries: Iterable[Json], arrays: Mapping[str, Tensor], threshold: float
 ) -> Iterator[str]:

@@ -18,9 +18,6 @@ from scipy.optimize import Bounds, LinearConstraint, lsq_linear, milp
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.bounds.bound import Bound
-from remanence.bounds.settings import gaussian
-from remanence.checks import number
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.exceptions import InputError, MisfitError
@@ -150,15 +147,3 @@ class LinearPrograms(Attack[Release]):
         else:
             values = np.where(mechanism.told, (mechanism.low + mechanism.high) / 2, np.nan)
         return Records(torch.from_numpy(values[:, None, None]), torch.zeros(len(values), 1))
-
-
-def noisy_aggregates_bound(
-    members: np.ndarray, baseline: float, *, noise: float, low: float = 0.0, high: float = 1.0
-) -> Bound:
-    """What no attack on one person's value exceeds, where every sum carries Gaussian noise of this deviation.
-
-    One person moves the sums by at most (high − low)·√groups, the number of groups that they are in.
-    """
-    groups = float(np.asarray(members).sum(0).max())
-    shift = (high - low) * groups**0.5
-    return gaussian(baseline, noise_multiplier=number("noise", noise, above=0) / shift)
