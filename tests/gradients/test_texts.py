@@ -139,10 +139,38 @@ def test_an_update_that_is_not_the_models_proves_no_text(seed):
         assert read(model, foreign).proven == 0
 
 
-def test_a_batch_with_more_tokens_than_dimensions_gives_nothing_away_here():
-    model = Tiny(size=32).eval()
-    found = read(model, update(model, texts(8)))
-    assert (found.sequences, found.tokens, found.explains_all) == ((), 0, False)
+@pytest.mark.parametrize("tied", [False, True])
+def test_more_tokens_than_dimensions_prove_no_text_and_the_audit_says_that_none_was_tested(tied):
+    model, ids = Tiny(size=32, tied=tied).eval(), texts(8)
+    gradient = update(model, ids)
+    found = read(model, gradient)
+    assert (found.sequences, found.explains_all) == ((), False)
+    # An embedding of its own gives its tokens away all the same.
+    assert found.tokens == (0 if tied else len(ids[:, :-1].unique()))
+    stacked = {name: value[None] for name, value in gradient.items()}
+    raised = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
+    assert "update-crowded" in [caveat.id for caveat in raised]
+    stacked = {name: value[None] for name, value in update(model, ids[:2]).items()}
+    raised = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
+    assert "update-crowded" not in [caveat.id for caveat in raised]
+
+
+def test_tokens_that_count_a_hundred_thousand_times_less_are_found_beside_others():
+    model = Tiny(tied=True, positions=False).eval()
+    loud, quiet = texts(2, seed=7), texts(2, seed=8)
+    parts = update(model, loud), update(model, quiet)
+    gradient = {name: value + 1e-5 * parts[1][name] for name, value in parts[0].items()}
+    found = set(tokens_in_batch(text_model(model), gradient, precision=FLOAT32, length=1)[0].tolist())
+    assert found == set(torch.cat([loud, quiet])[:, :-1].flatten().tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_hides_no_text(dtype):
+    model, ids = Tiny(size=128).eval(), texts(2, seed=9)
+    gradient = {name: (512 * value).to(dtype).double() for name, value in update(model, ids).items()}
+    found = read_texts(text_model(model), gradient, precision=torch.finfo(dtype).eps, longest=16)
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
 
 
 def test_the_game_counts_proven_texts_and_the_control_has_none():

@@ -200,7 +200,7 @@ def gradient(
             said = [*subject.notes, subject.scope, str(subject.exposure or ""), _filter_sentence(result)]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    sentences = [*filter(None, said), _proven_sentence(result, client.batch_size)]
+    sentences = [*filter(None, said), *_tokens_sentence(result), _proven_sentence(result, client.batch_size)]
     finish(result, folder, first=[_leak_table(leaks), *sentences], ending=ending)
 
 
@@ -260,6 +260,18 @@ def _filter_sentence(result: AuditResult) -> str:
     return (
         f"Filter {found['filter']}: {before} samples recovered before it, {after} after it.{ceiling or none}"
     )
+
+
+def _tokens_sentence(result: AuditResult) -> list[str]:
+    """What is known about the words of a text, whether or not their order is."""
+    tokens = result.subject.get("tokens")
+    if tokens is None:
+        return []
+    if not tokens:
+        return ["No token is certainly in the batch."]
+    return [
+        f"{tokens} different tokens of the vocabulary are certainly in the batch, and no others but last ones."
+    ]
 
 
 def _proven_sentence(result: AuditResult, declared: int | None) -> str:

@@ -369,6 +369,12 @@ UPDATE_COARSE = Caveat(
     "attack that needs no proof may find them.",
     "Audit the update as it was before it was rounded. Only noise has a proof.",
 )
+UPDATE_CROWDED = Caveat(
+    "update-crowded",
+    "an update of a transformer holds more tokens than its first layers or adapters can tell apart.",
+    "No text was tested. That none was found says nothing about the update, and other attacks may find some.",
+    "Audit an update of fewer tokens. Only noise has a proof.",
+)
 NO_BASE_MODEL = Caveat(
     "no-base-model",
     "a language model is audited without the base model that its fine-tuning started from.",

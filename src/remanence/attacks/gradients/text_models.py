@@ -16,36 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from remanence.attacks.gradients.text_spans import RECOMPUTED, Span, read_part
 from remanence.exceptions import InputError
-
-_TELLING = 4  # dimensions that a span must leave over
-
-
-@final
-@dataclass(frozen=True)
-class Span:
-    """What a layer's gradients say about all that entered it, as the layer or an adapter behind it saw that."""
-
-    parts: tuple[
-        tuple[Tensor | None, Tensor], ...
-    ]  # a matrix that was applied first, and an orthonormal basis
-
-    def distances(self, vectors: Tensor) -> Tensor:
-        """How far vectors lie from the span, relative to their size."""
-        nearest = torch.ones_like(vectors[..., 0])
-        for (
-            reader,
-            basis,
-        ) in self.parts:  # one that has it is enough: queries miss the first token of every text
-            read = vectors if reader is None else vectors @ reader.mT
-            rest = read - (read @ basis) @ basis.mT
-            nearest = torch.minimum(nearest, rest.norm(dim=-1) / read.norm(dim=-1).clamp(min=1e-300))
-        return nearest
-
-    @property
-    def has_room(self) -> bool:
-        """Whether all leave dimensions over to tell by: a batch with more tokens hides everything in it."""
-        return bool(self.parts) and all(b.shape[0] - b.shape[1] >= _TELLING for _, b in self.parts)
 
 
 @final
@@ -66,29 +38,25 @@ class Projections:
         named = [name for name in self.names if f"{name}.weight" in gradient]
         parts = []
         for name in named:
-            values = gradient[f"{name}.weight"].double()
+            values = gradient[f"{name}.weight"]
             rows = values.mT if name in self.transposed else values
             if rows.any():
-                parts.append(rows / rows.norm())
+                parts.append(rows)
+        recomputed = RECOMPUTED * torch.finfo(next(model.parameters()).dtype).eps
         if parts:
-            return Span(((None, _basis(torch.cat(parts), precision)),))
+            return Span((read_part(parts, precision),), recomputed)
         found = []
         for first, second in self.behind:
             rows = gradient.get(f"{second}.weight")
             if rows is not None and rows.any():
                 reader = model.get_parameter(f"{first}.weight").detach().double()
-                found.append((reader, _basis(rows.double(), precision)))
-        return Span(tuple(found))
+                found.append(read_part([rows], precision, reader))
+        return Span(tuple(found), recomputed)
 
     def weights(self, gradient: Mapping[str, Tensor]) -> list[str]:
         """Names of the weights that have a gradient."""
         names = [*self.names, *(second for _, second in self.behind)]
         return [f"{name}.weight" for name in names if f"{name}.weight" in gradient]
-
-
-def _basis(rows: Tensor, precision: float) -> Tensor:
-    _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-    return right[: int((sizes > 16 * precision * sizes[0]).sum())].mT
 
 
 @final
@@ -103,11 +71,18 @@ class TextModel:
     is_causal: bool
     has_positions: bool  # what enters the first layer depends on the position too
     remembers: bool = False  # it takes transformers' cache of what came before
+    between: tuple[Projections, ...] = ()  # layers after the first that come before the second
+    embedding: str = ""  # the layer that has one row for each token
 
     @property
     def device(self) -> torch.device:
         """Where it computes."""
         return next(self.model.parameters()).device
+
+    @property
+    def ids(self) -> Tensor:
+        """The whole vocabulary."""
+        return torch.arange(self.vocabulary, device=self.device)
 
     def logits(self, ids: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """What the model answers, whatever it wraps that in; with some other weights, if given."""
@@ -159,10 +134,13 @@ class _Enough(Exception):
 
 def text_model(model: nn.Module) -> TextModel:
     """Find the embedding and the first two attention layers by watching the model read a few ids."""
-    embeddings = [layer for layer in model.modules() if isinstance(layer, nn.Embedding)]
-    if not embeddings:
+    rows = {
+        name: layer.num_embeddings for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)
+    }
+    if not rows:
         raise _no_text_model("a model without an nn.Embedding")
-    vocabulary = max(layer.num_embeddings for layer in embeddings)
+    embedding = max(rows, key=lambda name: rows[name])
+    vocabulary = rows[embedding]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(min(vocabulary, 1000), (2, 6), generator=generator).to(
         next(model.parameters()).device
@@ -185,14 +163,22 @@ def text_model(model: nn.Module) -> TextModel:
     if not others:
         raise _no_text_model("no second layer like the first")
     one, two = (_projections(group, seen) for group in (first, others[0]))
-    found = TextModel(model, vocabulary, one, two, is_causal=True, has_positions=True)
+    behind = {name for _, name in one.behind}
+    between = tuple(
+        _projections(group, seen)
+        for group in layers[1 : layers.index(others[0])]
+        if group[0][0] not in behind
+    )
+    found = TextModel(
+        model, vocabulary, one, two, is_causal=True, has_positions=True, between=between, embedding=embedding
+    )
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % vocabulary
     is_causal = torch.equal(found.entering(two, ids)[:, 0], found.entering(two, changed)[:, 0])
     same = ids[:1, :1].repeat(1, 2)
     entered = found.entering(one, same)[0]
     has_positions = not torch.allclose(entered[0], entered[1], rtol=1e-6, atol=1e-9)
-    found = TextModel(model, vocabulary, one, two, is_causal, has_positions)
+    found = replace(found, is_causal=is_causal, has_positions=has_positions)
     return replace(found, remembers=is_causal and _remembers(found, ids))
 
 

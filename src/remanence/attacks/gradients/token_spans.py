@@ -20,15 +20,16 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.gradients.text_models import TextModel, text_model
+from remanence.attacks.gradients.text_models import Projections, TextModel, text_model
+from remanence.attacks.gradients.text_spans import INSIDE, Span
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import PETROV_2024
 
-_GAP = 30.0  # by how much the distances of tokens inside and outside of the span must differ at least
-_AT_ONCE = 2**16  # tokens of one chunk
+_AT_ONCE = 2**13  # tokens that are tried at once
+_CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
 
 
 @final
@@ -97,7 +98,7 @@ class TokenSpans(Attack[Gradient]):
 def name_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
-    """Sequences that stay within both spans, and how many distinct tokens are in the first."""
+    """Sequences that stay within both spans, and how many distinct tokens are certainly in the batch."""
     candidates = tokens_in_batch(text, gradient, precision=precision, length=longest)
     find = grow_sequences if text.is_causal else settle_sequences
     return find(text, gradient, candidates, precision=precision), len(torch.cat(candidates).unique())
@@ -106,83 +107,107 @@ def name_sequences(
 def tokens_in_batch(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, length: int
 ) -> list[Tensor]:
-    """The tokens that are in the span at each position; the same for all where positions do not matter there."""
+    """The tokens that are in the batch at each position; the same for all where positions do not matter there.
+
+    An embedding of its own says so by its rows that are not zero, at any precision and after any number of steps. The
+    span of the first layer says so otherwise, and at which positions.
+    """
     span = text.span(text.first, gradient, precision)
-    if not span.has_room:
-        return [torch.zeros(0, dtype=torch.int64, device=text.device)] * length
+    moved = rows_that_moved(text, gradient)
+    if not span.tells:
+        return [torch.zeros_like(text.ids[:0]) if moved is None else moved] * length
+    tested = text.ids if moved is None else moved
     places = range(length) if text.has_positions else range(1)
     found = []
     for place in places:
-        apart = torch.cat([span.distances(x) for x in _vocabulary(text, place)])
-        found.append((apart < _threshold(apart, precision)).nonzero().squeeze(1))
+        inside = torch.cat([span.holds(entered) for entered in _entering_first(text, tested, place)])
+        found.append(tested[inside])
+    if len(torch.cat(found)) > _CROWDED * span.rank:  # more than there is room for: it does not tell
+        found = [torch.zeros_like(tested[:0]) if moved is None else moved] * len(found)
     return found if text.has_positions else found * length
 
 
-def _vocabulary(text: TextModel, place: int) -> Iterator[Tensor]:
-    """What enters the first layer for every token at a place, in chunks."""
-    ids = torch.arange(text.vocabulary, device=text.device)
+def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
+    """Tokens whose embedding has a gradient; None where most have one, as in a matrix that makes the logits too."""
+    rows = gradient.get(f"{text.embedding}.weight")
+    if rows is None or not rows.any() or rows.any(1).double().mean() > 0.5:
+        return None
+    return rows.any(1).nonzero().squeeze(1).to(text.device)
+
+
+def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Tensor]:
+    """What enters the first layer for tokens at a place, in chunks."""
     if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
-        for chunk in ids.split(8192):
+        for chunk in tokens.split(8192):
             pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
             yield torch.cat(pieces)
         return
-    for chunk in ids.split(max(1, 8192 // (place + 1))):
+    for chunk in tokens.split(max(1, 8192 // (place + 1))):
         sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64, device=text.device)
         sequence[:, place] = chunk
         yield text.entering(text.first, sequence)[:, place]
 
 
-def _threshold(apart: Tensor, precision: float) -> float:
-    """Between the distances of what is inside and what is outside: at the widest gap below a tenth, on a log scale."""
-    floor = 8 * precision
-    low = apart.clamp(min=floor).sort().values
-    low = torch.cat([low.new_tensor([floor]), low[low < 0.3], low.new_tensor([0.3])])
-    ratios = low[1:] / low[:-1]
-    best = int(ratios.argmax())
-    return float((low[best] * low[best + 1]).sqrt()) if ratios[best] > _GAP else floor
-
-
 def grow_sequences(
-    text: TextModel,
-    gradient: Mapping[str, Tensor],
-    candidates: Sequence[Tensor],
-    *,
-    precision: float,
-    most: int = 4096,
+    text: TextModel, gradient: Mapping[str, Tensor], candidates: Sequence[Tensor], *, precision: float
 ) -> list[Tensor]:
-    """Sequences all of whose places stay in the span of the second layer, as long as they can be grown.
+    """Sequences all of whose places stay in the spans of the later layers, as long as they can be grown.
 
     Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
-    no further are returned; the last token of each, which has no gradient there, is missing.
+    no further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
+    places than it has dimensions: where many more seem to fit, it does not tell them apart, and none is returned.
     """
-    span = text.span(text.second, gradient, precision)
-    if not span.has_room:
+    layers = [(which, text.span(which, gradient, precision)) for which in (*text.between, text.second)]
+    if not layers[-1][1].tells:
         return []
-    alive: list[Tensor] = [torch.zeros(0, dtype=torch.int64, device=text.device)]
+    layers = [(which, span) for which, span in layers if span.tells]
+    alive = torch.zeros(1, 0, dtype=torch.int64, device=text.device)
     finished: list[Tensor] = []
     for tokens in candidates:
         grown: list[Tensor] = []
-        if not len(tokens):
+        for some in alive.split(max(1, _AT_ONCE // max(1, len(tokens)))):
+            longer = _continued(text, layers, some, tokens)
+            ended = ~(some[:, None] == longer[None, :, :-1]).all(-1).any(1)
+            finished += [sequence for sequence in some[ended] if len(sequence)]
+            grown.append(longer)
+        alive = torch.cat(grown)
+        if len(alive) + len(finished) > _CROWDED * layers[-1][1].rank:
+            return []
+        if not len(alive):
             break
-        for start in range(0, len(alive), 64):
-            some = torch.stack(alive[start : start + 64])
-            at_once = max(1, _AT_ONCE // (len(tokens) * (some.shape[1] + 1)))
-            apart = torch.cat(
-                [
-                    span.distances(text.entering_last(text.second, chunk, tokens))
-                    for chunk in some.split(at_once)
-                ]
-            )
-            inside = (apart < _threshold(apart, precision)).view(len(some), len(tokens))
-            for index, prefix in enumerate(some):
-                longer = tokens[inside[index]]
-                if not len(longer) and len(prefix):
-                    finished.append(prefix)
-                grown += [torch.cat([prefix, token[None]]) for token in longer]
-        alive = grown[:most]
-        if not alive:
-            break
-    return finished + [sequence for sequence in alive if len(sequence)]
+    return _without_echoes(text, finished + list(alive))
+
+
+def _without_echoes(text: TextModel, sequences: Sequence[Tensor]) -> list[Tensor]:
+    """One token over and over attends to itself alone, and enters as it does once, unless positions are added to it.
+
+    So every first token seems to repeat without end; only what else follows it tells more than the token.
+    """
+    if text.has_positions:
+        return list(sequences)
+    plain = [sequence for sequence in sequences if len(sequence) == 1 or len(sequence.unique()) > 1]
+    begun = {int(sequence[0]) for sequence in plain}
+    echoes = {int(sequence[0]): sequence[:1] for sequence in sequences}
+    return plain + [first for token, first in echoes.items() if token not in begun]
+
+
+def _continued(
+    text: TextModel, layers: Sequence[tuple[Projections, Span]], prefixes: Tensor, tokens: Tensor
+) -> Tensor:
+    """Every prefix with every token after which it stays in all spans; the first span decides about most."""
+    count, length = prefixes.shape
+    first, span = layers[0]
+    inside = span.holds(text.entering_last(first, prefixes, tokens)).view(count, len(tokens))
+    which, token = inside.nonzero(as_tuple=True)
+    longer = torch.cat([prefixes[which], tokens[token][:, None]], 1)
+    for later, span in layers[1:]:
+        if len(longer):
+            kept = [
+                span.holds(text.entering(later, some)[:, -1])
+                for some in longer.split(max(1, _AT_ONCE // (length + 1)))
+            ]
+            longer = longer[torch.cat(kept)]
+    return longer
 
 
 def settle_sequences(
@@ -200,7 +225,7 @@ def settle_sequences(
     """
     span = text.span(text.second, gradient, precision)
     places = [tokens for tokens in candidates if len(tokens)]
-    if not places or not span.has_room:
+    if not places or not span.tells:
         return []
     generator = torch.Generator().manual_seed(0)
     found: dict[tuple[int, ...], float] = {}
@@ -212,11 +237,10 @@ def settle_sequences(
             for place, tokens in enumerate(places):
                 tried = now.repeat(len(tokens), 1)
                 tried[:, place] = tokens
-                apart = span.distances(text.entering(text.second, tried)).amax(1)
+                apart = span.misfits(text.entering(text.second, tried)).amax(1)
                 choice = int(apart.argmin())
                 now, best = tried[choice], float(apart[choice])
             if torch.equal(before, now):
                 break
         found[tuple(now.tolist())] = best
-    limit = _threshold(torch.tensor(list(found.values()), dtype=torch.float64), precision)
-    return [torch.tensor(sequence) for sequence, apart in found.items() if apart < limit]
+    return [torch.tensor(sequence) for sequence, apart in found.items() if apart < INSIDE]

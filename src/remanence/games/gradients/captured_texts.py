@@ -25,7 +25,7 @@ from remanence.games.gradients.captured import require_finite, shuffled
 from remanence.games.gradients.texts import Texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.caveats import ONE_RELEASE, UPDATE_CROWDED, Caveat
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.run import Run
@@ -75,7 +75,20 @@ class CapturedTexts(AnyGame):
         return self
 
     def caveats(self) -> tuple[Caveat, ...]:
-        """The texts share their update."""
+        """The texts share their update; and what could not be tested."""
+        text, precision = text_model(self.mechanism.module), self.mechanism.precision
+        for index in range(len(self.gradients)):
+            one = {name: values[index] for name, values in self.gradients.tensors.items()}
+            for layer, which in (("first", text.first), ("second", text.second)):
+                span = text.span(which, one, precision)
+                if not span.tells:
+                    seen = (
+                        f"update {index}: what entered the {layer} attention layer fills {span.rank} dimensions, of "
+                        f"{span.most} that its gradient has."
+                        if span.parts
+                        else f"update {index}: the {layer} attention layer has no gradient."
+                    )
+                    return (ONE_RELEASE, replace(UPDATE_CROWDED, seen=seen))
         return (ONE_RELEASE,)
 
     def records(self, trials: int, draws: Draws) -> None:
@@ -148,4 +161,6 @@ def audit_texts(
     left = float(result.strongest.arrays["unexplained"][0])
     leaks = leak_map(model, gradients[0], precision=game.mechanism.precision)
     leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
-    return replace(result, subject={**result.subject, "leak_map": [leak.to_json() for leak in leaks]})
+    tokens = int(result.strongest.arrays["tokens_in_batch"][0])
+    found = {"leak_map": [leak.to_json() for leak in leaks], "tokens": tokens}
+    return replace(result, subject={**result.subject, **found})

@@ -7,7 +7,7 @@ computed anew from what remains. Texts are proven if nothing but rounding is lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +19,8 @@ from remanence.attacks.gradients.text_models import TextModel
 from remanence.attacks.gradients.token_spans import name_sequences
 
 _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
+_MOST_LEFT = 0.01  # however coarse the numbers are: a wrong token in a hundred leaves more
+_AT_ONCE = 1024  # tokens whose gradient is computed at once
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LABELS = 4  # last tokens that are tried for each sequence
 _LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
@@ -64,37 +66,41 @@ def verify_texts(
     with torch.no_grad():
         answer = text.logits(found[0][None])
     best = Texts((), (), tokens, 1.0, False)
+    enough = min(_LEFT * precision, _MOST_LEFT)
     for most in (1, _LABELS) if answer.ndim == 3 else (0,):
         if answer.ndim == 3:
             named: list[Named] = [(one, None) for one in _with_last_tokens(text, gradient, found, most)]
         else:
             named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
-        shares = _shares(text, gradient, named)
-        kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
-        named, shares = [named[index] for index in kept], shares[kept]
-        left = _left(text, gradient, named, shares)
-        if left < best.unexplained:
-            sequences = tuple(tuple(sequence.tolist()) for sequence, _ in named)
-            labels = tuple(label for _, label in named if label is not None)
-            best = Texts(sequences, labels, tokens, left, left <= _LEFT * precision)
-        if best.explains_all:
-            break
+        for shares in _ways_to_share(text, gradient, named, most):
+            kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
+            those = [named[index] for index in kept]
+            left = _left(text, gradient, those, shares[kept])
+            if left < best.unexplained:
+                sequences = tuple(tuple(sequence.tolist()) for sequence, _ in those)
+                labels = tuple(label for _, label in those if label is not None)
+                best = Texts(sequences, labels, tokens, left, left <= enough)
+            if best.explains_all:
+                return best
     return best
+
+
+def _ways_to_share(
+    text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], most: int
+) -> Iterator[Tensor]:
+    """All alike, as in a mean over tokens, where there is one proposal for each text; then as they fit best."""
+    if most == 1:
+        yield torch.ones(len(named), dtype=torch.float64)
+    yield _shares(text, gradient, named)
 
 
 Named = tuple[Tensor, int | None]
 
 
-def _loss(text: TextModel, sequence: Tensor, label: int | None, *, last_is_known: bool = True) -> Tensor:
-    """Summed over the places of one text, so that shares are those of a token; of one label for a classifier."""
-    if label is not None:
-        return cross_entropy(text.logits(sequence[None]), torch.tensor([label], device=text.device))
-    if last_is_known:
-        answers = text.logits(sequence[None, :-1])[0]
-        return cross_entropy(answers, sequence[1:], reduction="sum")
-    answers = text.logits(sequence[None])[0]
-    known = answers[:-1].gather(1, sequence[1:, None]).sum()
-    return answers.logsumexp(-1).sum() - known
+def _loss_so_far(text: TextModel, ids: Tensor) -> Tensor:
+    """Of texts of one length whose last labels are not known: what it would be but for those labels' logits."""
+    answers = text.logits(ids)
+    return answers.logsumexp(-1).sum() - answers[:, :-1].gather(2, ids[:, 1:, None]).sum()
 
 
 def _with_last_tokens(
@@ -103,8 +109,10 @@ def _with_last_tokens(
     """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    losses = sum(_loss(text, prefix, None, last_is_known=False) for prefix in prefixes)
-    assert isinstance(losses, Tensor)
+    alike = _alike([(prefix, None) for prefix in prefixes])
+    losses = torch.stack(
+        [_loss_so_far(text, torch.stack([prefixes[index] for index in some])) for some in alike]
+    ).sum()
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(losses, list(used.values()), allow_unused=True)
     explained = {
@@ -196,7 +204,8 @@ def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Nam
     ]
     rows = []
     for sequence, label in named:
-        parts = torch.autograd.grad(_loss(text, sequence, label), [parameters[name] for name in names])
+        loss = _losses(text, sequence[None], [label]).sum()
+        parts = torch.autograd.grad(loss, [parameters[name] for name in names])
         rows.append(torch.cat([part.flatten()[at] for part, at in zip(parts, looked, strict=True)]).double())
     stacked = torch.stack(rows)
     wanted = torch.cat(
@@ -217,24 +226,53 @@ def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Nam
 
 
 def _left(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor) -> float:
-    """What the texts leave of the update, relatively, in the tensor that they explain least."""
+    """What the texts leave of the update, relatively, in the tensor that they explain least; the scale is fitted."""
     if not named:
         return 1.0
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
-    total = [torch.zeros_like(value, dtype=torch.float64) for value in parameters.values()]
-    for (sequence, label), share in zip(named, shares, strict=True):
-        parts = torch.autograd.grad(
-            _loss(text, sequence, label), list(parameters.values()), allow_unused=True
-        )
-        for sum_, part in zip(total, parts, strict=True):
-            if part is not None:
-                sum_ += share * part.double()
-    whole = sum(float(gradient[name].double().square().sum()) for name in parameters) ** 0.5
-    worst = 0.0
+    total: list[Tensor] | None = None
+    for some in _alike(named):
+        ids = torch.stack([named[index][0] for index in some])
+        labels = [named[index][1] for index in some]
+        loss = (shares[some].to(text.device) * _losses(text, ids, labels)).sum()
+        made = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        made = [
+            torch.zeros_like(p) if part is None else part
+            for p, part in zip(parameters.values(), made, strict=True)
+        ]
+        total = made if total is None else [sum_ + part for sum_, part in zip(total, made, strict=True)]
+    assert total is not None
+    inner = squares = whole = 0.0
     for name, made in zip(parameters, total, strict=True):
         sent = gradient[name].double()
-        size = max(
-            float(sent.norm()), 1e-3 * whole
-        )  # a tensor that hardly matters is not asked for all its digits
-        worst = max(worst, float((sent - made).norm()) / size)
+        inner, squares = inner + float((sent * made).sum()), squares + float(made.double().square().sum())
+        whole += float(sent.square().sum())
+    scale, worst = inner / max(squares, 1e-300), 0.0
+    for name, made in zip(parameters, total, strict=True):
+        sent = gradient[name].double()
+        # A tensor that hardly matters is not asked for all its digits.
+        size = max(float(sent.norm()), 1e-3 * whole**0.5)
+        worst = max(worst, float((sent - scale * made).norm()) / size)
     return worst
+
+
+def _alike(named: Sequence[Named]) -> list[list[int]]:
+    """Texts of one length together, up to so many tokens."""
+    lengths: dict[int, list[int]] = {}
+    for index, (sequence, _) in enumerate(named):
+        lengths.setdefault(len(sequence), []).append(index)
+    return [
+        some[start : start + max(1, _AT_ONCE // length)]
+        for length, some in lengths.items()
+        for start in range(0, len(some), max(1, _AT_ONCE // length))
+    ]
+
+
+def _losses(text: TextModel, ids: Tensor, labels: Sequence[int | None]) -> Tensor:
+    """Of texts of one length: summed over their places, so that shares are those of a token; or of their labels."""
+    given = [label for label in labels if label is not None]
+    if given:
+        wanted = torch.tensor(given, device=text.device)
+        return cross_entropy(text.logits(ids), wanted, reduction="none")
+    answers = text.logits(ids[:, :-1])
+    return cross_entropy(answers.transpose(1, 2), ids[:, 1:], reduction="none").sum(1)

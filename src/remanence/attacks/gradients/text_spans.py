@@ -1,0 +1,111 @@
+"""The span of what entered a layer, read off its gradient at the precision of its numbers.
+
+A gradient Σ_t δ_t x_tᵀ spans what entered, up to rounding. Real models have tokens that count a million times less than
+others, so a cut at a fixed share of the largest singular value loses them, and then nothing fits. Here rows and
+columns are first scaled until every number carries the same error, and the rank is where the spectrum drops to that
+error. A vector x of the span is Gᵀc, so that it lies within |c| times the error of the span: no other threshold is
+needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+_TELLING = 4  # dimensions that a span must leave over
+_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
+_MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
+_LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
+_DROP = 2.0  # by which the spectrum must fall for a rank to be seen
+INSIDE = 2.0  # times what rounding explains: vectors of the span lie below 1
+RECOMPUTED = 8.0  # rounding errors by which what enters a layer may differ from what the client computed
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """One span: a matrix that is applied to vectors first, scales of what is then there, and a basis with its sizes."""
+
+    reader: Tensor | None
+    scales: Tensor
+    basis: Tensor
+    sizes: Tensor
+    error: float  # the largest singular value of what rounding did
+    outputs: int  # rows that the gradient had
+
+    def misfits(self, vectors: Tensor, recomputed: float) -> Tensor:
+        """How far vectors lie from the span, in units of what rounding explains."""
+        read = (vectors if self.reader is None else vectors @ self.reader.mT) * self.scales
+        inside = read @ self.basis
+        apart = (read - inside @ self.basis.mT).norm(dim=-1)
+        explained = self.error * (inside / self.sizes).norm(dim=-1) + recomputed * read.norm(dim=-1)
+        return apart / explained.clamp(min=1e-300)
+
+    @property
+    def tells(self) -> bool:
+        """Whether dimensions are left over on both sides: with more tokens than either, all or none would fit."""
+        return self.basis.shape[0] - self.basis.shape[1] >= _TELLING and self.outputs > self.basis.shape[1]
+
+
+@final
+@dataclass(frozen=True)
+class Span:
+    """What a layer's gradients say about all that entered it, as the layer or adapters behind it saw that."""
+
+    parts: tuple[Part, ...]
+    recomputed: float  # relative error of what enters, computed anew
+
+    def holds(self, vectors: Tensor) -> Tensor:
+        """Which vectors lie in the span. One part that has it is enough: queries miss the first token of a text."""
+        return self.misfits(vectors) < INSIDE
+
+    def misfits(self, vectors: Tensor) -> Tensor:
+        """How far vectors lie from the nearest part, in units of what rounding explains."""
+        found = [part.misfits(vectors, self.recomputed) for part in self.parts]
+        return torch.stack(found).amin(0)
+
+    @property
+    def rank(self) -> int:
+        """How many different vectors entered, as far as they can be told apart."""
+        return max((part.basis.shape[1] for part in self.parts), default=0)
+
+    @property
+    def most(self) -> int:
+        """Of how many it could have told."""
+        return max((min(part.outputs, part.basis.shape[0]) for part in self.parts), default=0)
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is a gradient, and room in all its parts: a batch with more tokens hides everything in it."""
+        return bool(self.parts) and all(part.tells for part in self.parts)
+
+
+def read_part(gradients: Sequence[Tensor], precision: float, reader: Tensor | None = None) -> Part:
+    """The span of the rows of gradients `(outputs, inputs)` of layers that read the same."""
+    rows = torch.cat([values.double() for values in gradients])
+    rows = rows[rows.any(1)]
+    errors = (_ROUNDED * precision * rows).square()
+    left, right = errors.new_ones(len(rows), 1), errors.new_ones(1, rows.shape[1])
+    for _ in range(4):  # every number is to carry an error of one
+        left = (errors * right.square()).mean(1, keepdim=True).clamp(min=1e-300).rsqrt()
+        right = (errors * left.square()).mean(0, keepdim=True).clamp(min=1e-300).rsqrt()
+    used = rows.any(0)
+    right = right.where(used, right[:, used].median())  # an input that was always zero tells too
+    _, sizes, basis = torch.linalg.svd(left * rows * right, full_matrices=False)
+    rank, error = _rank(sizes, len(rows) ** 0.5 + rows.shape[1] ** 0.5)
+    return Part(reader, right.squeeze(0), basis[:rank].mT, sizes[:rank], error, len(rows))
+
+
+def _rank(sizes: Tensor, expected: float) -> tuple[int, float]:
+    """Where the spectrum falls to what rounding has, and how large that is; `expected` for errors of single numbers."""
+    below = torch.cat([sizes[1:], sizes.new_zeros(1)]).clamp(min=_LEAST_NOISE * expected)
+    possible = (below <= _MOST_NOISE * expected) & (sizes >= _LEAST_NOISE * expected)
+    drops = (sizes / below).where(possible, 0.0)
+    last = int(drops.argmax())
+    if drops[last] < _DROP:  # it fades into the noise
+        last = int((sizes > expected).sum()) - 1
+    return last + 1, float(below[last]) if last >= 0 else expected
