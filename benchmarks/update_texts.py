@@ -3,28 +3,34 @@
 python benchmarks/update_texts.py tokens --tokens 512 --batches 50
 python benchmarks/update_texts.py tokens --tokens 2048 --hidden 4096 --layers 4 --device cuda
 python benchmarks/update_texts.py lora
+python benchmarks/update_texts.py tokens --model FOLDER --prose --dager
 Needs transformers. `--model FOLDER` takes a model that is there; otherwise one of SmolLM2-135M's shape with random
 weights stands in. Texts are 32 tokens, random but for the first, which is the same in all. *exact*: texts that came
-back to the last token; *false*: texts that were proven and are not in the batch.
+back to the last token; *false*: texts that were proven and are not in the batch; seconds are of processor time.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import (  # pyright: ignore[reportMissingImports]
     AutoModelForCausalLM,
+    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
-from remanence.attacks.gradients.text_models import Projections, TextModel, text_model
+from remanence.attacks.gradients.text_models import TextModel, text_model
+from remanence.attacks.gradients.token_spans import tokens_in_batch
 from remanence.games.gradients.texts import read_texts
 
 FLOAT32 = 1.2e-7
@@ -57,27 +63,32 @@ def update(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Dager:
-    """Petrov et al. 2024 for decoders: query gradients alone, fixed thresholds, greedy growth, nothing recomputed.
+    """Petrov et al. 2024 for decoders, with the settings of their code: query gradients alone, one rank for all layers
+    (NumPy's, the largest of the first ten, at most 20 below the width), fixed thresholds, greedy growth, and nothing
+    recomputed.
 
     The first token of a text has no gradient in the queries; it is told that all begin with the same one.
     """
 
     first: float = 1e-5
     second: float = 1e-3
+    cutoff: int = 20
     most: int = 4096
 
     def read(self, text: TextModel, gradient: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-        query, later = (Projections(which.names[:1], which.transposed) for which in (text.first, text.second))
-        span = text.span(query, gradient, FLOAT32)
+        pattern = re.sub(r"\d+", r"\\d+", re.escape(text.first.names[0])) + r"\.weight"
+        queries = [value for name, value in gradient.items() if re.fullmatch(pattern, name)]
+        rank = max(int(torch.linalg.matrix_rank(value)) for value in queries[:10])
+        rank = min(rank, queries[0].shape[1] - self.cutoff)
+        bases = [torch.linalg.svd(value.double()).Vh[:rank].mT for value in queries[:2]]
         pieces = torch.arange(text.vocabulary, device=text.device).split(256)
-        apart = torch.cat([span.distances(text.entering(query, piece[None])[0]) for piece in pieces])
+        apart = torch.cat([_apart(bases[0], text.entering(text.first, piece[None])[0]) for piece in pieces])
         tokens = (apart < self.first).nonzero().squeeze(1)
-        span = text.span(later, gradient, FLOAT32)
         alive, finished = [torch.tensor([BEGIN], device=text.device)], []
         while alive and len(tokens) and len(alive[0]) < 2 * LENGTH:
             grown = []
             some = torch.stack(alive)
-            parts = [span.distances(text.entering_last(later, chunk, tokens)) for chunk in some.split(64)]
+            parts = [_apart(bases[1], text.entering_last(text.second, one, tokens)) for one in some.split(16)]
             inside = (torch.cat(parts) < self.second).view(len(some), len(tokens))
             for index, prefix in enumerate(alive):
                 found = tokens[inside[index]]
@@ -88,58 +99,82 @@ class Dager:
         return finished + [tuple(sequence.tolist()) for sequence in alive]
 
 
+def _apart(basis: Tensor, vectors: Tensor) -> Tensor:
+    return (vectors - (vectors @ basis) @ basis.mT).norm(dim=-1) / vectors.norm(dim=-1)
+
+
+def batch(options: argparse.Namespace, vocabulary: int, seed: int) -> Tensor:
+    """Random tokens, or pieces of this project's own pages; the first token is the same in all."""
+    generator = torch.Generator().manual_seed(seed)
+    count = options.tokens // LENGTH
+    if options.prose:
+        tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+        pages = sorted(Path(__file__).parent.parent.glob("docs/*.md"))
+        ids = torch.tensor(tokenizer("\n".join(page.read_text() for page in pages))["input_ids"])
+        pieces = ids[: len(ids) // LENGTH * LENGTH].view(-1, LENGTH)
+        found = pieces[torch.randperm(len(pieces), generator=generator)[:count]].clone()
+    else:
+        found = torch.randint(vocabulary, (count, LENGTH), generator=generator)
+    found[:, 0] = BEGIN
+    return found.to(options.device)
+
+
 def tokens(options: argparse.Namespace) -> None:
     model = make_model(options).to(options.device)
     text = text_model(model)
     names = "tokens  texts  exact  proven  false  seconds   DAGER: texts but for the last token  seconds"
     print(f"{type(model).__name__}, {options.hidden} dimensions, {options.device}\n{names}", flush=True)
     for seed in range(options.first, options.first + options.batches):
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(text.vocabulary, (options.tokens // LENGTH, LENGTH), generator=generator)
-        ids[:, 0] = BEGIN
-        ids = ids.to(options.device)
+        ids = batch(options, text.vocabulary, seed)
         gradient = update(model, ids)
-        started = time.perf_counter()
+        started = time.process_time()
         found = read_texts(text, gradient, precision=FLOAT32, longest=LENGTH + 4)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         true = {tuple(row) for row in ids.tolist()}
         named = set(found.sequences)
         proven = found.proven
         false = len(named - true) if proven else 0
         line = f"{ids.numel():6} {len(true):6} {len(named & true):6} {proven:7} {false:6} {seconds:8.1f}"
         if options.dager:
-            started = time.perf_counter()
+            started = time.process_time()
             theirs = Dager().read(text, gradient)
             got = sum(
                 row[:-1] in theirs for row in true
             )  # the last token is a label, which it does not look for
-            line += f"   {got} of {len(true)}, {len(theirs)} named {time.perf_counter() - started:8.1f}"
+            line += f"   {got} of {len(true)}, {len(theirs)} named {time.process_time() - started:8.1f}"
         print(line, flush=True)
 
 
 def lora(options: argparse.Namespace) -> None:
+    """What the gradients of adapters give: which tokens are certainly in, and whole texts, by rank."""
     from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
 
-    print("rank  fresh   tokens  named of them  texts  exact  proven", flush=True)
-    for rank in (8, 16, 32, 64):
-        for fresh in (True, False):
-            for count in (1, 2, 4):
-                torch.manual_seed(0)
-                config = LoraConfig(r=rank, target_modules=["q_proj", "v_proj"], lora_alpha=rank)
-                model = get_peft_model(make_model(options), config).eval()
-                if not fresh:
-                    for name, parameter in model.named_parameters():
-                        if "lora_B" in name:
-                            nn.init.normal_(parameter, std=0.02)
-                generator = torch.Generator().manual_seed(1)
-                ids = torch.randint(49152, (count, 16), generator=generator)
-                found = read_texts(text_model(model), update(model, ids), precision=FLOAT32, longest=20)
-                exact = len(set(found.sequences) & {tuple(row) for row in ids.tolist()})
-                distinct = len(ids[:, :-1].unique())
-                print(
-                    f"{rank:4}  {fresh!s:5} {distinct:7} {found.tokens:14} {count:6} {exact:6} {found.proven:7}",
-                    flush=True,
-                )
+    print(
+        "targets       rank  B       tokens  certainly in  false  texts  exact  proven  crowded", flush=True
+    )
+    targets = {"q, v": ["q_proj", "v_proj"], "all linear": "all-linear"}
+    for (name, modules), rank, trained in itertools.product(targets.items(), (8, 16, 32, 64), (False, True)):
+        torch.manual_seed(0)
+        model = get_peft_model(make_model(options), LoraConfig(r=rank, target_modules=modules)).eval()
+        for parameter_name, parameter in model.named_parameters():
+            if trained and "lora_B" in parameter_name:
+                nn.init.normal_(parameter, std=0.02)
+        text = text_model(model)
+        for count in (1, 2, 4, 8):
+            ids = torch.randint(49152, (count, 16), generator=torch.Generator().manual_seed(1))
+            gradient, true = update(model, ids), {tuple(row) for row in ids.tolist()}
+            inside = set(ids[:, :-1].flatten().tolist())
+            named = torch.cat(tokens_in_batch(text, gradient, precision=FLOAT32, length=20)).unique()
+            found = read_texts(text, gradient, precision=FLOAT32, longest=20)
+            crowded = not all(
+                text.span(which, gradient, FLOAT32).tells for which in (text.first, text.second)
+            )
+            print(
+                f"{name:12} {rank:5}  {'trained' if trained else 'fresh':7} {len(inside):5} "
+                f"{len(inside & set(named.tolist())):13} {len(set(named.tolist()) - inside):6} {count:6} "
+                f"{len(set(found.sequences) & true):6} {found.proven:7}  {'yes' if crowded else 'no'}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -154,6 +189,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dager", action="store_true")
+    parser.add_argument(
+        "--prose", action="store_true", help="pieces of docs/ instead of random tokens; needs --model"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     {"tokens": tokens, "lora": lora}[options.what](options)

@@ -1,27 +1,21 @@
 """Texts from gradients of models of the families that people train, with random weights and no download.
 
 pip install transformers; python integration/transformers/families.py
+Every family gives its texts, or is refused by name; updates that are not the model's prove none.
 """
 
 from __future__ import annotations
 
 import torch
+import transformers
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
 
 from remanence.attacks.gradients.text_models import text_model
+from remanence.exceptions import InputError
 from remanence.games.gradients.texts import read_texts
 
-VOCABULARY = 1000
+VOCABULARY, FLOAT32 = 1000, 1.2e-7
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 96,
@@ -29,36 +23,90 @@ SIZES = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+GPT2 = {"n_embd": 96, "n_layer": 3, "n_head": 4, "n_positions": 64}
+DISTIL = {"dim": 96, "hidden_dim": 192, "n_layers": 3, "n_heads": 4}
+FAMILIES = {  # the name in transformers, what it does, and its sizes
+    "GPT-2": ("GPT2", "LMHeadModel", {**SIZES, **GPT2}),
+    "Llama": ("Llama", "ForCausalLM", GROUPED),
+    "Llama, tied": ("Llama", "ForCausalLM", {**GROUPED, "tie_word_embeddings": True}),
+    "Mistral": ("Mistral", "ForCausalLM", GROUPED),
+    "Qwen2": ("Qwen2", "ForCausalLM", {**GROUPED, "tie_word_embeddings": True}),
+    "Qwen3": ("Qwen3", "ForCausalLM", {**GROUPED, "head_dim": 24}),
+    "Gemma": ("Gemma", "ForCausalLM", {**GROUPED, "head_dim": 24}),
+    "Gemma 2": ("Gemma2", "ForCausalLM", {**GROUPED, "head_dim": 24}),
+    "GPT-NeoX": ("GPTNeoX", "ForCausalLM", SIZES),
+    "OPT": ("OPT", "ForCausalLM", {**SIZES, "ffn_dim": 192, "word_embed_proj_dim": 96}),
+    "BERT": ("Bert", "ForSequenceClassification", {**SIZES, "num_labels": 4}),
+    "DistilBERT": ("DistilBert", "ForSequenceClassification", {**SIZES, **DISTIL, "num_labels": 4}),
+    "RoBERTa": ("Roberta", "ForSequenceClassification", {**SIZES, "num_labels": 4}),
+}
+
+
+def make(family: str) -> nn.Module:
+    stem, task, sizes = FAMILIES[family]
+    torch.manual_seed(0)
+    return getattr(transformers, stem + task)(getattr(transformers, f"{stem}Config")(**sizes)).eval()
+
+
+def update(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    answers = model(ids).logits
+    if answers.ndim == 2:
+        loss = cross_entropy(answers, torch.full((len(ids),), 2))
+    else:
+        loss = cross_entropy(answers[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    named = dict(model.named_parameters())
+    parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    zeros = (torch.zeros_like(value) for value in named.values())
+    return {n: z if part is None else part for n, part, z in zip(named, parts, zeros, strict=True)}
+
+
+def foreign(model: nn.Module, ids: Tensor) -> dict[str, dict[str, Tensor]]:
+    """Updates that are not this model's on a batch that it could name."""
+    true = update(model, ids)
+    kept = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1 + 0.01 * torch.randn_like(parameter)
+    stale = update(model, ids)
+    model.load_state_dict(kept)
+    return {
+        "noise": {name: torch.randn_like(value) for name, value in true.items()},
+        "shuffled": {name: value[torch.randperm(len(value))] for name, value in true.items()},
+        "stale": stale,
+        "many": update(model, torch.randint(5, VOCABULARY, (64, 12))),
+    }
 
 
 def main() -> None:
     torch.manual_seed(0)
-    grouped = {**SIZES, "num_key_value_heads": 2}
-    small = {"n_embd": 96, "n_layer": 3, "n_head": 4, "n_positions": 64}
-    models = {
-        "GPT-2": GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, **small)),
-        "Llama, grouped queries": LlamaForCausalLM(LlamaConfig(**grouped)),
-        "Qwen2, tied embeddings": Qwen2ForCausalLM(Qwen2Config(**grouped, tie_word_embeddings=True)),
-        "BERT, classifier": BertForSequenceClassification(BertConfig(**SIZES, num_labels=4)),
-    }
-    for name, model in models.items():
-        model.eval()
-        text = text_model(model)
+    wrong = []
+    for family in FAMILIES:
+        try:
+            model = make(family)
+            text = text_model(model)
+        except InputError as error:
+            print(f"{family:12} refused: {error.got}")
+            continue
         ids = torch.randint(5, VOCABULARY, (4 if text.is_causal else 1, 12))
-        answers = model(ids).logits
-        if answers.ndim == 2:
-            loss = cross_entropy(answers, torch.tensor([2]))
-        else:
-            loss = cross_entropy(answers[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        named = dict(model.named_parameters())
-        parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        zeros = (torch.zeros_like(value) for value in named.values())
-        gradient = {n: z if part is None else part for n, part, z in zip(named, parts, zeros, strict=True)}
-        found = read_texts(text, gradient, precision=1.2e-7, longest=16)
+        found = read_texts(text, update(model, ids), precision=FLOAT32, longest=16)
         exact = sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
-        print(f"{name:24} proven {found.proven} of {len(ids)}, exact: {exact}, left {found.unexplained:.1e}")
-        assert exact, name
+        claimed = {
+            name: read_texts(text, gradient, precision=FLOAT32, longest=16).proven
+            for name, gradient in foreign(model, ids).items()
+        }
+        print(
+            f"{family:12} proven {found.proven} of {len(ids)}, exact: {exact}, {found.tokens} tokens, left "
+            f"{found.unexplained:.1e}; foreign {claimed}",
+            flush=True,
+        )
+        if any(claimed.values()) or (found.proven and not exact):
+            wrong.append(family)
+    assert not wrong, wrong
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts
-from remanence.games.gradients.texts import read_texts
+from remanence.games.gradients.texts import read_texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
 
 VOCABULARY, LENGTH = 300, 10
@@ -162,6 +162,20 @@ def test_tokens_that_count_a_hundred_thousand_times_less_are_found_beside_others
     gradient = {name: value + 1e-5 * parts[1][name] for name, value in parts[0].items()}
     found = set(tokens_in_batch(text_model(model), gradient, precision=FLOAT32, length=1)[0].tolist())
     assert found == set(torch.cat([loud, quiet])[:, :-1].flatten().tolist())
+
+
+def test_a_padding_token_whose_embedding_is_zero_is_no_text():
+    # Zero lies in every span, and a text of it leaves no trace: it must not be claimed along with the others.
+    model, ids = Tiny(tied=True, positions=False).eval(), texts(3, seed=2, length=7).clamp(min=1)
+    with torch.no_grad():
+        model.embedding.weight[0] = 0
+        for block in model.blocks:
+            block.before.bias.zero_()
+    gradient = update(model, ids)
+    found = read(model, gradient)
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+    given = [*ids[:, :-1], torch.tensor([0])]
+    assert (0, 0) not in verify_texts(text_model(model), gradient, given, precision=FLOAT32).sequences
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

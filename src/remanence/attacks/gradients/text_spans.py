@@ -43,7 +43,8 @@ class Part:
         inside = read @ self.basis
         apart = (read - inside @ self.basis.mT).norm(dim=-1)
         explained = self.error * (inside / self.sizes).norm(dim=-1) + recomputed * read.norm(dim=-1)
-        return apart / explained.clamp(min=1e-300)
+        # Nothing lies in every span: the embedding of a padding token is often zero.
+        return (apart / explained).where(explained > 0, torch.inf)
 
     @property
     def tells(self) -> bool:

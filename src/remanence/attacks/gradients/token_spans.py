@@ -143,8 +143,7 @@ def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Ten
             yield torch.cat(pieces)
         return
     for chunk in tokens.split(max(1, 8192 // (place + 1))):
-        sequence = torch.zeros(len(chunk), place + 1, dtype=torch.int64, device=text.device)
-        sequence[:, place] = chunk
+        sequence = chunk[:, None].expand(-1, place + 1)  # no padding: some models do not count its positions
         yield text.entering(text.first, sequence)[:, place]
 
 
@@ -196,6 +195,8 @@ def _continued(
 ) -> Tensor:
     """Every prefix with every token after which it stays in all spans; the first span decides about most."""
     count, length = prefixes.shape
+    if not len(tokens):
+        return prefixes.new_zeros(0, length + 1)
     first, span = layers[0]
     inside = span.holds(text.entering_last(first, prefixes, tokens)).view(count, len(tokens))
     which, token = inside.nonzero(as_tuple=True)

@@ -111,10 +111,11 @@ class CapturedTexts(AnyGame):
         texts, controls = self.verified(guess, gradients), self.verified(decoy, mixed)
         left = torch.tensor([one.unexplained for one in texts], dtype=torch.float64)
         counts = torch.tensor([one.proven for one in texts])
+        sizes = torch.tensor([one.proven * one.is_complete for one in texts])
         return Outcome(
             main=_found(texts),
             control=_found(controls),
-            numbers={**guess.numbers(), "proven": counts, "proven_batch_size": counts, "unexplained": left},
+            numbers={**guess.numbers(), "proven": counts, "proven_batch_size": sizes, "unexplained": left},
             proven=counts,
         )
 

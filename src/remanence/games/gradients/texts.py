@@ -13,14 +13,14 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.attacks.gradients.token_spans import name_sequences
+from remanence.games.gradients.recomputed_texts import Named, alike, losses_of, recompute
 
 _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
 _MOST_LEFT = 0.01  # however coarse the numbers are: a wrong token in a hundred leaves more
-_AT_ONCE = 1024  # tokens whose gradient is computed at once
+_TRACE = 4  # times what may be left: how much a text must count
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LABELS = 4  # last tokens that are tried for each sequence
 _LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
@@ -37,6 +37,7 @@ class Texts:
     tokens: int  # distinct tokens that are certainly in the batch
     unexplained: float  # the share of the update that the sequences leave, by norm, in the worst tensor
     explains_all: bool
+    is_complete: bool = True  # none was left out because it hardly counts
 
     @property
     def proven(self) -> int:
@@ -75,11 +76,14 @@ def verify_texts(
         for shares in _ways_to_share(text, gradient, named, most):
             kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
             those = [named[index] for index in kept]
-            left = _left(text, gradient, those, shares[kept])
+            left, counts = recompute(text, gradient, those, shares[kept])
             if left < best.unexplained:
-                sequences = tuple(tuple(sequence.tolist()) for sequence, _ in those)
-                labels = tuple(label for _, label in those if label is not None)
-                best = Texts(sequences, labels, tokens, left, left <= enough)
+                # One that leaves no trace beyond rounding may be there or not.
+                sure = [one for one, count in zip(those, counts, strict=True) if count > _TRACE * enough]
+                sequences = tuple(tuple(sequence.tolist()) for sequence, _ in sure)
+                labels = tuple(label for _, label in sure if label is not None)
+                is_all = left <= enough
+                best = Texts(sequences, labels, tokens, left, is_all, len(sure) == len(those))
             if best.explains_all:
                 return best
     return best
@@ -94,9 +98,6 @@ def _ways_to_share(
     yield _shares(text, gradient, named)
 
 
-Named = tuple[Tensor, int | None]
-
-
 def _loss_so_far(text: TextModel, ids: Tensor) -> Tensor:
     """Of texts of one length whose last labels are not known: what it would be but for those labels' logits."""
     answers = text.logits(ids)
@@ -109,9 +110,9 @@ def _with_last_tokens(
     """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    alike = _alike([(prefix, None) for prefix in prefixes])
+    groups = alike([(prefix, None) for prefix in prefixes])
     losses = torch.stack(
-        [_loss_so_far(text, torch.stack([prefixes[index] for index in some])) for some in alike]
+        [_loss_so_far(text, torch.stack([prefixes[index] for index in some])) for some in groups]
     ).sum()
     used = {head: parameters[head]} if head is not None else parameters
     made = torch.autograd.grad(losses, list(used.values()), allow_unused=True)
@@ -130,8 +131,9 @@ def _with_last_tokens(
         # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the scale.
         rows, own = sent[head], explained[head]
         share = ((rows * own).sum(1) / own.square().sum(1).clamp(min=1e-300)).median()
-        hidden = _last_hidden(text, head, prefixes)
-        pulls = [-((rows / share - own) @ last) / last.square().sum() for last in hidden]
+        # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
+        hidden = torch.stack(_last_hidden(text, head, prefixes), 1)
+        pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
         torch.cat([prefix, token[None].to(prefix)])
         for prefix, pull in zip(prefixes, pulls, strict=True)
@@ -204,7 +206,7 @@ def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Nam
     ]
     rows = []
     for sequence, label in named:
-        loss = _losses(text, sequence[None], [label]).sum()
+        loss = losses_of(text, sequence[None], [label]).sum()
         parts = torch.autograd.grad(loss, [parameters[name] for name in names])
         rows.append(torch.cat([part.flatten()[at] for part, at in zip(parts, looked, strict=True)]).double())
     stacked = torch.stack(rows)
@@ -223,56 +225,3 @@ def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Nam
             break
         kept.pop(worst)
     return shares
-
-
-def _left(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor) -> float:
-    """What the texts leave of the update, relatively, in the tensor that they explain least; the scale is fitted."""
-    if not named:
-        return 1.0
-    parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
-    total: list[Tensor] | None = None
-    for some in _alike(named):
-        ids = torch.stack([named[index][0] for index in some])
-        labels = [named[index][1] for index in some]
-        loss = (shares[some].to(text.device) * _losses(text, ids, labels)).sum()
-        made = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        made = [
-            torch.zeros_like(p) if part is None else part
-            for p, part in zip(parameters.values(), made, strict=True)
-        ]
-        total = made if total is None else [sum_ + part for sum_, part in zip(total, made, strict=True)]
-    assert total is not None
-    inner = squares = whole = 0.0
-    for name, made in zip(parameters, total, strict=True):
-        sent = gradient[name].double()
-        inner, squares = inner + float((sent * made).sum()), squares + float(made.double().square().sum())
-        whole += float(sent.square().sum())
-    scale, worst = inner / max(squares, 1e-300), 0.0
-    for name, made in zip(parameters, total, strict=True):
-        sent = gradient[name].double()
-        # A tensor that hardly matters is not asked for all its digits.
-        size = max(float(sent.norm()), 1e-3 * whole**0.5)
-        worst = max(worst, float((sent - scale * made).norm()) / size)
-    return worst
-
-
-def _alike(named: Sequence[Named]) -> list[list[int]]:
-    """Texts of one length together, up to so many tokens."""
-    lengths: dict[int, list[int]] = {}
-    for index, (sequence, _) in enumerate(named):
-        lengths.setdefault(len(sequence), []).append(index)
-    return [
-        some[start : start + max(1, _AT_ONCE // length)]
-        for length, some in lengths.items()
-        for start in range(0, len(some), max(1, _AT_ONCE // length))
-    ]
-
-
-def _losses(text: TextModel, ids: Tensor, labels: Sequence[int | None]) -> Tensor:
-    """Of texts of one length: summed over their places, so that shares are those of a token; or of their labels."""
-    given = [label for label in labels if label is not None]
-    if given:
-        wanted = torch.tensor(given, device=text.device)
-        return cross_entropy(text.logits(ids), wanted, reduction="none")
-    answers = text.logits(ids[:, :-1])
-    return cross_entropy(answers.transpose(1, 2), ids[:, 1:], reduction="none").sum(1)
