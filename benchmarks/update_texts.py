@@ -1,8 +1,9 @@
-"""Texts from updates of transformers: how many tokens, how long, beside DAGER's algorithm as published, and with LoRA.
+"""Texts from updates of transformers: how many tokens, how long, beside DAGER as published, with LoRA, and as sent.
 
 python benchmarks/update_texts.py tokens --tokens 512 --batches 50
 python benchmarks/update_texts.py tokens --tokens 2048 --hidden 4096 --layers 4 --device cuda
-python benchmarks/update_texts.py lora
+python benchmarks/update_texts.py lora --layers 3 --vocabulary 8192
+python benchmarks/update_texts.py sent
 python benchmarks/update_texts.py tokens --model FOLDER --prose --dager
 Needs transformers. `--model FOLDER` takes a model that is there; otherwise one of SmolLM2-135M's shape with random
 weights stands in. Texts are 32 tokens, random but for the first, which is the same in all. *exact*: texts that came
@@ -44,7 +45,7 @@ def make_model(options: argparse.Namespace) -> nn.Module:
     torch.manual_seed(0)
     heads = 9 if options.hidden == 576 else options.hidden // 64
     config = LlamaConfig(
-        vocab_size=49152, hidden_size=options.hidden, intermediate_size=options.hidden * 8 // 3,
+        vocab_size=options.vocabulary, hidden_size=options.hidden, intermediate_size=options.hidden * 8 // 3,
         num_hidden_layers=options.layers, num_attention_heads=heads,
         num_key_value_heads=heads // (3 if heads % 3 == 0 else 4),
         max_position_embeddings=2048, tie_word_embeddings=True,
@@ -160,8 +161,8 @@ def lora(options: argparse.Namespace) -> None:
             if trained and "lora_B" in parameter_name:
                 nn.init.normal_(parameter, std=0.02)
         text = text_model(model)
-        for count in (1, 2, 4, 8):
-            ids = torch.randint(49152, (count, 16), generator=torch.Generator().manual_seed(1))
+        for count in (1, 2, 4):
+            ids = torch.randint(text.vocabulary, (count, 16), generator=torch.Generator().manual_seed(1))
             gradient, true = update(model, ids), {tuple(row) for row in ids.tolist()}
             inside = set(ids[:, :-1].flatten().tolist())
             named = torch.cat(tokens_in_batch(text, gradient, precision=FLOAT32, length=20)).unique()
@@ -177,12 +178,99 @@ def lora(options: argparse.Namespace) -> None:
             )
 
 
+def sent(options: argparse.Namespace) -> None:
+    """What clients send instead of a plain gradient, of four texts of different length: what comes back."""
+    print(
+        "what is sent                          tokens  named  false  texts  exact  proven  false  left",
+        flush=True,
+    )
+    for tied in (False, True):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=1000, hidden_size=192, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config).eval().to(options.device)
+        lengths, generator = (6, 9, 12, 12), torch.Generator().manual_seed(1)
+        rows = [torch.randint(5, 1000, (n,), generator=generator).to(options.device) for n in lengths]
+        for name, (gradient, precision) in ways_of_sending(model, rows).items():
+            text = text_model(model)
+            found = read_texts(text, gradient, precision=precision, longest=16)
+            inside = {token for row in rows for token in row[:-1].tolist()}
+            named = tokens_in_batch(text, gradient, precision=precision, length=16)
+            tokens = set(torch.cat(named).tolist())
+            true = {tuple(row.tolist()) for row in rows}
+            false = len(set(found.sequences) - true) if found.proven else 0
+            print(
+                f"{name + (', tied' if tied else ''):37} {len(inside):6} {len(inside & tokens):6} "
+                f"{len(tokens - inside):6} {len(true):6} {len(set(found.sequences) & true):6} {found.proven:7} "
+                f"{false:6}  {found.unexplained:.0e}",
+                flush=True,
+            )
+
+
+Update = dict[str, Tensor]
+
+
+def ways_of_sending(model: nn.Module, rows: list[Tensor]) -> dict[str, tuple[Update, float]]:
+    """Updates as gradients, and the precision of their numbers."""
+    padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    mask = (labels >= 0).long()
+
+    def gradient(which: list[int], reduction: str = "tokens") -> Update:
+        ids, wanted = padded[which], labels[which]
+        answers = model(ids, attention_mask=mask[which]).logits[:, :-1]
+        each = cross_entropy(answers.transpose(1, 2), wanted[:, 1:], reduction="none")
+        counts = (wanted[:, 1:] >= 0).sum(1)
+        loss = each.sum() / counts.sum() if reduction == "tokens" else (each.sum(1) / counts).mean()
+        named = dict(model.named_parameters())
+        return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+    def trained(optimiser: torch.optim.Optimizer, steps: int) -> Update:
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        for _ in range(steps):
+            for p, value in zip(model.parameters(), gradient([0, 1, 2, 3]).values(), strict=True):
+                p.grad = value
+            optimiser.step()
+        moved = {name: before[name] - p.detach() for name, p in model.named_parameters()}
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                p.copy_(before[name])
+                p.grad = None
+        return moved
+
+    plain = gradient([0, 1, 2, 3])
+    halves = [gradient([0, 1]), gradient([2, 3])]
+    sgd, adam = torch.optim.SGD, torch.optim.AdamW
+    noisy = {n: v + 1e-3 * v.norm() * torch.randn_like(v) / v.numel() ** 0.5 for n, v in plain.items()}
+    return {
+        "mean over tokens, padded": (plain, FLOAT32),
+        "mean over texts": (gradient([0, 1, 2, 3], "texts"), FLOAT32),
+        "two batches, accumulated": ({n: (v + halves[1][n]) / 2 for n, v in halves[0].items()}, FLOAT32),
+        "clipped": ({n: 0.013 * v for n, v in plain.items()}, FLOAT32),
+        "float16": ({n: (256 * v).half().float() for n, v in plain.items()}, 2.0**-10),
+        "bfloat16": ({n: v.bfloat16().float() for n, v in plain.items()}, 2.0**-7),
+        "new minus old weights, rate 1": (trained(sgd(model.parameters(), 1.0), 1), 1e-5),
+        "weight decay 1e-4": (
+            {n: v + 1e-4 * model.get_parameter(n).detach() for n, v in plain.items()},
+            FLOAT32,
+        ),
+        "2 steps, rate 0.01": (trained(sgd(model.parameters(), 0.01), 2), 1e-4),
+        "5 steps, rate 0.1": (trained(sgd(model.parameters(), 0.1), 5), 1e-4),
+        "1 step of AdamW": (trained(adam(model.parameters(), 1e-3), 1), FLOAT32),
+        "1 step of Adam without decay": (trained(adam(model.parameters(), 1e-3, weight_decay=0), 1), FLOAT32),
+        "noise of a thousandth": (noisy, FLOAT32),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("tokens", "lora"))
+    parser.add_argument("what", choices=("tokens", "lora", "sent"))
     parser.add_argument("--model", help="a folder")
     parser.add_argument("--hidden", type=int, default=576)
     parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--vocabulary", type=int, default=49152)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--batches", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
@@ -194,7 +282,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    {"tokens": tokens, "lora": lora}[options.what](options)
+    {"tokens": tokens, "lora": lora, "sent": sent}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from remanence.attacks.gradients.text_models import text_model
 from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
-from remanence.games.gradients.captured_texts import CapturedTexts
+from remanence.games.gradients.captured_texts import CapturedTexts, audit_texts
+from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.texts import read_texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.results.verdict import Policy
 
 VOCABULARY, LENGTH = 300, 10
 FLOAT32 = 1.2e-7
@@ -185,6 +187,36 @@ def test_half_precision_hides_no_text(dtype):
     found = read_texts(text_model(model), gradient, precision=torch.finfo(dtype).eps, longest=16)
     assert found.explains_all
     assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
+def test_tokens_are_called_certain_only_where_texts_are_proven_or_the_embedding_says_so():
+    def certain(model, gradient):
+        found = audit_texts(model, [gradient], longest=12, policy=Policy(), seed=0, target="a test")
+        return found.subject["tokens"]["certain"]
+
+    tied, ids = Tiny(tied=True, positions=False).eval(), texts(2, seed=1)
+    plain = update(tied, ids)
+    assert certain(tied, plain)
+    # Two updates at different weights, as several local steps make them: tokens that are not there may fit.
+    before = {name: value.clone() for name, value in tied.state_dict().items()}
+    with torch.no_grad():
+        for name, parameter in tied.named_parameters():
+            parameter -= 0.5 * plain[name]
+    twice = {name: value + plain[name] for name, value in update(tied, ids).items()}
+    tied.load_state_dict(before)
+    assert not certain(tied, twice)
+    untied = Tiny(size=32).eval()
+    assert certain(untied, update(untied, texts(8)))
+
+
+def test_what_a_text_counts_follows_its_share():
+    model, ids = Tiny().eval(), texts(3, seed=1)
+    named = [(row, None) for row in ids]
+    text, gradient = text_model(model), update(model, ids[:2])
+    left, counts = recompute(text, gradient, named, torch.tensor([1.0, 1.0, 1e-6], dtype=torch.float64))
+    assert left < 1e-4
+    assert min(counts[:2]) > 0.1
+    assert counts[2] < 1e-4
 
 
 def test_the_game_counts_proven_texts_and_the_control_has_none():

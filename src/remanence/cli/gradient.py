@@ -267,10 +267,13 @@ def _tokens_sentence(result: AuditResult) -> list[str]:
     tokens = result.subject.get("tokens")
     if tokens is None:
         return []
-    if not tokens:
-        return ["No token is certainly in the batch."]
+    number = tokens["number"] or "No"
+    if tokens["certain"] and tokens["number"]:
+        return [
+            f"Different tokens of the vocabulary that are certainly in the first update's batch: {number}."
+        ]
     return [
-        f"{tokens} different tokens of the vocabulary are certainly in the batch, and no others but last ones."
+        f"{number} tokens fit the first update. That they are in its batch is not proven, nor that others are not."
     ]
 
 

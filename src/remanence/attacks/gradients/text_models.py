@@ -44,14 +44,15 @@ class Projections:
                 parts.append(rows)
         recomputed = RECOMPUTED * torch.finfo(next(model.parameters()).dtype).eps
         if parts:
-            return Span((read_part(parts, precision),), recomputed)
+            return Span(read_part(parts, precision), recomputed)
         found = []
         for first, second in self.behind:
             rows = gradient.get(f"{second}.weight")
             if rows is not None and rows.any():
                 reader = model.get_parameter(f"{first}.weight").detach().double()
                 found.append(read_part([rows], precision, reader))
-        return Span(tuple(found), recomputed)
+        # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
+        return Span(max(found, key=lambda part: part.clarity, default=None), recomputed)
 
     def weights(self, gradient: Mapping[str, Tensor]) -> list[str]:
         """Names of the weights that have a gradient."""

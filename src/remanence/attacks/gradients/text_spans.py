@@ -20,6 +20,7 @@ _TELLING = 4  # dimensions that a span must leave over
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
 _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
+_CLEAR = 100.0  # a drop that leaves no doubt
 _DROP = 2.0  # by which the spectrum must fall for a rank to be seen
 INSIDE = 2.0  # times what rounding explains: vectors of the span lie below 1
 RECOMPUTED = 8.0  # rounding errors by which what enters a layer may differ from what the client computed
@@ -47,6 +48,12 @@ class Part:
         return (apart / explained).where(explained > 0, torch.inf)
 
     @property
+    def clarity(self) -> tuple[bool, int, float]:
+        """For choosing among parts: whether the spectrum drops steeply, how much it holds, and how steeply."""
+        drop = float(self.sizes[-1]) / self.error if len(self.sizes) else 0.0
+        return drop > _CLEAR, len(self.sizes), drop
+
+    @property
     def tells(self) -> bool:
         """Whether dimensions are left over on both sides: with more tokens than either, all or none would fit."""
         return self.basis.shape[0] - self.basis.shape[1] >= _TELLING and self.outputs > self.basis.shape[1]
@@ -55,34 +62,35 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Span:
-    """What a layer's gradients say about all that entered it, as the layer or adapters behind it saw that."""
+    """What a layer's gradients say about all that entered it, as the layer or an adapter behind it saw that."""
 
-    parts: tuple[Part, ...]
+    part: Part | None  # None where nothing has a gradient
     recomputed: float  # relative error of what enters, computed anew
 
     def holds(self, vectors: Tensor) -> Tensor:
-        """Which vectors lie in the span. One part that has it is enough: queries miss the first token of a text."""
+        """Which vectors lie in the span."""
         return self.misfits(vectors) < INSIDE
 
     def misfits(self, vectors: Tensor) -> Tensor:
-        """How far vectors lie from the nearest part, in units of what rounding explains."""
-        found = [part.misfits(vectors, self.recomputed) for part in self.parts]
-        return torch.stack(found).amin(0)
+        """How far vectors lie from the span, in units of what rounding explains."""
+        if self.part is None:
+            return torch.full_like(vectors[..., 0], torch.inf)
+        return self.part.misfits(vectors, self.recomputed)
 
     @property
     def rank(self) -> int:
         """How many different vectors entered, as far as they can be told apart."""
-        return max((part.basis.shape[1] for part in self.parts), default=0)
+        return 0 if self.part is None else self.part.basis.shape[1]
 
     @property
     def most(self) -> int:
         """Of how many it could have told."""
-        return max((min(part.outputs, part.basis.shape[0]) for part in self.parts), default=0)
+        return 0 if self.part is None else min(self.part.outputs, self.part.basis.shape[0])
 
     @property
     def tells(self) -> bool:
-        """Whether there is a gradient, and room in all its parts: a batch with more tokens hides everything in it."""
-        return bool(self.parts) and all(part.tells for part in self.parts)
+        """Whether there is a gradient, and room in it: a batch with more tokens hides everything in it."""
+        return self.part is not None and self.part.tells
 
 
 def read_part(gradients: Sequence[Tensor], precision: float, reader: Tensor | None = None) -> Part:

@@ -98,7 +98,7 @@ class TokenSpans(Attack[Gradient]):
 def name_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
-    """Sequences that stay within both spans, and how many distinct tokens are certainly in the batch."""
+    """Sequences that stay within both spans, and how many distinct tokens fit the first."""
     candidates = tokens_in_batch(text, gradient, precision=precision, length=longest)
     find = grow_sequences if text.is_causal else settle_sequences
     return find(text, gradient, candidates, precision=precision), len(torch.cat(candidates).unique())

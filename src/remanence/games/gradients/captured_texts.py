@@ -15,7 +15,7 @@ from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.attacks.gradients.text_models import text_model
-from remanence.attacks.gradients.token_spans import TokenSpans
+from remanence.attacks.gradients.token_spans import TokenSpans, rows_that_moved
 from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
@@ -85,7 +85,7 @@ class CapturedTexts(AnyGame):
                     seen = (
                         f"update {index}: what entered the {layer} attention layer fills {span.rank} dimensions, of "
                         f"{span.most} that its gradient has."
-                        if span.parts
+                        if span.part is not None
                         else f"update {index}: the {layer} attention layer has no gradient."
                     )
                     return (ONE_RELEASE, replace(UPDATE_CROWDED, seen=seen))
@@ -162,6 +162,10 @@ def audit_texts(
     left = float(result.strongest.arrays["unexplained"][0])
     leaks = leak_map(model, gradients[0], precision=game.mechanism.precision)
     leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
+    certain = bool(result.strongest.proven) or rows_that_moved(text_model(model), gradients[0]) is not None
     tokens = int(result.strongest.arrays["tokens_in_batch"][0])
-    found = {"leak_map": [leak.to_json() for leak in leaks], "tokens": tokens}
+    found = {
+        "leak_map": [leak.to_json() for leak in leaks],
+        "tokens": {"number": tokens, "certain": certain},
+    }
     return replace(result, subject={**result.subject, **found})

@@ -34,7 +34,7 @@ class Texts:
 
     sequences: tuple[tuple[int, ...], ...]  # of token ids; proven only if `explains_all`
     labels: tuple[int, ...]  # of a classifier; empty for a language model
-    tokens: int  # distinct tokens that are certainly in the batch
+    tokens: int  # distinct tokens that fit the first layer's span, or whose embedding moved
     unexplained: float  # the share of the update that the sequences leave, by norm, in the worst tensor
     explains_all: bool
     is_complete: bool = True  # none was left out because it hardly counts
