@@ -99,12 +99,13 @@ def _imported(module: str) -> dict[str, Place]:
     """Where each name comes from that a module imports of this project, anywhere in it."""
     found: dict[str, Place] = {}
     for node in _live(_tree(module)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _OURS:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found[alias.asname or alias.name] = (
-                    (inner, _ALL) if _exists(inner) else (node.module, alias.name)
-                )
+        if isinstance(node, ast.ImportFrom) and node.module:
+            home = (
+                f"{module}.{node.module}" if node.level else node.module
+            )  # a package's stub says where from its own
+            for alias in node.names if home.split(".")[0] in _OURS else ():
+                inner = f"{home}.{alias.name}"
+                found[alias.asname or alias.name] = (inner, _ALL) if _exists(inner) else (home, alias.name)
         elif isinstance(node, ast.Import):
             found |= {
                 alias.asname or alias.name.split(".")[0]: (alias.name, _ALL)

@@ -35,8 +35,9 @@ def audit_head(
     anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two
     answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
     this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
-    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of that,
-    the head protects, and the rest of your pictures the backbone. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
+    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of
+    that is protected by the head, and the rest by the backbone. A recipe with a `noise_multiplier` comes with a proven
+    ceiling, so that the verdict may be PROTECTED.
     """
     settings = settings or HeadAudit()
     game = head_game(
