@@ -42,7 +42,7 @@ class Setting:
         return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
 
 
-def draw(seed: int, widest: int, function: type[nn.Module], batch: int | None = None) -> Setting:
+def draw(seed: int, widest: int, function: type[nn.Module] = nn.ReLU, batch: int | None = None) -> Setting:
     """A random network and batch: correlated inputs, as pictures are, or independent ones."""
     generator = torch.Generator().manual_seed(seed)
 

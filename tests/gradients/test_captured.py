@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from test_exact import batch, leak
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from conftest import relu_network
 from remanence import AuditResult, ExclusiveNeurons, InputError, Records, SharedGradient, Verdict, play
+from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.cli.main import main
 from remanence.data.releases import Gradient
 from remanence.games.gradients.captured import Captured
@@ -317,6 +318,50 @@ def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder
     for file in ("dense.safetensors", "dense.pt"):
         run(capsys, monkeypatch, "net.py:dense", "--gradient", file)
         assert (folder / "remanence-runs" / f"net-dense-{file}").exists()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_of_wrapped_networks_are_unwrapped(folder, capsys, monkeypatch, prefix):
+    gradient = torch.load(folder / "dense.pt")
+    save_file({prefix + name: value for name, value in gradient.items()}, folder / "wrapped.safetensors")
+    code, printed, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "wrapped.safetensors", "--input-shape", "1,6,6"
+    )
+    assert (code, "6 of 6 records are proven" in printed) == (1, True)
+
+
+def test_outputs_in_a_dict_or_a_tuple_and_weights_that_are_no_parameters():
+    class Wrapped(torch.nn.Module):
+        def __init__(self, wrap):
+            super().__init__()
+            self.inner, self.wrap = relu_network(6, 12, 3), wrap
+
+        def forward(self, x):
+            return self.wrap(self.inner(x))
+
+    for wrap in (lambda said: {"logits": said}, lambda said: (said, None)):
+        assert dense_head(Wrapped(wrap)).names == ("inner.0", "inner.2")
+    network = relu_network(6, 12, 3)
+    torch.nn.utils.parametrizations.weight_norm(network[0])
+    gradient = {name: torch.ones(1, *p.shape) for name, p in network.named_parameters()}
+    with pytest.raises(InputError, match="'0' is not in the update"):
+        dense_head(network).layers_of(gradient)
+
+
+@pytest.mark.parametrize("loss", [
+    lambda said, labels: (said - one_hot(labels, 7)).square().mean(),
+    lambda said, labels: binary_cross_entropy_with_logits(said, one_hot(labels, 7).float()),
+])  # fmt: skip
+def test_another_loss_is_named_and_not_called_another_network(folder, capsys, monkeypatch, loss):
+    namespace = {}
+    exec(FACTORY, namespace)  # noqa: S102
+    network, held = namespace["dense"](), np.load(folder / "batch.npz")
+    loss(network(torch.tensor(held["inputs"])), torch.tensor(held["labels"])).backward()
+    save_file({n: p.grad for n, p in network.named_parameters()}, folder / "other.safetensors")
+    arguments = ("net.py:dense", "--gradient", "other.safetensors", "--input-shape", "1,6,6", "--out", "out")
+    code, _, error = run(capsys, monkeypatch, *arguments, "--attack", "parallel-rows")
+    assert code in (1, 3), error  # what has neurons of its own is proven, whatever the loss
+    assert ("update-other-loss" in (folder / "out" / "audit.json").read_text()) == (code == 3)
 
 
 def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):

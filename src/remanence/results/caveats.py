@@ -354,6 +354,13 @@ UPDATE_UNTESTED = Caveat(
     "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
     "Make sure that --weights are those before the round.",
 )
+UPDATE_OTHER_LOSS = Caveat(
+    "update-other-loss",
+    "neurons balance, so the update belongs to these weights, but its loss is not cross-entropy over classes.",
+    "Attacks that compute the loss cannot read it. Only samples with neurons of their own can be proven; others may be "
+    "there all the same.",
+    "Audit the same batch with cross-entropy: what the first layer gives away does not depend on the loss.",
+)
 PATCHES_OPEN = Caveat(
     "patches-open",
     "a network reads pictures in patches, and no picture was proven.",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import final
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.activations import RELU, Activation, recognised
+from remanence.attacks.gradients.watching import logits_of, watching
 from remanence.exceptions import InputError
 
 _BEYOND = (
@@ -122,6 +122,13 @@ class DenseHead:
         folded = self.folded or (None,) * len(self.names)
         for name, bias, fold in zip(self.names, self.biases, folded, strict=True):
             prefix = f"{name}." if name else ""
+            if f"{prefix}weight" not in gradient:
+                raise InputError(
+                    f"The gradient of layer {name!r} is not in the update.",
+                    needs="a weight of its own for every dense layer, with its gradient",
+                    got="a weight that is frozen, shared with another layer, or made of other parameters (weight norm)",
+                    hint="the same network without that: what its update gives away, this one gives away too",
+                )
             weight = gradient[f"{prefix}weight"].to(self.weights[0])
             if fold is not None:
                 own = gradient[fold.bias].to(weight) / (fold.factor if fold.bias == f"{prefix}bias" else 1)
@@ -260,24 +267,9 @@ def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
     return seen[0][1].double()
 
 
-@contextmanager
-def watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Tensor]]) -> Iterator[None]:
-    """Note what enters and leaves the layers, in the order in which they run."""
-
-    def note(name: str):
-        return lambda _, arguments, output: seen.append((name, arguments[0].detach(), output.detach()))
-
-    handles = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _chain(seen: Sequence[Seen], output: Tensor) -> tuple[list[Seen], Activation]:
+def _chain(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
     """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
-    output = getattr(output, "logits", output)  # as transformers wraps them
+    output = logits_of(output)
     if not isinstance(output, Tensor) or not seen:
         return [], RELU
     if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, fold, unfold
 
-from remanence.attacks.gradients.dense_layers import watching
+from remanence.attacks.gradients.watching import logits_of, watching
 from remanence.exceptions import InputError
 
 Parameters = dict[str, Tensor]
@@ -80,7 +80,7 @@ class PatchModel:
                 said = functional_call(self.module, {**self.parameters, **(some or {})}, (blank,))
         finally:
             handle.remove()
-        return getattr(said, "logits", said)[0]
+        return _logits(said)[0]
 
     def slopes(self, embedded: Tensor, label: Tensor, some: Parameters) -> tuple[Tensor, Parameters]:
         """The loss's derivative in what the layer puts out, and in some parameters."""
@@ -95,10 +95,17 @@ class PatchModel:
         named = {name: value.requires_grad_() for name, value in self.parameters.items()}
         with plainly():
             said = functional_call(self.module, named, (pictures,))
-        loss = cross_entropy(getattr(said, "logits", said), labels)
+        loss = cross_entropy(_logits(said), labels)
         parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         made = zip(named.items(), parts, strict=True)
         return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+
+
+def _logits(said: object) -> Tensor:
+    found = logits_of(said)
+    if not isinstance(found, Tensor):
+        raise TypeError("a network that says no logits")
+    return found
 
 
 def plainly() -> ExitStack:
@@ -133,7 +140,7 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
             said = own(pictures)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise _unread(f"shape {shape}: {(str(error).splitlines() or [''])[0]}") from None
-    said = getattr(said, "logits", said)
+    said = logits_of(said)
     heads = [
         n for n, _, left in seen if isinstance(said, Tensor) and left.shape == said.shape and left.equal(said)
     ]

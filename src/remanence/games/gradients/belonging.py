@@ -6,7 +6,8 @@ hidden neuron j,
     Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
 
 and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends
-on the batch, its size, dropout, class weights, or a factor that multiplies the update. Noise, another network's
+on the batch, its size, dropout, class weights, or a factor that multiplies the update. An update that meets the first
+alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
 update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
 it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
 Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh only the last layer's sums are left.
@@ -15,7 +16,7 @@ Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh only the last layer's s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -44,6 +45,7 @@ class Belonging:
     misfit: float  # by how much the identities are missed, relative to the size of their terms
     allowed: float  # what rounding explains
     decay: float  # the multiple of the weights that was found in the update, 0 if none was
+    loss_is_other: bool = False  # neurons balance, and the last layer's columns do not add up to nothing
 
     @property
     def is_one_step(self) -> bool:
@@ -59,8 +61,17 @@ class Belonging:
 def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
     """Hold one update against the identities, with and without a weight decay."""
     balanced = range(len(layers) - 1 if head.activation.is_kinked else 0)
-    kinds = [_neurons(head, layers, index) for index in balanced] + [_logits(head, layers)]
-    kinds = [kind for kind in (kind.where_there_is_any() for kind in kinds) if len(kind.off)]
+    neurons = [_neurons(head, layers, index).where_there_is_any() for index in balanced]
+    neurons = [kind for kind in neurons if len(kind.off)]
+    logits = _logits(head, layers).where_there_is_any()
+    found = _held_against([*neurons, logits] if len(logits.off) else neurons, rounding)
+    if found.is_one_step or not neurons:
+        return found
+    balance = _held_against(neurons, rounding)
+    return replace(balance, loss_is_other=True) if balance.is_one_step else found
+
+
+def _held_against(kinds: Sequence[_Identities], rounding: Rounding) -> Belonging:
     if not kinds:
         return Belonging(0.0, 0.0, 0.0)
     # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
@@ -87,7 +98,8 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
             needs="an update that was made from these weights: the gradient of every neuron then balances",
             got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
             hint="--weights for the weights before the round; --local-steps if the client took many; "
-            "--noise-multiplier with --batch-size if the client added noise",
+            "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, a loss "
+            "that is not cross-entropy looks the same",
         )
     return MisfitError(
         f"This is not one step from these weights: {source}.",

@@ -26,7 +26,7 @@ from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, UPDATE_COARSE, UPDATE_UNTESTED, Caveat
+from remanence.results.caveats import ONE_RELEASE, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -120,8 +120,15 @@ class Captured(AnyGame):
         found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
         if self.batches is not None:
             return found
-        smooth = not dense_head(self.mechanism.module).activation.is_kinked
-        where = ((UPDATE_UNTESTED, smooth), (UPDATE_COARSE, self._rounding.is_coarse))
+        head, updates = self._updates(self.gradients)
+        other = self.training.is_plain and any(
+            belonging(head, one, self._rounding).loss_is_other for one in updates
+        )
+        where = (
+            (UPDATE_UNTESTED, not head.activation.is_kinked),
+            (UPDATE_COARSE, self._rounding.is_coarse),
+            (UPDATE_OTHER_LOSS, other),
+        )
         return (*found, *(caveat for caveat, holds in where if holds))
 
     def work(self, attack: Attack, trials: int, draws: Draws) -> Work:

@@ -15,6 +15,8 @@ from remanence.games.gradients.rounding import Rounding
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_arrays, read_bytes
 
+_WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
+
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
@@ -37,9 +39,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     )
 
 
+def unwrapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors by the network's own names: DataParallel, DDP and torch.compile put theirs in front."""
+    own, found = model.state_dict().keys(), dict(tensors)
+    for _ in range(len(_WRAPPERS)):
+        for wrapper in _WRAPPERS:
+            if found and not own & found.keys() and all(name.startswith(wrapper) for name in found):
+                found = {name.removeprefix(wrapper): value for name, value in found.items()}
+    return found
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Give a network the weights at which the gradient was taken."""
-    weights = read_tensors(path)
+    weights = unwrapped(model, read_tensors(path))
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -26,11 +26,12 @@ from remanence.games.gradients.files import (
     read_tensors,
     rounding_of,
     rounding_of_difference,
+    unwrapped,
 )
 from remanence.games.gradients.opening import Declared, Subject, open_network
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import UPDATE_COARSE, UPDATE_UNTESTED
+from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
 from remanence.results.verdict import Policy
 
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
@@ -63,7 +64,7 @@ def audit_token_updates(
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
     gradients, precision = [], 0.0
     for path, is_after in [(path, False) for path in updates] + [(path, True) for path in after]:
-        held = read_tensors(path)
+        held = unwrapped(model, read_tensors(path))
         held = difference(weights, held) if is_after else held
         gradient = check_gradient(model, held, str(path))
         rounding, turned = rounding_of(gradient), is_after or training.learning_rate is not None
@@ -139,7 +140,7 @@ def audit_gradients(
     )
     result = audit(game, _attacks(attacks, game), policy=policy, seed=seed, device=device, target=target)
     if any(entry.proven for entry in result.evidence):
-        refuted = {UPDATE_UNTESTED.id, UPDATE_COARSE.id}  # both say that nothing was proven
+        refuted = {UPDATE_UNTESTED.id, UPDATE_COARSE.id, UPDATE_OTHER_LOSS.id}  # they explain why nothing is
         told = [
             replace(entry, caveats=tuple(c for c in entry.caveats if c.id not in refuted))
             for entry in result.evidence

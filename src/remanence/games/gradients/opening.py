@@ -26,6 +26,7 @@ from remanence.games.gradients.files import (
     read_tensors,
     rounding_of,
     rounding_of_difference,
+    unwrapped,
 )
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
@@ -154,7 +155,7 @@ class _Opened:
 def _open_update(
     model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool
 ) -> _Opened:
-    held, notes = read_tensors(path), []
+    held, notes = unwrapped(model, read_tensors(path)), []
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
     training = declared.training
     if is_after or (declared.training.learning_rate is None and holds_weights(model, held)):
