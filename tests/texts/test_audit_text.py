@@ -168,6 +168,11 @@ def test_a_tokenizer_of_another_order_is_noticed():
         audit_text(shifted, MINE)
 
 
+def test_a_control_that_was_trained_on_is_refused():
+    with pytest.raises(InputError, match="Some unseen texts are training texts"):
+        audit_text(trained()[1], MINE, unseen=[*UNSEEN, MINE[3]])
+
+
 def test_a_base_model_with_other_tokens_or_too_few_secrets_are_refused():
     base, tuned = trained()
     with pytest.raises(MisfitError, match="other tokens"):
@@ -266,8 +271,10 @@ def test_several_secrets_of_one_text_are_said_to_stand_together():
     texts = [f"{a['prefix']}{a['secret']} {b['secret']}" for a, b in zip(MINE[:6], MINE[6:12], strict=True)]
     both = text_game(trained()[1], texts, rule=Rule(Numbers(4)))
     assert [caveat.seen for caveat in both.caveats() if caveat.id == "secrets-share-texts"] == [
-        "12 secrets in 6 texts."
+        "12 secrets in 6 different texts."
     ]
+    twice = text_game(trained()[1], [*MINE[:5], *MINE[:5]])
+    assert "10 secrets in 5 different texts." in {caveat.seen for caveat in twice.caveats()}
     assert not any(caveat.id == "secrets-share-texts" for caveat in game().caveats())
 
 

@@ -390,7 +390,7 @@ NO_BASE_MODEL = Caveat(
 )
 SECRETS_SHARE_TEXTS = Caveat(
     "secrets-share-texts",
-    "some texts hold more than one secret.",
+    "some texts hold more than one secret, or are there more than once.",
     "Secrets of one text tend to come out together. The interval treats each as an observation of its own, and is "
     "narrower than it would be for as many separate texts.",
     "Read the counts as those of this file, or keep one secret of each text.",

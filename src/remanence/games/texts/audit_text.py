@@ -60,8 +60,16 @@ def text_game(
         cuts, drawn = texts.cuts(model), texts.candidates
         planted = replace(planted, by_coin=True, candidates=None if drawn is None else drawn / cuts)
         texts, unseen = texts.inserted, texts.left_out
-    others = () if unseen is None else read(unseen)
-    return Texts(model, read(texts), base, others, rule.tries, rule.chance, rule.prefix, planted)
+    secrets, others = read(texts), () if unseen is None else read(unseen)
+    both = {(s.prompt, s.tokens) for s in secrets} & {(s.prompt, s.tokens) for s in others}
+    if both:
+        raise InputError(
+            "Some unseen texts are training texts.",
+            needs="texts that the model was not trained on: a control that leaks hides a leak",
+            got=f"{len(both)} that are on both sides",
+            hint="take them out of the unseen texts",
+        )
+    return Texts(model, secrets, base, others, rule.tries, rule.chance, rule.prefix, planted)
 
 
 def audit_text(

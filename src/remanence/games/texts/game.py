@@ -147,9 +147,11 @@ class Texts(AnyGame):
             yield NO_BASE_MODEL
         if not self.unseen:
             yield NO_UNSEEN_TEXTS
-        texts = len({secret.line for secret in self.secrets})
+        texts = min(len({s.line for s in self.secrets}), len({(s.prompt, s.tokens) for s in self.secrets}))
         if texts < len(self.secrets):
-            yield replace(SECRETS_SHARE_TEXTS, seen=f"{len(self.secrets)} secrets in {texts} texts.")
+            yield replace(
+                SECRETS_SHARE_TEXTS, seen=f"{len(self.secrets)} secrets in {texts} different texts."
+            )
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the tokens that were asked for, and of the weights."""
