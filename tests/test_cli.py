@@ -231,3 +231,14 @@ def test_commands_that_need_no_tensors_do_not_load_torch(arguments):
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_with_a_built_in_name_is_not_taken_for_a_recording(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "diabetes-ridge").mkdir()
+    code, _, err = run("audit", "diabetes-ridge", "--out", str(tmp_path / "run"), "--json")
+    assert code == 1, err
+    assert (tmp_path / "run/audit.json").is_file()
+    code, _, err = run("audit", "./diabetes-ridge", "--out", str(tmp_path / "other"))
+    assert code == 2, err
+    assert "recording" in err

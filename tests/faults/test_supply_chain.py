@@ -50,6 +50,28 @@ def test_whatever_an_extra_asks_for_is_locked(extras, locks):
     assert not asked - found, "make locks"
 
 
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_has_the_versions_that_are_tested(path):
+    pins = dict(
+        line.strip().split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    locked = dict(re.findall(r"(?m)^([A-Za-z0-9_.-]+)==([^\s;\\]+)", path.read_text()))
+    other = {name for name in pins.keys() & locked.keys() if pins[name] != locked[name]}
+    # These three need versions of their own, and .ci/locks resolves them freely.
+    assert bool(other) == (path.stem in ("cluster", "flower", "nvflare"))
+
+
+def test_a_release_says_where_it_was_built():
+    github = (ROOT / ".github/workflows/release.yml").read_text()
+    gitlab = (ROOT / ".gitlab-ci.yml").read_text()
+    for words in ("make wheel sbom", "attest-build-provenance", "id-token: write", "attestations: write"):
+        assert words in github
+    assert 'RUNNER_GENERATE_ARTIFACTS_METADATA: "true"' in gitlab
+    assert "make wheel sbom" in gitlab
+
+
 def test_whatever_is_installed_is_locked_with_hashes():
     makefile = (ROOT / "Makefile").read_text()
     lines = [line for line in makefile.splitlines() if "pip install" in line]

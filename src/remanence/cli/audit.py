@@ -124,7 +124,9 @@ def audit(
     check_writable(folder)
     keep = telling.show_reconstructions or target in TARGETS
     game = None
-    if Path(target).is_dir() and not spoken:
+    if (
+        Path(target).is_dir() and target not in TARGETS and not spoken
+    ):  # a built-in name means the same everywhere
         played_already = play.attack or play.trials or telling.show_reconstructions
         result = as_called(
             _audit_recorded(Path(target), policy, play.seed, telling.accuse_at, options=played_already)
