@@ -37,6 +37,13 @@ def test_processes_give_the_same_audit_and_say_so(run, tmp_path):
     assert [e["unit_trials"] for e in environments] == ["4", "4"]
 
 
+def test_thousands_of_workers_are_refused_before_one_is_started(run, tmp_path):
+    code, _, told = run(*SHORTLIST, "--out", "many", "--executor", "processes", "--workers", "100000")
+    assert code == 2
+    assert "for each core" in told
+    assert not (tmp_path / "many").exists()
+
+
 def test_status_is_readable_for_machines(run):
     run(*SHORTLIST, "--out", "run")
     code, out, _ = run("status", "run", "--json")

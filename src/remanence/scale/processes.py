@@ -21,6 +21,9 @@ from remanence.scale.journal import Tensors
 from remanence.scale.orphans import end_with
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_CORES = os.cpu_count() or 1
+_PER_CORE = 16  # a file that asks for thousands would take the machine down
+_MOST = _PER_CORE * _CORES
 ATTEMPTS = 4  # how often a unit may take its worker down before it is the unit's fault
 
 
@@ -33,15 +36,15 @@ class Processes:
     this process ends: the next attack finds them ready.
     """
 
-    workers: int = os.cpu_count() or 1
+    workers: int = _CORES
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if not 1 <= self.workers <= _MOST:
             raise InputError(
-                "There are no workers.",
-                needs="at least 1 worker",
+                "So many workers cannot be started.",
+                needs=f"at least 1 and at most {_MOST} workers: {_PER_CORE} for each core",
                 got=f"{self.workers}",
-                hint="--workers 2",
+                hint=f"--workers {_CORES}",
             )
 
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
