@@ -5,8 +5,8 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from remanence.exceptions import InputError
 from remanence.attacks.tables.forests import records_of_forest
+from remanence.exceptions import InputError
 
 
 def people(count, columns, seed=0):
