@@ -7,6 +7,7 @@ model is run.
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from remanence.integrations.transformers import language_model, words_of
 from remanence.mechanisms.language_model import LanguageModel
 from remanence.scale.reading import UnusableFileError, measured, parse_json, read_bytes
 
+_USUAL = "megatron.core"  # what peft writes into every adapter, and imports where a megatron_config is there
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # What libraries raise on files that are not what they should be.
 _READING = (
@@ -42,6 +44,8 @@ def load_language_model(
     options = {"local_files_only": True, "trust_remote_code": False}
     own = {**options, **({} if file is None else {"gguf_file": file})}
     try:
+        if file is None:
+            refuse_named_code(json.loads(read_bytes(path / "config.json")))  # some have an Infinity in them
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
@@ -109,6 +113,14 @@ def _check_weights(path: Path, missing: list[str]) -> None:
         )
 
 
+def refuse_named_code(settings: dict[str, Any]) -> None:
+    """Raise where settings name a module or a kernel that a library would import; a folder may not choose code."""
+    named = [key for key in ("megatron_config", "megatron_core") if settings.get(key) not in (None, _USUAL)]
+    attention = [key for key in settings if key.endswith("attn_implementation") and "/" in str(settings[key])]
+    if named or attention:
+        raise UnusableFileError(f"{(named + attention)[0]} names code that would be run")
+
+
 def _with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapter, which must have been made for it: every weight finds its place, and no other does."""
     peft = _library("peft")
@@ -124,6 +136,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         told = parse_json(read_bytes(settings))
         kind, named = told["peft_type"], told.get("base_model_name_or_path")
+        refuse_named_code(told)
     except _READING as error:
         raise _unreadable_adapter(f"{folder}: {words_of(error)}") from None
     try:

@@ -1,0 +1,33 @@
+"""A folder may not choose code: settings that name a module or a kernel are refused before a library sees them."""
+
+import pytest
+
+from remanence.integrations.language_model_files import refuse_named_code
+from remanence.scale.reading import UnusableFileError
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "evil"},
+        {"peft_type": "LORA", "megatron_config": {"a": 1}},
+        {"peft_type": "LORA", "megatron_core": "evil"},
+        {"model_type": "llama", "_attn_implementation": "somebody/kernel"},
+        {"model_type": "llama", "attn_implementation": {"text": "somebody/kernel"}},
+    ],
+)
+def test_settings_that_name_code_are_refused(settings):
+    with pytest.raises(UnusableFileError, match="names code"):
+        refuse_named_code(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"peft_type": "LORA", "megatron_config": None, "megatron_core": "megatron.core"},
+        {"model_type": "llama", "_attn_implementation": "sdpa"},
+        {},
+    ],
+)
+def test_settings_as_libraries_write_them_are_read(settings):
+    refuse_named_code(settings)
