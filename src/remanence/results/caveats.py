@@ -378,9 +378,10 @@ UPDATE_COARSE = Caveat(
 )
 UPDATE_CROWDED = Caveat(
     "update-crowded",
-    "an update of a transformer holds more tokens than its first layers or adapters can tell apart.",
-    "No text was tested. That none was found says nothing about the update, and other attacks may find some.",
-    "Audit an update of fewer tokens. Only noise has a proof.",
+    "the gradient of a transformer's first layers or adapters has no dimension left over to tell texts by.",
+    "No text was tested, and that none was found says nothing. There are more tokens than dimensions, or weight decay, "
+    "Adam, several steps or noise fill them; other attacks may see through that.",
+    "Audit the plain gradient of fewer tokens. Only noise has a proof.",
 )
 NO_BASE_MODEL = Caveat(
     "no-base-model",
