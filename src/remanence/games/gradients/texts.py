@@ -22,6 +22,7 @@ _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transf
 _MOST_LEFT = 0.01  # however coarse the numbers are: a wrong token in a hundred leaves more
 _TRACE = 4  # times what may be left: how much a text must count
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
+_FAINT = 1e-5  # of the largest gradient: texts with less leave no trace
 _LABELS = 4  # last tokens that are tried for each sequence
 _LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
@@ -213,7 +214,8 @@ def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Nam
     wanted = torch.cat(
         [gradient[name].flatten()[at] for name, at in zip(names, looked, strict=True)]
     ).double()
-    kept = list(range(len(named)))
+    sizes = stacked.norm(dim=1)
+    kept = (sizes > _FAINT * sizes.max()).nonzero().flatten().tolist()  # a column of zeros takes any share
     shares = stacked.new_zeros(len(named))
     while kept:  # those that would count less than nothing are phantoms
         own = stacked[kept]
