@@ -1,7 +1,7 @@
 """Fitted models and tables: who holds rows, who belongs, and what comes back.
 
 python benchmarks/tables.py holders      every estimator that stores rows is named, and no other
-python benchmarks/tables.py belonging    models of this table and of other people's, of every kind
+python benchmarks/tables.py belonging    models of this table and of other people's, of every kind, from files
 python benchmarks/tables.py forest [10]  100 records out of 10, 20 and 40 trees (needs the extra `forests`)
 python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted models (needs sacroml)
 """
@@ -9,10 +9,12 @@ python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted mode
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,9 +47,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_
 from sklearn.pipeline import make_pipeline
 
 from remanence.attacks.tables.stored import stored_rows
+from remanence.cli.tables import TableOptions, load_table_game
 from remanence.exceptions import MisfitError, RemanenceError
 from remanence.integrations.sklearn import table_game
-from remanence.mechanisms.tables.belonging import check_belongs
 from remanence.mechanisms.tables.parts import parts_of
 
 scaled = preprocessing.StandardScaler
@@ -238,25 +240,45 @@ def tables() -> Iterator[Any]:
         yield features, np.abs(amounts) + 1, REGRESSORS
 
 
+def answer_of(model: Path, table: Path) -> str:
+    """What the command says of a model's file and a table's before it attacks."""
+    try:
+        load_table_game(str(model), TableOptions(data=table, label="outcome"))
+    except MisfitError as error:
+        return "cannot be told" if "can tell" in error.summary else "not fitted on this table"
+    except RemanenceError as error:
+        return (
+            "fitted, and nothing to read"
+            if "is known to tell" in error.summary
+            else f"refused: {error.summary}"
+        )
+    return "fitted on this table"
+
+
 def belonging() -> None:
+    import pandas as pd
+    from skops.io import dump  # pyright: ignore[reportMissingImports]
+
     counts, started = {"own": Counter(), "other": Counter()}, time.perf_counter()
+    folder = Path(tempfile.mkdtemp())
     for features, labels, models in tables():
         order = np.random.default_rng(0).permutation(len(features) // 2 * 2)
-        mine, others = np.array_split(order, 2)
+        halves = dict(zip(("own", "other"), np.array_split(order, 2), strict=True))
+        names = [f"c{place}" for place in range(features.shape[1])]
+        frame = pd.DataFrame(features, columns=names).assign(outcome=labels)
+        for whose, rows in halves.items():
+            frame.iloc[rows].to_csv(folder / f"{whose}.csv", index=False)
+        mine = pd.read_csv(folder / "own.csv")
         for model in models:
             try:
-                fitted = fitted_on(model, features[mine], labels[mine])
+                dump(fitted_on(model, mine[names], mine["outcome"]), folder / "model.skops")
             except ValueError:
                 continue  # liblinear takes two classes only
-            for whose, rows in (("own", mine), ("other", others)):
-                try:
-                    found = check_belongs(fitted, features[rows], labels[rows])
-                    answer = "fitted on this table" if found.confirmed else "cannot be told"
-                except MisfitError:
-                    answer = "not fitted on this table"
+            for whose in halves:
+                answer = answer_of(folder / "model.skops", folder / f"{whose}.csv")
                 counts[whose][answer] += 1
-                if (whose == "own") != (answer == "fitted on this table"):
-                    print("wrong:", whose, answer, repr(model)[:80])
+                if (whose == "own") != answer.startswith("fitted"):
+                    print("wrong:", whose, answer, repr(model)[:80], flush=True)
     for whose, found in counts.items():
         print(f"{whose:6} table, {sum(found.values())} models: {dict(found)}")
     print(f"{time.perf_counter() - started:.0f} s")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from remanence.exceptions import InputError
+from remanence.mechanisms.tables.booster_files import read_booster
 from remanence.scale.reading import GIB, UnusableFileError, read_archive
 
 _MOST = 16 * GIB  # of a model, unpacked
@@ -18,7 +19,7 @@ _CONVERT = (
 
 
 def load_estimator(target: str) -> Any:
-    """A fitted model from a .skops file or from what a function returns; nothing is ever unpickled."""
+    """A fitted model from a .skops file, a booster's own file, or what a function returns. Nothing is unpickled."""
     path, colon, function = target.rpartition(":")
     if colon and path.endswith(".py"):
         from remanence.scale.user_code import call_factory
@@ -39,6 +40,15 @@ def load_estimator(target: str) -> Any:
             got=file.name,
             hint="skops.io.dump(model, 'model.skops'); what the estimator gives away, its export may give away too",
         )
+    if file.suffix.lower() == ".ubj":
+        raise InputError(
+            "XGBoost's binary files are not read.",
+            needs="its JSON file, or a .skops file",
+            got=file.name,
+            hint="booster.save_model('model.json')",
+        )
+    if file.suffix.lower() in (".txt", ".model", ".json") and (booster := read_booster(file)) is not None:
+        return booster
     parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
     if "schema.json" not in parts:
         raise InputError(

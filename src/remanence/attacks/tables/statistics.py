@@ -217,7 +217,7 @@ def label_counts(part: Part) -> list[LabelCounts]:
     labels = part.labels
     if labels is None or np.ndim(labels) != 1 or part.weights is not None or part.features is None:
         return []
-    model, count = part.estimator, len(labels)
+    model, count, exact = part.estimator, len(labels), 1e-9
     if getattr(model, "class_weight", None) is not None:
         return []
     held = [(path, np.ravel(v)) for path, v in arrays_in(model, part.path) if v.dtype.kind in "fiu"]
@@ -231,12 +231,17 @@ def label_counts(part: Part) -> list[LabelCounts]:
         numbers = np.asarray(labels, dtype=np.float64)
         classes, counts = None, np.array([numbers.sum()])
         wanted = (counts / count,) if np.ptp(numbers) > 0 else ()
+        exact = (
+            1e-9 if (numbers % 1).any() else min(1e-6, 0.1 / max(1.0, abs(counts[0])))
+        )  # of single precision
     else:
         return []
     return [
         LabelCounts(path, counts, classes)
         for path, values in held
-        if any(values.shape == each.shape and np.allclose(values, each, rtol=1e-9, atol=0) for each in wanted)
+        if any(
+            values.shape == each.shape and np.allclose(values, each, rtol=exact, atol=0) for each in wanted
+        )
     ][:1]
 
 

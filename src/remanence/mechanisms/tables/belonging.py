@@ -19,6 +19,7 @@ import torch
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError, MisfitError
+from remanence.mechanisms.tables.booster_files import BoosterFile
 from remanence.mechanisms.tables.objectives import Objective, is_linear, objective
 from remanence.mechanisms.tables.parts import Part, parts_of
 from remanence.mechanisms.tables.second_fit import compare_with_refit, learned, refit
@@ -95,6 +96,8 @@ def _check_part(part: Part) -> float | bool | None:
     """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
     if part.features is None:
         return None
+    if isinstance(part.estimator, BoosterFile):
+        return part.estimator.check(part.features)
     if (
         is_linear(part.estimator)
         and part.labels is not None

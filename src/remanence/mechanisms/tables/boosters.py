@@ -15,8 +15,10 @@ SINGLE = 2.0**-23  # of a value, in single precision
 
 def booster_state(held: Any) -> Mapping[str, Any] | None:
     """What a booster says of itself, as plain lists by name; None for anything else."""
+    if isinstance(getattr(held, "state", None), Mapping):  # a file's
+        return held.state
     if callable(getattr(held, "model_to_string", None)):
-        return {"text": _lines(held.model_to_string())}
+        return {"text": lines_of(held.model_to_string())}
     if callable(getattr(held, "save_raw", None)):
         return json.loads(bytes(held.save_raw("json")))
     return None
@@ -29,7 +31,11 @@ def booster_of(estimator: Any) -> Any:
 
 def values_in_booster(booster: Any) -> Iterator[tuple[str, int, list[float]]]:
     """Values of single columns that a booster holds: where they stand, the column, and the values."""
-    state = booster_state(booster) or {}
+    yield from values_in_state(booster_state(booster) or {})
+
+
+def values_in_state(state: Mapping[str, Any]) -> Iterator[tuple[str, int, list[float]]]:
+    """The same, of what a booster says of itself."""
     for name, line in state.get("text", {}).items():
         if name == "feature_infos":
             for column, ends in enumerate(line):
@@ -45,7 +51,7 @@ def values_in_booster(booster: Any) -> Iterator[tuple[str, int, list[float]]]:
     yield from (("split_conditions", column, sorted(set(values))) for column, values in splits.items())
 
 
-def _lines(text: str) -> dict[str, list[Any]]:
+def lines_of(text: str) -> dict[str, list[Any]]:
     """The lines name=value value … of LightGBM's text; those of trees are numbered."""
     found: dict[str, list[Any]] = {}
     tree = ""
