@@ -237,3 +237,21 @@ def test_several_guesses_are_refused_before_anything_is_learned(monkeypatch):
     for attack in (replace(QUICK, guesses=4), replace(QUICK, conditional=False)):
         with pytest.raises(InputError, match="not draw a picture of each class"):
             audited(state(), attacks=[attack])
+
+
+@pytest.mark.parametrize(("within", "told"), [(0, True), (3, True), (4, False), (6, False)])
+def test_a_head_that_gives_back_fewer_pictures_than_heads_made_like_it_is_told(within, told):
+    made_like_it = (
+        torch.arange(10) < torch.tensor([3] + [4] * 5 + [6] * 54)[:, None]
+    )  # so many of ten classes
+    head = ThisHead(
+        **{name: torch.arange(10) for name in ("label", "picture", "as_close", "public", "own")},
+        error=torch.where(torch.arange(10) < within, 0.1, 0.9),
+        threshold=torch.tensor(0.5),
+        fit=torch.tensor(1.0),
+    )
+    found = head.gives_less(made_like_it)
+    assert [caveat.id for caveat in found] == [
+        "this-head-gives-less"
+    ] * told  # 4 of ten: 7 of 61 heads are so few
+    assert all(f"{within} within the threshold, and usually 6." == caveat.seen for caveat in found)

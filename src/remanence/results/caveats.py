@@ -92,6 +92,13 @@ NO_TRACE = Caveat(
     "attack cannot reach it. That does not protect it.",
     "Other attacks may reach these records. A penalty, or more records than parameters, leaves residuals.",
 )
+THIS_HEAD_GIVES_LESS = Caveat(
+    "this-head-gives-less",
+    "at most one in twenty of the heads made like this, this one included, give back as few pictures as it does.",
+    "The rates are about heads made like this, and this head gives back fewer pictures. It may have been trained on "
+    "other pictures, or otherwise than declared, though the test of whether it belongs did not refuse it.",
+    "Check the pictures and the recipe. What came back out of this very head is listed by itself.",
+)
 DIVERGED = Caveat(
     "diverged-trainings",
     "training ended in infinite or undefined numbers in some trials.",

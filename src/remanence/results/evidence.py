@@ -146,6 +146,8 @@ class Evidence:
             caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
             numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
+        if outcome.this_head is not None:
+            caveats += outcome.this_head.gives_less(outcome.main.succeeded)
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
             findings["diverged_trainings"] = float(diverged.sum())

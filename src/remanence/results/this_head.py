@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from remanence.results.caveats import THIS_HEAD_GIVES_LESS, Caveat
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 _COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
@@ -90,6 +91,18 @@ class ThisHead:
     def tensors(self) -> dict[str, Tensor]:
         """As they travel."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
+
+    def gives_less(self, made_like_it: Tensor) -> list[Caveat]:
+        """What to mind if it gives back fewer pictures than heads `(heads, classes)` that were made like it.
+
+        A head that belongs is as likely as any of the others to give back fewest.
+        """
+        own = int((self.error <= self.threshold).sum())
+        as_few = int((made_like_it.sum(1) <= own).sum())
+        if (as_few + 1) / (len(made_like_it) + 1) > 1 - CONFIDENCE:
+            return []
+        usual = float(made_like_it.sum(1).float().median())
+        return [replace(THIS_HEAD_GIVES_LESS, seen=f"{own} within the threshold, and usually {usual:g}.")]
 
     def pictures(self, error: float = 1 - CONFIDENCE) -> list[PictureExposure]:
         """Every class, the closest first; `error` is the share of finds that may be there by chance."""

@@ -28,9 +28,12 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
             got=game.prior.describe(),
             hint="head_game(...).heads",
         )
-    rows = game.prior.places if mixed else game.prior.places[:, :1]
+    prior = game.prior
+    if isinstance(game.targets, StratifiedPrior):  # whoever is given embeddings knows how many there are
+        prior = replace(prior, counts=game.targets.counts)
+    rows = prior.places if mixed else prior.places[:, :1]
     places = tuple(tuple(dict.fromkeys(row)) for row in rows.tolist())
-    return replace(game, mechanism=GivenEmbeddings(places), bounds=())
+    return replace(game, mechanism=GivenEmbeddings(places), prior=prior, bounds=())
 
 
 def beside_the_embeddings(result: AuditResult, game: Game, *, trials: int, seed: int = 0) -> AuditResult:
