@@ -1,7 +1,13 @@
 """Whole training sets out of forests, by an exact solver."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
+import pandas as pd
 import pytest
+import skops.io
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
@@ -37,6 +43,22 @@ def test_many_trees_leave_one_set_only():
     assert (found.matched(table, labels) == 0).all()
     strangers = people(40, 6, seed=1)
     assert (found.matched(*strangers) == 0).mean() < 0.9
+
+
+def test_the_command_solves_a_forest_from_its_file(tmp_path):
+    table, labels = people(30, 5)
+    frame = pd.DataFrame(table, columns=list("abcde"))
+    skops.io.dump(
+        RandomForestClassifier(20, bootstrap=False, random_state=0).fit(frame, labels), tmp_path / "f.skops"
+    )
+    frame.assign(ill=labels).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--data", "t.csv", "--label", "ill", "--known", "none", "--max-success", "0.6", "--out", "out"]
+    command = [sys.executable, "-m", "remanence", "audit", "f.skops", *options]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 1, found.stderr
+    evidence = json.loads((tmp_path / "out" / "audit.json").read_text())["evidence"][0]
+    assert evidence["attack"] == "forest-solver"
+    assert evidence["main"]["successes"] >= 25 > evidence["control"]["successes"]
 
 
 def test_other_trees_are_refused():

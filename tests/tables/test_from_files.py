@@ -62,6 +62,8 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
     } == dict.fromkeys(["age", "income", "sex", "region", "outcome"], 150)
     assert 0.4 < next(row["guess"] for row in found["columns"] if row["column"] == "sex") < 0.7
     assert sum(row["rows"] for row in found["by"]["sex"]) == 150
+    ages = [c["recovered"] for row in found["by"]["sex"] for c in row["columns"] if c["column"] == "age"]
+    assert (len(ages), sum(ages)) == (2, 150)
     rows, train = pd.read_csv(folder / "out" / "rows.csv"), pd.read_csv(folder / "train.csv")
     assert (rows[["age", "sex", "region"]] == train[["age", "sex", "region"]]).all().all()
     assert (rows["label"] == train["outcome"]).all()
@@ -145,3 +147,37 @@ def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
         archive.writestr("schema.json", "{}")
     assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
     assert "remanence[tables]" in capsys.readouterr().err
+
+
+CODED = """
+import numpy as np
+import pandas as pd
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+
+table = pd.read_csv("train.csv")
+numbers = table[["age", "income"]] / [10, 10000]
+numbers.assign(outcome=table["outcome"], w=1 + (table["age"] > 50)).to_csv("numbers.csv", index=False)
+
+def coded():
+    model = LogisticRegression(solver="newton-cholesky", tol=1e-8)
+    return model.fit(numbers, (table["outcome"] == "ill").astype(int), sample_weight=1.0 + (table["age"] > 50))
+
+def clusters():
+    return KMeans(3, random_state=0).fit(numbers)
+"""
+
+
+def test_weights_and_coded_labels_are_matched_and_clusters_need_no_label(folder, monkeypatch, capsys):
+    (folder / "coded.py").write_text(CODED)
+    (folder / "numbers.csv").write_text("age,income,outcome,w\n")
+    options = ["coded.py:coded", "--data", "numbers.csv", "--label", "outcome", "--out", "weighted"]
+    assert run(monkeypatch, *options, "--weights", "w") == 1
+    shown = capsys.readouterr()
+    assert "Taken: ill for 1, well for 0" in shown.err
+    assert "EXPOSED" in shown.out
+    assert run(monkeypatch, *options) == 2  # without them it is another model's table
+    assert "not fitted on this table" in capsys.readouterr().err
+    assert run(monkeypatch, "coded.py:clusters", "--data", "numbers.csv", "--out", "clusters") == 1
+    found = json.loads((folder / "clusters" / "columns.json").read_text())["columns"]
+    assert {row["column"]: row["recovered"] for row in found}["income"] == 150
