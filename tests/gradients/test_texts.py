@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from remanence import InputError
+from remanence.attacks.gradients.text_decay import without_decay
 from remanence.attacks.gradients.text_models import text_model
 from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
@@ -207,6 +208,20 @@ def test_tokens_are_called_certain_only_where_texts_are_proven_or_the_embedding_
     assert not certain(tied, twice)
     untied = Tiny(size=32).eval()
     assert certain(untied, update(untied, texts(8)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("decay", [1e-4, 1e-2])
+def test_a_weight_decay_is_taken_out_and_hides_no_text(tied, decay):
+    model, ids = Tiny(tied=tied).eval(), texts(2, seed=1)
+    held = dict(model.named_parameters())
+    gradient = {name: value + decay * held[name].detach() for name, value in update(model, ids).items()}
+    assert read(model, gradient).proven == 0
+    cleaned, found = without_decay(text_model(model), gradient, FLOAT32)
+    assert found == pytest.approx(decay, rel=1e-4)
+    assert sorted(read(model, cleaned).sequences) == sorted(map(tuple, ids.tolist()))
+    noise = {name: torch.randn_like(value) for name, value in gradient.items()}
+    assert without_decay(text_model(model), noise, FLOAT32)[1] == 0
 
 
 def test_what_a_text_counts_follows_its_share():

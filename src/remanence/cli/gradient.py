@@ -268,13 +268,16 @@ def _tokens_sentence(result: AuditResult) -> list[str]:
     if tokens is None:
         return []
     number = tokens["number"] or "No"
-    if tokens["certain"] and tokens["number"]:
-        return [
-            f"Different tokens of the vocabulary that are certainly in the first update's batch: {number}."
-        ]
-    return [
-        f"{number} tokens fit the first update. That they are in its batch is not proven, nor that others are not."
+    found = [
+        f"A weight decay was found and taken out: {abs(decay):.3g} times the weights."
+        for decay in result.subject["decays"]
+        if decay
     ]
+    if tokens["certain"] and tokens["number"]:
+        sure = "Different tokens of the vocabulary that are certainly in the first update's batch"
+        return [*found, f"{sure}: {number}."]
+    doubt = "That they are in its batch is not proven, nor that others are not."
+    return [*found, f"{number} tokens fit the first update. {doubt}"]
 
 
 def _proven_sentence(result: AuditResult, declared: int | None) -> str:

@@ -14,6 +14,7 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.leak_map import leak_map
+from remanence.attacks.gradients.text_decay import without_decay
 from remanence.attacks.gradients.text_models import text_model
 from remanence.attacks.gradients.token_spans import TokenSpans, rows_that_moved
 from remanence.auditing import AuditResult, audit
@@ -155,6 +156,9 @@ def audit_texts(
     target: str,
 ) -> AuditResult:
     """What updates of a transformer give away about their texts; the audit holds counts, and no text."""
+    exact = precision or torch.finfo(next(model.parameters()).dtype).eps
+    taken = [without_decay(text_model(model), one, exact) for one in gradients]
+    gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
     names = gradients[0].keys()
     stacked = {name: torch.stack([one[name] for one in gradients]) for name in names}
     game = CapturedTexts(SharedGradient(model, (longest,), rounding=precision), Gradient(stacked))
@@ -167,5 +171,6 @@ def audit_texts(
     found = {
         "leak_map": [leak.to_json() for leak in leaks],
         "tokens": {"number": tokens, "certain": certain},
+        "decays": decays,
     }
     return replace(result, subject={**result.subject, **found})

@@ -22,6 +22,7 @@ _LEFT = 3000  # rounding errors that a recomputed update may be off by: a transf
 _MOST_LEFT = 0.01  # however coarse the numbers are: a wrong token in a hundred leaves more
 _TRACE = 4  # times what may be left: how much a text must count
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
+_LARGE = 1e-3  # of the largest row of the output layer's gradient
 _FAINT = 1e-5  # of the largest gradient: texts with less leave no trace
 _LABELS = 4  # last tokens that are tried for each sequence
 _LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
@@ -131,7 +132,9 @@ def _with_last_tokens(
     else:
         # Most tokens are nobody's last: their rows are explained but for the share of a token, whatever the scale.
         rows, own = sent[head], explained[head]
-        share = ((rows * own).sum(1) / own.square().sum(1).clamp(min=1e-300)).median()
+        sizes = own.norm(dim=1)
+        large = sizes > _LARGE * sizes.max()  # rows that are nearly zero say little about the scale
+        share = ((rows * own).sum(1) / sizes.square())[large].median()
         # What is left is −Σ over texts of (row of the last token) × (what the output layer reads there): solve for all.
         hidden = torch.stack(_last_hidden(text, head, prefixes), 1)
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
