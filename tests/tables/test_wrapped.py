@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.feature_selection import RFE
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
@@ -160,3 +161,15 @@ def test_a_part_that_no_attack_reads_is_named():
     model = make_pipeline(scaled(), linear.SGDClassifier(random_state=0)).fit(NUMBERS, WORDS)
     caveats = table_game(model, NUMBERS, WORDS).known_caveats
     assert [c.seen for c in caveats if c.id == "part-not-read"] == ["Without a finding: model.sgdclassifier."]
+
+
+def test_what_stands_behind_a_target_encoder_is_not_used():
+    columns = [("n", scaled(), ["age"]), ("t", preprocessing.TargetEncoder(cv=StratifiedKFold()), ["region"])]
+    model = make_pipeline(ColumnTransformer(columns), linear.LogisticRegression()).fit(FRAME, WORDS == "ill")
+    game = table_game(model, FRAME, WORDS == "ill")
+    assert {path.rpartition(".")[2] for path, _ in game.mechanism.plans} == {
+        "n",
+        "t",
+    }  # before it, and its own mean
+    said = next(caveat.seen for caveat in game.known_caveats if caveat.id == "part-not-read")
+    assert "model.logisticregression" in said
