@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
+from remanence.attacks.gradients import candidates
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct
 
@@ -195,3 +196,18 @@ def test_a_batch_larger_than_the_slots_fills_them():
     found = attack(network, inputs, labels, slots=3)
     assert found.inputs.shape == (1, 3, 40)
     assert found.found.all()
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 0), (8, 1), (12, 2)])
+def test_in_a_large_network_neurons_with_a_twin_give_the_same_batch(monkeypatch, count, seed):
+    network = relu_network(30, 160, 5, seed=seed)
+    inputs, labels = batch(count, 30, 5, seed)
+    head = dense_head(network)
+    layers = head.layers_of(leak(network, inputs, labels))
+    every = reconstruct(head, layers, precision=2.2e-16)
+    monkeypatch.setattr(candidates, "_LARGE", 0)
+    tested = candidates.worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, 1e-6)
+    assert 0 < tested.sum() < 100  # most neurons are shared, and are not looked at
+    some = reconstruct(head, layers, precision=2.2e-16)
+    assert int(some.found.sum()) == int(every.found.sum()) > 0
+    assert torch.cdist(some.inputs[0][some.found[0]], every.inputs[0][every.found[0]]).amin(1).max() < 1e-9

@@ -6,9 +6,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import InputError
+from remanence.attacks.gradients import span_equations
 from remanence.attacks.gradients.activations import SMOOTH, Activation, recognised
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.exposure import gradient_exposure
+from remanence.attacks.gradients.span_equations import SpanEquations
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.guard import ExclusivityGuard
 from remanence.games.gradients.reading import read_update
@@ -184,3 +186,18 @@ def test_a_guard_that_counts_exclusive_neurons_refuses_what_has_none():
     with ExclusivityGuard(model, thorough=True) as guard:
         cross_entropy(model(inputs), labels).backward()
         assert guard.withhold()
+
+
+def test_a_large_layer_is_sketched_and_gives_the_same_span(monkeypatch):
+    model, (inputs, labels) = network(nn.GELU), batch(6)
+    head = dense_head(model)
+    layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
+    whole = SpanEquations.of(head, layers, FLOAT32)
+    monkeypatch.setattr(span_equations, "_LARGE", 8)
+    monkeypatch.setattr(span_equations, "_SKETCHED", 20)
+    sketched = SpanEquations.of(head, layers, FLOAT32)
+    assert whole.size == sketched.size == 6
+    inside = sketched.directions @ whole.directions.mT
+    assert torch.linalg.svdvals(inside).min() > 1 - 1e-6
+    noise = [(torch.randn_like(weight), torch.randn_like(bias)) for weight, bias in layers]
+    assert SpanEquations.of(head, noise, FLOAT32) is None

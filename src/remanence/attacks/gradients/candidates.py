@@ -25,6 +25,8 @@ Layers = list[
 
 _AT_ONCE = 2**22  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
+_LARGE = 2**22  # weights of a network in which passes are worth saving
+_AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, and how many are tested at least
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,37 @@ class Candidates:
 
     def __getitem__(self, index: Tensor) -> Candidates:
         return Candidates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+
+def worth_testing(
+    head: DenseHead, layers: Layers, live: Tensor, tolerance: float, *, twins: bool = True
+) -> Tensor:
+    """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
+
+    In a large network every test is a pass through it, and most neurons are shared: these are looked at first, and
+    without `twins` as many of all as can be afforded. In a small one, or without a bias, all are.
+    """
+    rows, signal = layers[0]
+    weights = sum(weight.numel() for weight in head.weights)
+    if signal is None or weights < _LARGE:
+        return live
+    if not twins:
+        return live & (live.cumsum(1) <= max(_FEWEST, _AFFORDED // weights))
+    generator = torch.Generator().manual_seed(0)
+    sides = torch.randn(rows.shape[-1], 4, generator=generator, dtype=torch.float64).to(rows)
+    seen = (rows @ sides) / signal.where(live, 1.0).unsqueeze(
+        -1
+    )  # (trials, neurons, 4), of the implied inputs
+    seen[~live] = torch.nan
+    size = seen.abs().nanmedian(1, keepdim=True).values
+    order = seen[..., 0].nan_to_num(nan=torch.inf).argsort(1)
+    ordered = (seen / size).gather(1, order.unsqueeze(-1).expand_as(seen))
+    twin = torch.zeros_like(live)
+    for apart in (1, 2):
+        same = ((ordered[:, apart:] - ordered[:, :-apart]).abs() <= tolerance).all(-1)  # NaN is near nothing
+        twin.scatter_(1, order[:, apart:], twin.gather(1, order[:, apart:]) | same)
+        twin.scatter_(1, order[:, :-apart], twin.gather(1, order[:, :-apart]) | same)
+    return live & twin
 
 
 def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: float) -> Candidates:

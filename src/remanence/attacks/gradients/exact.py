@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.attacks.gradients.candidates import Candidates, Layers, find_candidates
+from remanence.attacks.gradients.candidates import Candidates, Layers, find_candidates, worth_testing
 from remanence.attacks.gradients.dense_layers import DenseHead
 
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
@@ -85,13 +85,11 @@ def reconstruct(
     refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
     batch size, whole or not, where it need not be voted on.
     """
-    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     head.require_readable()
+    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
     trials, _, numbers = layers[0][0].shape
-    device = layers[0][0].device
-    inputs = torch.zeros(trials, 0, numbers, dtype=torch.float64, device=device)
-    labels = torch.zeros(trials, 0, dtype=torch.int64, device=device)
-    shares = torch.zeros(trials, 0, dtype=torch.float64, device=device)
+    inputs, shares = layers[0][0].new_zeros(trials, 0, numbers), layers[0][0].new_zeros(trials, 0)
+    labels = torch.zeros(trials, 0, dtype=torch.int64, device=layers[0][0].device)
     left, level = layers, layers[0][0].abs().amax(-1)
     live = level > 0
     sizes = shares.new_full((trials, head.classes), size)
@@ -100,8 +98,10 @@ def reconstruct(
         left = _subtract(head, left, inputs, labels, shares)
         live = left[0][0].abs().amax(-1) > _NOISE * precision * level
         sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
+    first = peel  # neurons with a twin come first, and others where these give nothing more
     for _ in range(_ROUNDS if peel else 1):
-        candidates = find_candidates(head, left, live, precision)
+        some = worth_testing(head, left, live, tolerance, twins=first)
+        candidates = find_candidates(head, left, some, precision)
         candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
         sizes = _vote(candidates, sizes, tolerance)
         implied = sizes[candidates.trial, candidates.label]
@@ -110,7 +110,10 @@ def reconstruct(
         agreed = (candidates.batch_size / implied - 1).abs() < excuse
         new = _merge(head, left[0][0], candidates[agreed], implied[agreed], trials, tolerance)
         new = _compact(*_unseen(inputs, *new, tolerance), slots)
+        twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
         if not new[1].shape[1]:
+            if twins:
+                continue
             break
         inputs, labels, shares = _compact(
             *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
@@ -142,7 +145,8 @@ def reconstruct_at_any_scale(
 def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
-    candidates = find_candidates(head, layers, layers[0][0].abs().amax(-1) > 0, precision)
+    live = worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, tolerance, twins=False)
+    candidates = find_candidates(head, layers, live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
     while len(found) < most:
@@ -198,10 +202,8 @@ def _merge(
     """One sample per group of neurons that imply the same input: least squares over the group's rows."""
     counts = torch.bincount(candidates.trial, minlength=trials)
     most = int(counts.max()) if len(candidates.trial) else 0
-    place = (
-        torch.arange(len(candidates.trial), device=rows.device)
-        - (counts.cumsum(0) - counts)[candidates.trial]
-    )
+    place = torch.arange(len(candidates.trial), device=rows.device)
+    place = place - (counts.cumsum(0) - counts)[candidates.trial]
     signal = rows.new_zeros(trials, most)
     labels = torch.full((trials, most), -1, dtype=torch.int64, device=rows.device)
     shares = rows.new_zeros(trials, most)
@@ -210,9 +212,7 @@ def _merge(
     signal[index], labels[index], shares[index] = candidates.signal, candidates.label, 1 / sizes
     own[index] = rows[candidates.trial, candidates.neuron]
     x = own / signal.where(signal != 0, 1.0).unsqueeze(-1)
-    distance = (
-        torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") if most else rows.new_zeros(trials, 0, 0)
-    )
+    distance = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") if most else x.new_zeros(trials, 0, 0)
     size = x.norm(dim=-1)
     same = distance <= 10 * tolerance * torch.maximum(size.unsqueeze(-1), size.unsqueeze(-2))
     same &= (labels.unsqueeze(-1) == labels.unsqueeze(-2)) & (labels >= 0).unsqueeze(-1)

@@ -19,6 +19,7 @@ _RECOUNTS = 6  # how often labels are counted anew where the solution does not f
 _SETTLED = 0.999  # a step that leaves more than this share of the residual is the last
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
 _ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
+_LARGE, _SKETCHED = 1024, 144  # rows and columns of a matrix that is sketched, and the rank up to which it is
 COARSE = 1e-4  # precisions above are half precision
 FITS = 1e-2  # a residual above which nothing is proposed
 
@@ -78,7 +79,14 @@ class SpanEquations:
         """From one gradient; None where its span is everything."""
         (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
-        _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+        if min(rows.shape) > _LARGE and precision <= COARSE:  # a sketch tells a low rank, and its span
+            sketch = torch.randn(rows.shape[1], _SKETCHED, generator=torch.Generator().manual_seed(0))
+            within = torch.linalg.qr(rows @ sketch.to(rows))[0]
+            _, sizes, right = torch.linalg.svd(within.mT @ rows, full_matrices=False)
+            if sizes[-1] > _noise(rows, sizes[0], precision):
+                return None  # more records than are solved for
+        else:
+            _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
         size = int((sizes > _noise(rows, sizes[0], precision)).sum())
         if not sizes[0] or size >= min(rows.shape):
             return None  # the span is everything, and says nothing

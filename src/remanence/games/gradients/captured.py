@@ -232,8 +232,8 @@ def shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
     mixed = {}
     for name, values in gradients.tensors.items():
         flat = values.flatten(1)
-        order = (
-            torch.rand(flat.shape, generator=generator, device=generator.device).argsort(1).to(flat.device)
-        )
-        mixed[name] = flat.gather(1, order).view_as(values)
+        orders = (torch.randperm(flat.shape[1], generator=generator, device=generator.device) for _ in flat)
+        mixed[name] = torch.stack(
+            [one[order.to(one.device)] for one, order in zip(flat, orders, strict=False)]
+        ).view_as(values)
     return Gradient(mixed)
