@@ -108,8 +108,8 @@ def reconstruct(
         # Half a sample is the most that rounding may excuse.
         excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
         agreed = (candidates.batch_size / implied - 1).abs() < excuse
-        new = _merge(head, left[0][0], candidates[agreed], implied[agreed], trials, tolerance)
-        new = _compact(*_unseen(inputs, *new, tolerance), slots)
+        found = _merge(head, left[0][0], candidates[agreed], implied[agreed], trials, tolerance)
+        new: Found = _compact(*_unseen(inputs, *found, tolerance), slots)
         twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
         if not new[1].shape[1]:
             if twins:
