@@ -141,7 +141,9 @@ def low_rank(values: Tensor, rank: int) -> Tensor:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose name holds this")
+    only = parser.parse_args().only
     torch.set_num_threads(1)
     pixels, classes = load_digits(return_X_y=True)
     inputs, labels = torch.tensor(pixels / 8 - 1, dtype=torch.float32), torch.tensor(classes)
@@ -153,6 +155,8 @@ def main() -> None:
         f"{'what is sent':38}{'in it':>6}{'proven':>8}{'right':>7}{'size':>6}{'ceiling':>9}  what the audit says"
     )
     for name, (update, training) in cases(*batch, together).items():
+        if only not in name:
+            continue
         rounding = rounding_of(update)
         if "minus" in name or "step" in name:
             rate = training.learning_rate or 1.0
