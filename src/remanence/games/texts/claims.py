@@ -20,7 +20,7 @@ from remanence.exceptions import InputError
 from remanence.scoring.rates import CONFIDENCE
 
 # A claim counts as refuted if it makes what was seen no likelier than this. Recorded runs are accused at a thousandth,
-# which canaries alone cannot reach: with probability m·δ, an (ε, δ)-DP training may give all m of them away.
+# which coins alone seldom reach: half the noise of one Gaussian step showed p-values near 0.003 with 1,200 canaries.
 LEVEL = 0.05
 _DELTA = 1e-5
 _SUREST = 0.3  # of the canaries: guessing only these makes the strongest test
