@@ -21,6 +21,9 @@ from sklearn.linear_model import LogisticRegression
 def fitted():
     table = pd.read_csv("train.csv")
     return prepared(LogisticRegression()).fit(table.drop(columns=["outcome", "id"]), table["outcome"])
+
+def number():
+    return 3
 """
 
 
@@ -77,6 +80,7 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
     [
         (["model.py:fitted", "--data", "train.csv", "--label", "result"], "--label id"),
         (["model.py:fitted", "--data", "train.csv"], "The label is missing"),
+        (["model.py:number", "--data", "train.csv", "--label", "outcome"], "no model to audit"),
         (["model.py:fitted", "--data", "no.csv", "--label", "outcome"], "no such table"),
         (["model.py:fitted", "--data", "other.csv", "--label", "outcome"], "missing: bmi"),
         (["model.py:fitted", "--data", "strangers.csv", "--label", "outcome"], "not fitted on this table"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from remanence.exceptions import InputError
 from remanence.mechanisms.tables.booster_files import read_booster
+from remanence.mechanisms.tables.parts import require_fitted
 from remanence.scale.reading import GIB, UnusableFileError, read_archive
 
 _MOST = 16 * GIB  # of a model, unpacked
@@ -24,7 +25,9 @@ def load_estimator(target: str) -> Any:
     if colon and path.endswith(".py"):
         from remanence.scale.user_code import call_factory
 
-        return call_factory(Path(path), function, "a fitted model")
+        made = call_factory(Path(path), function, "a fitted model")
+        require_fitted(made)
+        return made
     file = Path(target)
     if not file.is_file():
         raise InputError(
