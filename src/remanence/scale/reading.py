@@ -172,7 +172,7 @@ def read_arrays(path: Path, names: tuple[str, ...], most: int = GIB) -> dict[str
     for name, content in packed.items():
         if not is_whole_array(content):
             raise UnusableFileError(f"{name} is not an array of numbers, or not all of it is there")
-    found = {name: np.load(BytesIO(content), allow_pickle=False) for name, content in packed.items()}
+    found = {name: np.load(BytesIO(content)) for name, content in packed.items()}
     if strange := [name for name, array in found.items() if array.dtype.kind not in "biuf"]:
         raise UnusableFileError(f"{strange[0]} is not an array of numbers")
     return found
