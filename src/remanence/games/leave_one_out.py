@@ -58,7 +58,6 @@ class LeaveOneOut(AnyGame[MechanismT]):
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "records")
-    proof: ClassVar[str] = "the model holds them as they are"
 
     mechanism: MechanismT  # the training that is audited
     data: Records  # the training set; each record in turn is the target
@@ -82,6 +81,11 @@ class LeaveOneOut(AnyGame[MechanismT]):
             )
         self.data.require_finite("data")
         object.__setattr__(self, "default_trials", len(self.data))
+
+    @property
+    def proof(self) -> str:
+        """Why rows that the release holds are facts."""
+        return self.mechanism.held_because
 
     def fits(self) -> None:
         """The model has finite numbers, and its own equations hold on these data."""
@@ -203,6 +207,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             control=control,
             numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(len(chosen))},
             gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if shows else None,
+            claims_labels=not bool(guess.records.labels.isnan().all()),
         )
 
     def _one_by_one(

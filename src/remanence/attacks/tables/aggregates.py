@@ -146,4 +146,4 @@ class LinearPrograms(Attack[Release]):
             values = np.round(values) if mechanism.bits else values
         else:
             values = np.where(mechanism.told, (mechanism.low + mechanism.high) / 2, np.nan)
-        return Records(torch.from_numpy(values[:, None, None]), torch.zeros(len(values), 1))
+        return Records(torch.from_numpy(values[:, None, None]), torch.full((len(values), 1), torch.nan))

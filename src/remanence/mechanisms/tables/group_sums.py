@@ -34,6 +34,7 @@ class GroupSums(Mechanism[PublishedSums]):
     low: np.ndarray | None = field(default=None, compare=False)  # (people,)
     high: np.ndarray | None = field(default=None, compare=False)
     name: ClassVar[str] = "sums over groups"
+    held_because: ClassVar[str] = "no other value fits all the published numbers"
 
     @property
     def releases(self) -> type[Release]:
