@@ -79,7 +79,7 @@ def audit(
         before = time.perf_counter()
         found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device, run=run)
         seconds[attack.info.name] = time.perf_counter() - before
-        evidence.append(replace(found, caveats=(*check_trials(found.main, policy), *found.caveats)))
+        evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
     for bound in game.bounds:
         _check_bound(bound, evidence)
     return AuditResult(

@@ -173,6 +173,9 @@ class _Letters:
     def tokens(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
 
+    def places(self, text: str) -> tuple[list[int], list[int]]:
+        return self.tokens(text), list(range(1, len(text) + 1))
+
     def decode(self, tokens: list[int]) -> str:
         return "".join(map(chr, tokens))
 

@@ -20,7 +20,7 @@ from remanence import Criterion, FinitePrior, Game, Records, looped, mismatch
 people = Records(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(12))
 def train(records, seed):
     noise = torch.randn(3, generator=torch.Generator().manual_seed(seed))
-    return {"mean": records.features.mean(0) + float(Path("scale.txt").read_text()) * noise}
+    return {"mean": records.features.mean(0) + float(Path(".".join(["scale", "txt"])).read_text()) * noise}
 def game():
     return Game(looped(train), FinitePrior(people[:4]), people[4:], Criterion(mismatch, 0.5))
 """

@@ -85,6 +85,22 @@ def test_junit_counts_an_attack_as_the_verdict_does(changed, outcome, said):
     assert said in (told.text or "")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"main": SuccessRate(1, 40), "proven": 1}, "proven to be in what is released"),
+        ({"main": SuccessRate(0, 40), "parts": (AGE,)}, "Single columns come back more often"),
+        ({}, "An attack succeeds more often than the limit allows."),
+    ],
+)
+def test_exposed_says_by_what(changed, said):
+    found = result(Verdict.EXPOSED)
+    found = replace(found, evidence=(replace(found.evidence[0], **changed),))
+    for view in (summary(found), str(found), junit(found), sarif(found), model_card(found)):
+        assert said in view
+    assert "1 of them are" not in summary(found)
+
+
 def test_every_view_tells_about_the_attack_that_decides():
     found = result(Verdict.EXPOSED)
     high = SuccessRate(40, 40)

@@ -62,7 +62,7 @@ def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
     best = found.strongest
     for shown in (
         str(verdict),
-        verdict.meaning,
+        found.meaning,
         f"{found.done(best)}: {thousandths(best.main.rate)} in 1000",
         f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
         f"your limit is {thousandths(found.policy.max_success)}",

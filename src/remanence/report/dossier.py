@@ -33,7 +33,7 @@ def dossier(result: AuditResult) -> str:
     ]
     parts = [
         f"# Dossier: {plain(result.target)}",
-        f"**{result.verdict}**: {result.verdict.meaning} {plain(words.found(result))}",
+        f"**{result.verdict}**: {result.meaning} {plain(words.found(result))}",
         f"{plain(words.scope(result))} {plain(words.counts(result))}",
         f"Report {words.identity(result)}, {plain(str(result.environment.get('started', ''))[:10])}, "
         f"remanence {plain(result.environment['packages']['remanence'])}.",

@@ -36,7 +36,7 @@ def junit(result: AuditResult) -> str:
             case = case._replace(outcome="skipped", why=f"proves less than the limit asks for: {numbers}")
         cases.append(case)
     outcome = {Verdict.PROTECTED: None, Verdict.UNPROVEN: "skipped"}.get(result.verdict, "failure")
-    why = f"{result.verdict.meaning} {words.found(result)}"
+    why = f"{result.meaning} {words.found(result)}"
     cases.append(Case("verdict", "within the limit", outcome, f"{result.verdict}. {why}"))
     return _document(result, cases)
 

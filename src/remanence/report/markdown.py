@@ -38,7 +38,7 @@ def summary(result: AuditResult) -> str:
     ]
     parts = [
         f"## {result.verdict}: {plain(result.target)}",
-        f"{result.verdict.meaning} {plain(words.found(result))}",
+        f"{result.meaning} {plain(words.found(result))}",
         f"{plain(words.scope(result))} {plain(words.counts(result))}",
         table(("attack", "recovered in 1000", "control", "guess"), rows),
         "**Proven**\n\n" + "\n".join(ceilings) if ceilings else "No proven bound covers this training.",
@@ -96,7 +96,7 @@ def model_card(result: AuditResult) -> str:
         [
             f"---\nremanence:\n{keys}\n---",
             "## Reconstruction risk",
-            f"**{result.verdict}**: {result.verdict.meaning} {plain(words.found(result))}",
+            f"**{result.verdict}**: {result.meaning} {plain(words.found(result))}",
             f"{plain(words.scope(result))} {plain(words.counts(result))} {words.not_covered(result)}",
             f"{words.DECISION}\n",
         ]

@@ -32,7 +32,7 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
     verdict = Text.assemble(
         (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {plain(result.target)}\n", "bold")
     )
-    told = [result.verdict.meaning, *([words.headline(result)] if result.strongest.pictures else [])]
+    told = [result.meaning, *([words.headline(result)] if result.strongest.pictures else [])]
     verdict.append("\n".join([*told, words.found(result)]))
     parts: list[RenderableType] = [
         verdict,

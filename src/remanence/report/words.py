@@ -119,7 +119,8 @@ def found(result: AuditResult) -> str:
     facts = ""
     if best.proven:
         proof = result.threat_model.get("said", {}).get("proof", "the release can be recomputed from them")
-        facts = f" {'All' if best.of_unknown_many else best.proven} of them are proven: {proof}."
+        which = "All" if best.of_unknown_many else f"{best.proven}"
+        facts = f" {which} of them {'is' if which == '1' else 'are'} proven: {proof}."
     facts += single_columns(best, decides=_by_columns(result, best))
     ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
     rate = "" if best.of_unknown_many else f": {thousandths(best.main.rate)} in 1000 ({ends})"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remanence.adversary.baseline import Baseline
-from remanence.results.verdict import Policy
+from remanence.results.verdict import Measured, Policy
 from remanence.scoring.rates import SuccessRate
 
 
@@ -428,8 +428,11 @@ def check_rates(
         yield LOOSE_BASELINE
 
 
-def check_trials(main: SuccessRate, policy: Policy) -> Iterator[Caveat]:
-    """Whether the trials can speak about the policy at all."""
+def check_trials(found: Measured, policy: Policy) -> Iterator[Caveat]:
+    """Whether the trials can speak about the policy at all; a proven record does, however few there are."""
+    main = found.main
+    if found.proven:
+        return
     nothing = SuccessRate(0, main.trials, main.confidence, main.clusters)
     if nothing.upper > policy.max_success:
         yield TOO_FEW_TRIALS

@@ -46,6 +46,20 @@ class AuditResult:
         """The attack that the verdict rests on."""
         return decisive(self.evidence, self.bounds, self.policy)
 
+    @property
+    def meaning(self) -> str:
+        """What the verdict means here, in one sentence."""
+        best, limit = self.strongest, self.policy.max_success
+        if self.verdict is not Verdict.EXPOSED:
+            return self.verdict.meaning
+        if best.tells and best.main.lower > limit:
+            return "An attack succeeds more often than the limit allows."
+        if best.proven:
+            return "Training records are proven to be in what is released. That takes no rate."
+        if any(part.main.lower > limit for part in best.telling_parts):
+            return "Single columns come back more often than the limit allows."
+        return "More pictures come back out of this very head than the limit allows."
+
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
         said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
@@ -177,7 +191,7 @@ class AuditResult:
         shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
         shown += f" at {rate.confidence:.3g} confidence)"
         lines = [
-            f"{self.target}: {self.verdict}. {self.verdict.meaning}",
+            f"{self.target}: {self.verdict}. {self.meaning}",
             f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
             f"{self.policy.whose} limit is {limit * 1000:.0f}.",
         ]

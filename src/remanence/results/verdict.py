@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 _MEANINGS = {
     Verdict.PROTECTED: "A proof caps every attack at or below the limit, under this threat model.",
     Verdict.UNPROVEN: "No attack certainly beats the limit, its control and a guess. No proof rules one out.",
-    Verdict.EXPOSED: "An attack succeeds more often than the limit allows.",
+    Verdict.EXPOSED: "An attack succeeds more often than the limit allows, or a record is proven to be in the release.",
     Verdict.CONTRADICTED: "The evidence contradicts the claim: the training is not what it claims to be.",
 }
 

@@ -43,6 +43,7 @@ def without_decay(
     values = torch.linalg.eigvals(torch.linalg.lstsq(weights, sent).solution).real.sort().values
     start = int((values[few - 1 :] - values[: len(values) - few + 1]).argmin())
     decay, left = float(values[start : start + few].median()), few
+    taken, span = plain, None
     for _ in range(4):  # what the decay alone puts into the dimensions that nothing else fills
         empty = torch.linalg.svd(sent - decay * weights).Vh[-left:].mT
         there = weights @ empty
@@ -52,4 +53,4 @@ def without_decay(
         }
         span = text.span(text.first, taken, precision)
         left = max(few, width - span.rank)
-    return (taken, decay) if span.tells else (plain, 0.0)
+    return (taken, decay) if span is not None and span.tells else (plain, 0.0)
