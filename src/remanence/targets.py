@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,12 +58,7 @@ def diabetes_ridge() -> LeaveOneOut:
     """scikit-learn's own Ridge on 442 patients: records and the disease score come back."""
     from sklearn.linear_model import Ridge
 
-    from remanence.integrations.sklearn import leave_one_out
-
-    data = _raw("diabetes")
-    features, labels = data.features.numpy(), data.labels.numpy()
-    game = leave_one_out(Ridge(alpha=1.0).fit(features, labels), features, labels)
-    return replace(game, columns=_columns("diabetes"))
+    return _fitted(Ridge(alpha=1.0), "diabetes")
 
 
 def wine_pipeline() -> LeaveOneOut:
@@ -72,12 +67,7 @@ def wine_pipeline() -> LeaveOneOut:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from remanence.integrations.sklearn import leave_one_out
-
-    data = _raw("wine")
-    features, labels = data.features.numpy(), data.labels.numpy()
-    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(features, labels)
-    return replace(leave_one_out(model, features, labels), columns=_columns("wine"))
+    return _fitted(make_pipeline(StandardScaler(), LogisticRegression()), "wine")
 
 
 def diabetes_shortlist() -> Game:
@@ -89,8 +79,7 @@ def diabetes_shortlist() -> Game:
     from remanence.scoring.errors import Criterion, relative_error
 
     data = _standardised("diabetes")
-    mechanism = GLM(Gaussian(), penalty=10.0, noise=0.1)
-    criterion = Criterion(relative_error(), threshold=1e-2)
+    mechanism, criterion = GLM(Gaussian(), penalty=10.0, noise=0.1), Criterion(relative_error(), 1e-2)
     return Game(mechanism, FinitePrior(data[:20]), data[20:], criterion)
 
 
@@ -105,9 +94,7 @@ def digits_noisy_sum() -> Game:
     data = _raw("digits", scale=16.0)
     mechanism = NoisySum(noise_multiplier=2.0)
     bound = bounds.of(mechanism, 1 / 100)
-    return Game(
-        mechanism, FinitePrior(data[:100]), data[100:], Criterion(mismatch, threshold=0.5), bounds=(bound,)
-    )
+    return Game(mechanism, FinitePrior(data[:100]), data[100:], Criterion(mismatch, 0.5), bounds=(bound,))
 
 
 def digits_dpsgd() -> Game:
@@ -287,6 +274,14 @@ def _raw(name: str, scale: float = 1.0) -> Records:
 
     features, labels = getattr(datasets, f"load_{name}")(return_X_y=True)
     return Records(torch.from_numpy(features / scale), torch.from_numpy(labels))
+
+
+def _fitted(estimator: Any, name: str) -> LeaveOneOut:
+    from remanence.integrations.sklearn import leave_one_out
+
+    data = _raw(name)
+    features, labels = data.features.numpy(), data.labels.numpy()
+    return replace(leave_one_out(estimator.fit(features, labels), features, labels), columns=_columns(name))
 
 
 def _columns(name: str) -> tuple[str, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,11 +22,6 @@ from remanence.cli.output import (
 )
 from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from remanence.auditing import AuditResult
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,13 @@ def gradient(
     from remanence.games.gradients.local_training import LocalTraining
     from remanence.games.gradients.opening import Declared, Noise, open_batch, open_updates
     from remanence.games.gradients.sending import Filter
-    from remanence.report.leak_map import leak_map_picture
+    from remanence.report.leak_map import (
+        filter_sentence,
+        leak_map_picture,
+        leak_table,
+        proven_sentence,
+        tokens_sentence,
+    )
     from remanence.report.svg import as_file
     from remanence.scale.files import check_writable, write_files
 
@@ -197,11 +198,11 @@ def gradient(
                 device=compute_device(effort.device),
                 target=network,
             )
-            said = [*subject.notes, subject.scope, str(subject.exposure or ""), _filter_sentence(result)]
+            said = [*subject.notes, subject.scope, str(subject.exposure or ""), filter_sentence(result)]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    sentences = [*filter(None, said), *_tokens_sentence(result), _proven_sentence(result, client.batch_size)]
-    finish(result, folder, first=[_leak_table(leaks), *sentences], ending=ending)
+    sentences = [*filter(None, said), *tokens_sentence(result), proven_sentence(result, client.batch_size)]
+    finish(result, folder, first=[leak_table(leaks), *sentences], ending=ending)
 
 
 def _one_model(argument: str | None, option: str | None) -> str:
@@ -245,70 +246,3 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
             hint="--input-shape 3,32,32",
         )
     return shape
-
-
-def _filter_sentence(result: AuditResult) -> str:
-    """What a filter does to the leak."""
-    found = result.subject.get("filter")
-    if not found:
-        return ""
-    before, after = (
-        f"{found[when]['recovered']} of {found[when]['samples']}" for when in ("before", "after")
-    )
-    ceiling = "".join(f" No attack exceeds {value:.3f} (its ceiling)." for value in found["ceilings"])
-    none = "" if ceiling else " A filter without noise has no ceiling: other attacks may see more."
-    return (
-        f"Filter {found['filter']}: {before} samples recovered before it, {after} after it.{ceiling or none}"
-    )
-
-
-def _tokens_sentence(result: AuditResult) -> list[str]:
-    """What is known about the words of a text, whether or not their order is."""
-    tokens = result.subject.get("tokens")
-    if tokens is None:
-        return []
-    number = tokens["number"] or "No"
-    found = [
-        f"A weight decay was found and taken out: {abs(decay):.3g} times the weights."
-        for decay in result.subject["decays"]
-        if decay
-    ]
-    if tokens["certain"] and tokens["number"]:
-        sure = "Different tokens of the vocabulary that are certainly in the first update's batch"
-        return [*found, f"{sure}: {number}."]
-    doubt = "That they are in its batch is not proven, nor that others are not."
-    return [*found, f"{number} tokens fit the first update. {doubt}"]
-
-
-def _proven_sentence(result: AuditResult, declared: int | None) -> str:
-    """How many records of the first update are proven, and what is known about the size of its batch."""
-    arrays = result.strongest.arrays
-    proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
-    if not proven:
-        return "No record is proven."
-    if size:
-        return f"{proven} of {size} records are proven by recomputing the update, and so is their number."
-    if declared:
-        return (
-            f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
-        )
-    return f"Proven by recomputing their part of the update: {proven}. The batch size is unknown."
-
-
-def _leak_table(leaks: Sequence[Mapping[str, Any]]) -> Table:
-    """One line per layer: how much gradient there is, and how much of it was traced to samples."""
-    from rich.table import Table
-
-    table = Table("layer", title="Leak map", title_justify="left")
-    for heading in ("shape", "not zero", "rank", "samples exposed", "explained"):
-        table.add_column(heading, justify="right")
-    for leak in leaks:
-        table.add_row(
-            leak["name"],
-            " × ".join(map(str, leak["shape"])),
-            f"{leak['nonzero']:.1%}",
-            "" if leak["rank"] is None else str(leak["rank"]),
-            "" if leak["exclusive"] is None else str(leak["exclusive"]),
-            "" if leak["unexplained"] is None else f"{max(0.0, 1 - leak['unexplained']):.1%}",
-        )
-    return table

@@ -1,4 +1,4 @@
-"""The leak map as a picture: layer by layer, what of an update was traced back to proven samples."""
+"""What an update gives away: the leak map, layer by layer, and what else is said about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from remanence.report.svg import ATTACK, FAINT, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from rich.table import Table
+
+    from remanence.auditing import AuditResult
 
 
 def leak_map_picture(layers: Sequence[Mapping[str, Any]]) -> str:
@@ -37,3 +40,70 @@ def leak_map_picture(layers: Sequence[Mapping[str, Any]]) -> str:
 
     label = "Leak map: the share of each layer's update that proven samples explain"
     return picture("leak-map", label, draw, height=0.9 + 0.36 * len(layers))
+
+
+def filter_sentence(result: AuditResult) -> str:
+    """What a filter does to the leak."""
+    found = result.subject.get("filter")
+    if not found:
+        return ""
+    before, after = (
+        f"{found[when]['recovered']} of {found[when]['samples']}" for when in ("before", "after")
+    )
+    ceiling = "".join(f" No attack exceeds {value:.3f} (its ceiling)." for value in found["ceilings"])
+    none = "" if ceiling else " A filter without noise has no ceiling: other attacks may see more."
+    return (
+        f"Filter {found['filter']}: {before} samples recovered before it, {after} after it.{ceiling or none}"
+    )
+
+
+def tokens_sentence(result: AuditResult) -> list[str]:
+    """What is known about the words of a text, whether or not their order is."""
+    tokens = result.subject.get("tokens")
+    if tokens is None:
+        return []
+    number = tokens["number"] or "No"
+    found = [
+        f"A weight decay was found and taken out: {abs(decay):.3g} times the weights."
+        for decay in result.subject["decays"]
+        if decay
+    ]
+    if tokens["certain"] and tokens["number"]:
+        sure = "Different tokens of the vocabulary that are certainly in the first update's batch"
+        return [*found, f"{sure}: {number}."]
+    doubt = "That they are in its batch is not proven, nor that others are not."
+    return [*found, f"{number} tokens fit the first update. {doubt}"]
+
+
+def proven_sentence(result: AuditResult, declared: int | None) -> str:
+    """How many records of the first update are proven, and what is known about the size of its batch."""
+    arrays = result.strongest.arrays
+    proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
+    if not proven:
+        return "No record is proven."
+    if size:
+        return f"{proven} of {size} records are proven by recomputing the update, and so is their number."
+    if declared:
+        return (
+            f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
+        )
+    return f"Proven by recomputing their part of the update: {proven}. The batch size is unknown."
+
+
+def leak_table(leaks: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per layer: how much gradient there is, and how much of it was traced to samples."""
+    from rich.table import Table
+
+    table = Table("layer", title="Leak map", title_justify="left")
+    for heading in ("shape", "not zero", "rank", "samples exposed", "explained"):
+        table.add_column(heading, justify="right")
+    for leak in leaks:
+        table.add_row(
+            leak["name"],
+            " × ".join(map(str, leak["shape"])),
+            f"{leak['nonzero']:.1%}",
+            "" if leak["rank"] is None else str(leak["rank"]),
+            "" if leak["exclusive"] is None else str(leak["exclusive"]),
+            "" if leak["unexplained"] is None else f"{max(0.0, 1 - leak['unexplained']):.1%}",
+        )
+    return table
