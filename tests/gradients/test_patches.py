@@ -156,3 +156,23 @@ def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp
     run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "noise.safetensors"), *out])
     assert run.exit_code != 1, run.output
     assert "patches-open" in (tmp_path / "out" / "audit.json").read_text()
+
+
+def test_half_precision_proves_right_pictures_and_no_others():
+    model, pictures, labels, gradient = made(ViT, 2)
+    reader, sent = patch_model(model, (1, 8, 16)), {name: part.half() for name, part in gradient.items()}
+    precision = float(torch.finfo(torch.float16).eps)
+
+    def verified(guess):
+        return verify_pictures(reader, sent, guess.double(), labels, precision=precision)
+
+    def proven(guess):
+        return verified(guess).proven
+
+    assert proven(pictures) == 2
+    assert (
+        verified(pictures).unexplained < 1e-3
+    )  # of the large tensors, which are looked at in half precision too
+    assert proven(torch.rand(pictures.shape, generator=torch.Generator().manual_seed(1))) == 0
+    assert proven(pictures.flip(0)) == 0
+    assert proven(0.5 * pictures) == 0

@@ -63,6 +63,14 @@ class AuditResult:
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
         said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
+        sizes = evidence.arrays.get("proven_batch_size")
+        if (
+            sizes is not None and len(sizes) == evidence.main.trials
+        ):  # each trial is an update of several records
+            if not evidence.proven:
+                return f"{said['done']} no {said['many']}"
+            if bool((sizes > 0).all()):
+                return f"{said['done']} {evidence.proven} of {int(sizes.sum())} {said['many']}"
         if evidence.of_unknown_many:
             return f"{said['done']} {evidence.proven} {said['many']}, of an unknown number"
         return f"{said['done']} {evidence.main.successes} of {evidence.main.trials} {said['many']}"

@@ -37,7 +37,7 @@ Reconstruct = Callable[[Gradient], Reconstruction]
 
 @final
 @dataclass(frozen=True)
-class Captured(AnyGame):
+class Captured(AnyGame[SharedGradient]):
     """One or more captured gradients. Every sample of every batch is one trial.
 
     With the `batches` themselves, a sample counts if the attack's reconstruction meets the criterion. Without
@@ -49,7 +49,7 @@ class Captured(AnyGame):
 
     said: ClassVar[tuple[str, str]] = ("recovered", "samples")
 
-    mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
+    mechanism: SharedGradient
     gradients: Gradient
     batches: Sequence[Records] | None = None
     criterion: Criterion = Criterion(reduction=Reduction.MATCHED, label_scale=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ Reconstruct = Callable[[Gradient], Reconstruction]
 _LEFT = (
     3000  # rounding errors that a tensor of the recomputed update may be off by: a deep network adds up many
 )
+_LEFT_AT_MOST = 1e-2  # of half precision: a residual of a whole tensor would prove nothing
 _NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
@@ -69,7 +70,7 @@ def verify_pictures(
     # Some tensors have a gradient of zero, as a key's bias has: what is sent of them is rounding alone.
     floor = precision * max(float(value.norm()) for value in sent.values())
     shares = [float((sent[n] - factor * made[n]).norm()) / (float(sent[n].norm()) + floor) for n in sent]
-    rounding = _LEFT * precision
+    rounding = min(_LEFT * precision, _LEFT_AT_MOST)
     fine = factor > 0 and all(
         share <= rounding or float(sent[n].norm()) < rounding * floor / precision
         for n, share in zip(sent, shares, strict=True)
@@ -80,7 +81,9 @@ def verify_pictures(
         for n, share in zip(sent, shares, strict=True)
         if float(sent[n].norm()) > floor / precision * rounding
     ]
-    return Pictures(len(pictures), error, max(large), explains_all=bool(fine and error < _NO_BETTER))
+    return Pictures(
+        len(pictures), error, max(large, default=1.0), explains_all=bool(fine and error < _NO_BETTER)
+    )
 
 
 def _worst_patch(
@@ -108,14 +111,16 @@ def _worst_patch(
 
 @final
 @dataclass(frozen=True)
-class CapturedPatches(AnyGame):
+class CapturedPatches(AnyGame[SharedGradient]):
     """One or more updates of a network that reads patches. Each is a trial, and succeeds if its pictures are proven.
 
     The number of pictures is proven along with them. The control is the same attack on the same update with the
     entries of every tensor shuffled.
     """
 
-    mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
+    said: ClassVar[tuple[str, str]] = ("recovered", "pictures")
+
+    mechanism: SharedGradient
     gradients: Gradient
     criterion: Criterion = Criterion(reduction=Reduction.EACH)
     bounds: tuple[Bound, ...] = ()

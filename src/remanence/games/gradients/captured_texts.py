@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +38,16 @@ Reconstruct = Callable[[Gradient], Reconstruction]
 
 @final
 @dataclass(frozen=True)
-class CapturedTexts(AnyGame):
+class CapturedTexts(AnyGame[SharedGradient]):
     """One or more updates of a transformer. Each is a trial, and succeeds if all its texts are proven.
 
     The number of texts is proven along with them, so that no rate is divided by an unknown one. The control is the same
     attack on the same update with the entries of every tensor shuffled.
     """
 
-    mechanism: SharedGradient  # pyright: ignore[reportIncompatibleVariableOverride]
+    said: ClassVar[tuple[str, str]] = ("recovered", "texts")
+
+    mechanism: SharedGradient
     gradients: Gradient
     criterion: Criterion = Criterion(reduction=Reduction.EACH)
     bounds: tuple[Bound, ...] = ()

@@ -49,7 +49,7 @@ def _tried(targets: Records, guesses: Records) -> Tensor:
 
 @final
 @dataclass(frozen=True)
-class Texts(AnyGame):
+class Texts(AnyGame[FineTuning]):
     """A fine-tuned model, and every secret of its texts plays the target.
 
     A secret is recovered if it comes out within `tries`, and does not come out of the `base` model within as many:
@@ -70,7 +70,7 @@ class Texts(AnyGame):
     prefix: bool = True  # whether the adversary knows the text before a secret, or a record's form alone
     planted: Planted = Planted()  # noqa: RUF009
     bounds: tuple[Bound, ...] = ()
-    mechanism: FineTuning = field(init=False, repr=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    mechanism: FineTuning = field(init=False, repr=False)
     criterion: Criterion = field(init=False, repr=False)
     default_trials: int = field(init=False, repr=False)  # every secret
     _asked: dict[object, Asked] = field(default_factory=dict, init=False, repr=False, compare=False)
