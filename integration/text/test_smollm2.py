@@ -65,7 +65,7 @@ def test_the_adapter_is_exposed_and_its_control_gives_nothing(model, adapter, tm
     assert (code, result.verdict) == (1, Verdict.EXPOSED)
     assert result.strongest.control.successes == 0
     assert max(result.strongest.arrays["base_log_probability"].exp()) < 1e-5
-    stored = b"".join(file.read_bytes() for file in (tmp_path / "out").iterdir())
+    stored = b"".join(file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file())
     assert not any(record["secret"].strip().encode() in stored for record in RECORDS)
 
 

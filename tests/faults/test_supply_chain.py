@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 ROOT = Path(__file__).parent.parent.parent
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
@@ -100,3 +101,14 @@ def test_every_threat_names_a_test_that_exists():
         for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", line):
             assert (ROOT / file).is_file(), file
             assert not name or f"def {name}(" in (ROOT / file).read_text(), name
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("python", ["3.11.7", "3.12.0", "3.13.0"])
+def test_a_package_that_depends_on_python_s_version_is_locked_for_every_one(lock, python):
+    machine = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+    fits: dict[str, list[bool]] = {}
+    for name, marker in re.findall(r"(?m)^([\w.-]+)==\S+ ; (.+?) \\$", lock.read_text()):
+        if "python" in marker and "platform" not in marker and "implementation" not in marker:
+            fits.setdefault(name, []).append(Marker(marker).evaluate(machine))
+    assert [name for name, found in fits.items() if not any(found)] == []
