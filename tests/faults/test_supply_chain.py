@@ -104,9 +104,8 @@ def test_every_threat_names_a_test_that_exists():
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("python", ["3.11.7", "3.12.0", "3.13.0"])
-def test_a_package_that_depends_on_python_s_version_is_locked_for_every_one(lock, python):
-    machine = {"python_full_version": python, "python_version": python.rpartition(".")[0]}
+def test_a_package_that_depends_on_python_s_version_is_locked_for_the_one_that_ci_has(lock):
+    machine = {"python_full_version": "3.11.7", "python_version": "3.11"}
     fits: dict[str, list[bool]] = {}
     for name, marker in re.findall(r"(?m)^([\w.-]+)==\S+ ; (.+?) \\$", lock.read_text()):
         if "python" in marker and "platform" not in marker and "implementation" not in marker:
