@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from remanence.adversary.baseline import Baseline
-from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Uninformed
-from remanence.attacks.attack import Attack, Reconstruction, blindly
+from remanence.attacks.attack import Reconstruction
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.attacks.gradients.patch_fit import PatchFit
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
-from remanence.bounds.bound import Bound
 from remanence.data.releases import Gradient
-from remanence.games.gradients.captured import require_finite, shuffled
+from remanence.games.gradients.captured_whole import CapturedWhole
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, Caveat
-from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
-from remanence.scale.run import Run
-from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Comparison, Criterion, Reduction
-
-Reconstruct = Callable[[Gradient], Reconstruction]
 
 _LEFT = (
     3000  # rounding errors that a tensor of the recomputed update may be off by: a deep network adds up many
@@ -51,8 +40,13 @@ class Pictures:
 
     @property
     def proven(self) -> int:
-        """How many pictures are proven."""
+        """How many pictures are proven, and with them their number."""
         return self.count if self.explains_all else 0
+
+    @property
+    def number(self) -> int:
+        """How many there were, where it is proven."""
+        return self.proven
 
 
 def verify_pictures(
@@ -111,7 +105,7 @@ def _worst_patch(
 
 @final
 @dataclass(frozen=True)
-class CapturedPatches(AnyGame[SharedGradient]):
+class CapturedPatches(CapturedWhole):
     """One or more updates of a network that reads patches. Each is a trial, and succeeds if its pictures are proven.
 
     The number of pictures is proven along with them. The control is the same attack on the same update with the
@@ -120,66 +114,9 @@ class CapturedPatches(AnyGame[SharedGradient]):
 
     said: ClassVar[tuple[str, str]] = ("recovered", "pictures")
 
-    mechanism: SharedGradient
-    gradients: Gradient
-    criterion: Criterion = Criterion(reduction=Reduction.EACH)
-    bounds: tuple[Bound, ...] = ()
-    default_trials: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "default_trials", len(self.gradients))
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """The adversary knows the network and nothing else."""
-        return Knowledge(self.mechanism, Uninformed(), None)
-
-    def fits(self) -> None:
-        """The gradients are numbers. Whether they belong to the network, recomputation tells."""
-        require_finite(self.gradients)
-
-    def baseline(self, chances: int = 1) -> Baseline:
-        """Nothing: there is nothing to guess from."""
-        return Uninformed().baseline(self.criterion)
-
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of what went in."""
-        return {"gradients": self.gradients.sha256()}
-
-    def to(self, device: torch.device | str) -> CapturedPatches:
-        """The same game; patches are solved for on the CPU, in double precision."""
-        return self
-
     def caveats(self) -> tuple[Caveat, ...]:
         """The pictures share their update; and what the layer's gradient leaves open."""
         return ONE_RELEASE, PATCHES_OPEN
-
-    def records(self, trials: int, draws: Draws) -> None:
-        """Nobody knows which pictures they were."""
-
-    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
-        """All updates together."""
-        count = min(trials, len(self.gradients))
-        return Work(count, count, (replace(self, bounds=()),))
-
-    def prepare(self, attack: Attack, draws: Draws, run: Run) -> Reconstruct:
-        """The attack, ready for any update of this network."""
-        return attack.prepare_on(run, self.knowledge, draws.stream("attack"))
-
-    def trials(self, prepared: Reconstruct, draws: Draws, unit: Unit) -> Outcome:
-        """Attack every update, and a shuffled copy of each."""
-        gradients = self.gradients.take(slice(0, unit.size))
-        mixed = shuffled(gradients, draws.stream("control"))
-        guess, decoy = blindly(prepared, gradients, mixed, draws.stream("coins"))
-        found, controls = self.verified(guess, gradients), self.verified(decoy, mixed)
-        counts = torch.tensor([one.proven for one in found])
-        left = torch.tensor([one.unexplained for one in found], dtype=torch.float64)
-        return Outcome(
-            main=_counted(found),
-            control=_counted(controls),
-            numbers={**guess.numbers(), "proven": counts, "proven_batch_size": counts, "unexplained": left},
-            proven=counts,
-        )
 
     def verified(self, guess: Reconstruction, gradients: Gradient) -> list[Pictures]:
         """What recomputation says about each update and the pictures that were named."""
@@ -199,11 +136,6 @@ class CapturedPatches(AnyGame[SharedGradient]):
                 )
             )
         return found
-
-
-def _counted(found: Sequence[Pictures]) -> Comparison:
-    proven = torch.tensor([[one.explains_all] for one in found])
-    return Comparison(torch.full(proven.shape, torch.nan, dtype=torch.float64), proven, proven)
 
 
 def audit_patches(

@@ -46,6 +46,11 @@ class Texts:
         """How many texts are proven."""
         return len(self.sequences) if self.explains_all else 0
 
+    @property
+    def number(self) -> int:
+        """How many there were, where it is proven."""
+        return self.proven if self.is_complete else 0
+
 
 def read_texts(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int = 64

@@ -1,0 +1,124 @@
+"""Updates that are explained whole or not at all: what they share, whether texts or pictures come back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import torch
+
+from remanence.adversary.baseline import Baseline
+from remanence.adversary.knowledge import Knowledge
+from remanence.adversary.priors import Uninformed
+from remanence.attacks.attack import Attack, Reconstruction, blindly
+from remanence.bounds.bound import Bound
+from remanence.data.releases import Gradient
+from remanence.games.gradients.captured import require_finite, shuffled
+from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.protocol import AnyGame, Unit, Work
+from remanence.results.outcome import Outcome
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+from remanence.scoring.errors import Comparison, Criterion, Reduction
+
+Reconstruct = Callable[[Gradient], Reconstruction]
+
+
+class Recomputed(Protocol):
+    """What recomputation says about the records that were named for one update."""
+
+    @property
+    def proven(self) -> int:
+        """How many of them are proven."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """How many there were, where that is proven too; 0 else."""
+        ...
+
+    @property
+    def unexplained(self) -> float:
+        """The share of the update that is left."""
+        ...
+
+    @property
+    def explains_all(self) -> bool:
+        """Whether nothing is."""
+        ...
+
+
+@dataclass(frozen=True)
+class CapturedWhole(AnyGame[SharedGradient]):
+    """One or more updates. Each is a trial, and succeeds if all that was named for it recomputes it.
+
+    The control is the same attack on the same update with the entries of every tensor shuffled.
+    """
+
+    mechanism: SharedGradient
+    gradients: Gradient
+    criterion: Criterion = Criterion(reduction=Reduction.EACH)
+    bounds: tuple[Bound, ...] = ()
+    default_trials: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "default_trials", len(self.gradients))
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The adversary knows the network and nothing else."""
+        return Knowledge(self.mechanism, Uninformed(), None)
+
+    def fits(self) -> None:
+        """The gradients are numbers. Whether they belong to the network, recomputation tells."""
+        require_finite(self.gradients)
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """Nothing: there is nothing to guess from."""
+        return Uninformed().baseline(self.criterion)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of what went in."""
+        return {"gradients": self.gradients.sha256()}
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same game: the search runs on the CPU, where the network is."""
+        return self
+
+    def records(self, trials: int, draws: Draws) -> None:
+        """Nobody knows which records they were."""
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All updates together."""
+        count = min(trials, len(self.gradients))
+        return Work(count, count, (replace(self, bounds=()),))
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> Reconstruct:
+        """The attack, ready for any update of this network."""
+        return attack.prepare_on(run, self.knowledge, draws.stream("attack"))
+
+    def trials(self, prepared: Reconstruct, draws: Draws, unit: Unit) -> Outcome:
+        """Attack every update, and a shuffled copy of each."""
+        gradients = self.gradients.take(slice(0, unit.size))
+        mixed = shuffled(gradients, draws.stream("control"))
+        guess, decoy = blindly(prepared, gradients, mixed, draws.stream("coins"))
+        found, controls = self.verified(guess, gradients), self.verified(decoy, mixed)
+        counts, sizes = (torch.tensor([getattr(one, n) for one in found]) for n in ("proven", "number"))
+        left = torch.tensor([one.unexplained for one in found], dtype=torch.float64)
+        return Outcome(
+            main=_counted(found),
+            control=_counted(controls),
+            numbers={**guess.numbers(), "proven": counts, "proven_batch_size": sizes, "unexplained": left},
+            proven=counts,
+        )
+
+    @abstractmethod
+    def verified(self, guess: Reconstruction, gradients: Gradient) -> Sequence[Recomputed]:
+        """What recomputation says about each update and the records that were named."""
+
+
+def _counted(found: Sequence[Recomputed]) -> Comparison:
+    proven = torch.tensor([[one.explains_all] for one in found])
+    return Comparison(torch.full(proven.shape, torch.nan, dtype=torch.float64), proven, proven)
