@@ -151,6 +151,10 @@ def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp
     run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "update.safetensors"), *out])
     assert run.exit_code == 1, run.output
     assert "1 of 1 records are proven" in run.output
+    told = " ".join(run.output.split())
+    assert "recovered 1 of 1 pictures" in told
+    assert "Only what the whole update can be computed again from counts." in told
+    assert "Send less." in (tmp_path / "out" / "report.html").read_text()
     torch.manual_seed(1)
     save_file({n: torch.randn_like(v) for n, v in gradient.items()}, tmp_path / "noise.safetensors")
     run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "noise.safetensors"), *out])

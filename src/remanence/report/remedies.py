@@ -15,10 +15,14 @@ DELTA = 1e-5
 _NOISE_BOUNDS = ("DP-SGD", "Gaussian mechanism")  # whose proof holds for any other noise as well
 
 
+_SEND_LESS = "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent."
+_RELEASE_LESS = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
 _LESS = {  # by the kind of game: another way to lower the risk
-    "LeaveOneOut": "Release less. Answers instead of weights, or fewer columns, leave them less to work with.",
-    "Captured": "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent.",
-    "CapturedTexts": "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent.",
+    "LeaveOneOut": _RELEASE_LESS,
+    "Captured": _SEND_LESS,
+    "CapturedTexts": _SEND_LESS,
+    "CapturedPatches": _SEND_LESS,
+    "Attributes": _RELEASE_LESS,
     "HeadGame": "Train on more pictures of each class, or release answers instead of the head.",
     "Texts": "Take the secrets out of the texts before training. The annex names the riskiest places.",
 }

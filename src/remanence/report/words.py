@@ -220,6 +220,8 @@ def counts(result: AuditResult) -> str:
             if said == "canaries"
             else "Only the very record counts."
         )
+    if result.threat_model["game"] in ("CapturedTexts", "CapturedPatches"):
+        return "Only what the whole update can be computed again from counts."
     if result.threat_model["game"] == "Texts":
         tries = f"{criterion['threshold']:,.0f} tries"
         return f"A secret counts if it comes out within {tries}, and not out of the base model."
