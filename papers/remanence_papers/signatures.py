@@ -183,4 +183,18 @@ def _meaning(module: str, name: str) -> str:
             node.annotation = None
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return hashlib.sha256(_canonical(tree).encode()).hexdigest()
+
+
+def _canonical(node: object) -> str:
+    """A tree as text, the same for every Python: newer ones have further fields, empty where nothing is new.
+
+    >>> _canonical(ast.parse("x = 1"))
+    "Module(Assign(Name('x'Store())Constant(1)))"
+    """
+    if isinstance(node, list):
+        return "".join(_canonical(each) for each in node)
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    values = (getattr(node, field, None) for field in node._fields)
+    return f"{type(node).__name__}({''.join(_canonical(each) for each in values if each not in (None, []))})"
