@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from remanence import EarlyStopping, Loop, Records, TransferHead
 from remanence.games.heads.fit import LEVEL, fit
 from remanence.games.heads.released_head import read_head
-from remanence.mechanisms.heads.embedding import embed, embedding_of
+from remanence.mechanisms.heads.embedding import embed, embed_views, embedding_of
 
 EPOCHS = 30
 START = TransferHead(10, EPOCHS, 0.05, initialisation="pytorch")
@@ -84,10 +84,11 @@ class Plain:
     autocast: bool = False
     clip: float | None = None
     half: torch.dtype | None = None
+    views: int = 1
 
     def train(self, features: Tensor, labels: Tensor) -> nn.Module:
         """One head."""
-        head = self.build(features.shape[1])
+        head = self.build(features.shape[1] // self.views)
         held_x, held_y = features, labels
         if self.patience is not None:
             held, order = torch.randperm(len(labels)).split(
@@ -106,8 +107,9 @@ class Plain:
             sampler = WeightedRandomSampler((1 / counts[labels].double()).tolist(), len(labels))
         for _ in range(self.epochs):
             head.train()
+            seen = features.unflatten(1, (self.views, -1))
             loader = DataLoader(
-                TensorDataset(features, labels),
+                TensorDataset(seen[range(len(labels)), torch.randint(self.views, (len(labels),))], labels),
                 self.batch or len(labels),
                 shuffle=sampler is None,
                 sampler=sampler,
@@ -229,6 +231,15 @@ CASES: dict[str, tuple[Plain, TransferHead]] = {
         Plain(adam, build=layers(16, between=nn.GELU)),
         _looped(replace(ADAM, hidden=16), activation="gelu"),
     ),
+    "16 hidden units, SiLU": (
+        Plain(adam, build=layers(16, between=nn.SiLU)),
+        _looped(replace(ADAM, hidden=16), activation="silu"),
+    ),
+    "16 hidden units, tanh": (
+        Plain(adam, build=layers(16, between=nn.Tanh)),
+        _looped(replace(ADAM, hidden=16), activation="tanh"),
+    ),
+    "augmentation, 8 views": (Plain(adam, views=8), _looped(ADAM, views=8)),
     "32 and 16 hidden units": (Plain(adam, build=layers(32, 16)), replace(ADAM, hidden=(32, 16))),
 }
 
@@ -246,11 +257,13 @@ def main() -> None:
     pictures, labels = _pictures(asked.data)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(pictures[0].numel(), 96), nn.ReLU())
     records = embed(Records(pictures, labels), backbone)
+    moved = embed_views(Records(pictures, labels), backbone, _shifted, 8, torch.Generator().manual_seed(0))
     print("| recipe | right | untrained | other pictures | other labels | a third of the epochs | as SGD |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name in asked.only:
         # Two of a class leave nothing to validate by.
-        own, others, public = _split(records, 4 if name == "early stopping" else 2)
+        several = 4 if name == "early stopping" else 2
+        own, others, public = _split(moved if CASES[name][0].views > 1 else records, several)
         print(f"| {name} | {' | '.join(_shares(CASES[name], own, others, public, asked))} |", flush=True)
 
 
@@ -263,6 +276,11 @@ def _pictures(path: Path | None) -> tuple[Tensor, Tensor]:
         x, y = (file["x"], file["y"]) if "x" in file else (file["xte"][:3000], file["yte"][:3000])
     pixels, labels = torch.tensor(x).float() / 127.5 - 1, torch.tensor(y).long()
     return pixels[labels < 10], labels[labels < 10]
+
+
+def _shifted(pictures: Tensor, generator: torch.Generator) -> Tensor:
+    """By up to a pixel in each direction, all alike."""
+    return torch.roll(pictures, torch.randint(-1, 2, (2,), generator=generator).tolist(), (-2, -1))
 
 
 def _split(records: Records, several: int) -> tuple[Records, Records, Records]:
@@ -282,7 +300,12 @@ def _shares(
     """The share of right heads with p ≤ 5 %, and of each kind of wrong ones that an audit refuses."""
     plain, declared = case
     words = declared.loop or Loop()
-    as_sgd = _looped(replace(START, hidden=declared.hidden), bias=words.bias, activation=words.activation)
+    as_sgd = _looped(
+        replace(START, hidden=declared.hidden),
+        bias=words.bias,
+        activation=words.activation,
+        views=words.views,
+    )
 
     def share(most: float, count: int, wrong: str = "") -> str:
         refused = 0
@@ -292,9 +315,11 @@ def _shares(
             labels = labels[torch.randperm(len(labels))] if wrong == "labels" else labels
             epochs = {"training": 0, "epochs": plain.epochs // 3}.get(wrong, plain.epochs)
             recipe = as_sgd if wrong == "recipe" else declared
-            head = read_head(replace(plain, epochs=epochs).train(read, labels), recipe, read.shape[1])
+            head = read_head(
+                replace(plain, epochs=epochs).train(read, labels), recipe, read.shape[1] // plain.views
+            )
             generator = torch.Generator().manual_seed(seed)
-            refused += fit(recipe, own, public, head, generator).p_value <= most
+            refused += fit(recipe, own, public, head, generator, others=0).p_value <= most
         return f"{refused / count:.2f}"
 
     kinds = ("training", "pictures", "labels", "epochs", "recipe")

@@ -7,10 +7,14 @@ import torch
 from torch import nn
 
 from remanence import HeadAudit, Records, TransferHead, audit_head, head_game
+from remanence.attacks.linear_reader import LinearReader
 from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
-from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, _shared, compare, fit
+from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, fit
 from remanence.mechanisms.heads.embedding import embed
+from remanence.report.words import released
+from remanence.results.verdict import exposes
+from remanence.scoring.rates import SuccessRate
 
 RECIPES = {start: TransferHead(10, 30, 0.05, initialisation=start) for start in (0.002, "pytorch")}
 
@@ -52,18 +56,18 @@ def in_pytorch(recipe, backbone, views, labels, seed):
 
 
 def p_value(head, recipe, own, public, seed):
-    return fit(recipe, own, public, head, torch.Generator().manual_seed(seed)).p_value
+    return fit(recipe, own, public, head, torch.Generator().manual_seed(seed), others=0).p_value
 
 
 @pytest.mark.parametrize("start", RECIPES)
 def test_heads_of_the_right_recipe_are_rejected_as_often_as_the_level_says(start, digits):
     own, public, _, _ = digits
     recipe = RECIPES[start]
-    right = heads(recipe, own, 200, seed=1)
-    found = [p_value(right.take(slice(k, k + 1)), recipe, own, public, 1000 + k) for k in range(200)]
+    right = heads(recipe, own, 100, seed=1)
+    found = [p_value(right.take(slice(k, k + 1)), recipe, own, public, 1000 + k) for k in range(100)]
     rejected = sum(p <= 0.05 for p in found)
-    assert 2 <= rejected <= 20  # of 200 at 5 %: fewer or more in one case of a thousand
-    assert 60 <= sum(p <= 0.5 for p in found) <= 140
+    assert rejected <= 13  # of 100 at 5 %: more in one case of a thousand
+    assert 34 <= sum(p <= 0.5 for p in found) <= 66  # the same, on either side
 
 
 def test_a_head_that_a_plain_loop_made_belongs(digits):
@@ -133,23 +137,60 @@ def test_a_head_that_was_rounded_is_compared_with_heads_that_are(digits):
 def test_the_p_value_is_a_rank_and_the_furthest_of_all_has_the_smallest(digits):
     own, public, _, _ = digits
     recipe = RECIPES["pytorch"]
-    siblings = heads(recipe, own, SIBLINGS, 0)
     far = {name: values * 3 for name, values in heads(recipe, own, 1, 1).tensors.items()}
-    found = compare(Weights.concatenate([Weights(far), siblings]), recipe, own, public, torch.Generator())
-    assert found.p_value == 1 / (SIBLINGS + 1)
+    assert p_value(Weights(far), recipe, own, public, 0) == 1 / (SIBLINGS + 1)
 
 
-def test_what_heads_share_tells_other_pictures_however_long_each_head_was_trained(digits):
+def test_heads_on_neighbouring_pictures_are_refused_and_the_power_says_so(digits):
     own, public, others, _ = digits
     recipe = RECIPES["pytorch"]
-    siblings = heads(recipe, own, 100, 0)["weight"] * torch.linspace(1, 6, 100)[:, None, None]
-    both = torch.cat([heads(recipe, others, 1, 1)["weight"] * 6, siblings])
-    found = _shared(Weights({"weight": both}), own.embedding, public, recipe)
-    (amount, special, share, own_share), rest = found[0], found[1:]
-    assert rest[:, 0].min() < amount < rest[:, 0].max()  # as much as some have
-    assert rest[:, 1].min() < special < rest[:, 1].max()
-    assert share < rest[:, 2].min()  # but less for its size than any has
-    assert own_share < rest[:, 3].min()
+    found = fit(recipe, own, public, heads(recipe, own, 1, 1), torch.Generator().manual_seed(0))
+    assert found.belongs
+    assert found.power.rate >= 0.95
+    # Pictures that the test has never seen, though the power was measured on public ones.
+    strangers = heads(recipe, others, 20, 3)
+    refused = [p_value(strangers.take(slice(k, k + 1)), recipe, own, public, k) <= LEVEL for k in range(20)]
+    assert sum(refused) >= 18  # of 20: fewer in one case of a hundred at a power of 0.98
+
+
+def test_where_a_head_has_hardly_learnt_anything_the_test_says_that_it_cannot_tell(digits):
+    own, public, _, _ = digits
+    recipe = replace(RECIPES["pytorch"], epochs=1, learning_rate=1e-4)
+    head = heads(recipe, own, 1, 1)
+    found = fit(recipe, own, public, head, torch.Generator().manual_seed(0))
+    assert found.belongs
+    assert found.power.rate < 0.2  # 0.01 of them are refused by chance
+    state = {name: values[0] for name, values in head.tensors.items()}
+    result = audit_head(
+        own.embedding,
+        own.features,
+        own.labels,
+        recipe,
+        prior=public,
+        released=state,
+        settings=HeadAudit(trials=5, attacks=[LinearReader(50)]),
+    )
+    assert "similar-pictures" in [caveat.id for caveat in result.strongest.caveats]
+    assert "cannot tell whether these pictures or similar ones were used" in released(result)
+    assert "the verdict does not rest on those rates" in released(result)
+    # A rate that would be EXPOSED is not, as long as nobody can say that it is about this head.
+    sure = replace(result.strongest, main=SuccessRate(100, 100), control=SuccessRate(0, 100))
+    assert not exposes(sure, result.policy)
+    assert sure.this_head is not None
+    known = replace(sure, this_head=replace(sure.this_head, others=torch.tensor([36, 40])))
+    assert exposes(known, result.policy)
+
+
+def test_a_start_that_nn_linear_cannot_draw_gives_other_pictures_away(digits):
+    own, public, others, _ = digits
+    recipe = replace(RECIPES["pytorch"], epochs=10, learning_rate=0.05)
+    strangers = heads(recipe, others, 20, 3)
+    found = [
+        fit(recipe, own, public, strangers.take(slice(k, k + 1)), torch.Generator().manual_seed(k), others=0)
+        for k in range(20)
+    ]
+    furthest = {each.furthest for each in found if not each.belongs}
+    assert "the weights that it must have started from" in furthest
 
 
 def test_a_recipe_that_was_mistaken_in_one_setting_is_named(digits):
@@ -167,7 +208,7 @@ def test_distances_of_few_numbers_know_how_they_vary_together():
     common, noise = torch.randn(200, 1, generator=generator), torch.randn(200, 2, generator=generator)
     values = (common + 0.01 * noise).double()
     values[0] = torch.tensor([1.2, -1.2])  # within the range of each, and against how they go together
-    assert _distances(values).argmax() == 0
+    assert _distances("some", values).argmax() == 0
 
 
 def test_an_audit_of_a_head_that_does_not_belong_has_no_verdict(digits):

@@ -250,7 +250,7 @@ def test_a_head_that_gives_back_fewer_pictures_than_heads_made_like_it_is_told(w
         threshold=torch.tensor(0.5),
         fit=torch.tensor(1.0),
     )
-    found = head.gives_less(made_like_it)
+    found = head.caveats(made_like_it)
     assert [caveat.id for caveat in found] == [
         "this-head-gives-less"
     ] * told  # 4 of ten: 7 of 61 heads are so few

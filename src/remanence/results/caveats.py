@@ -99,6 +99,13 @@ THIS_HEAD_GIVES_LESS = Caveat(
     "other pictures, or otherwise than declared, though the test of whether it belongs did not refuse it.",
     "Check the pictures and the recipe. What came back out of this very head is listed by itself.",
 )
+SIMILAR_PICTURES = Caveat(
+    "similar-pictures",
+    "of heads that the recipe makes from other pictures of the same classes, fewer than nine in ten are refused.",
+    "The test of whether the head belongs cannot tell whether these pictures or similar ones were used. The rates are "
+    "about heads on your pictures, and this head may not be one, so the verdict does not rest on them.",
+    "Go by what came back out of this very head. Make sure that these are the pictures that it was trained on.",
+)
 DIVERGED = Caveat(
     "diverged-trainings",
     "training ended in infinite or undefined numbers in some trials.",

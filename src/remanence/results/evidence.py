@@ -147,7 +147,7 @@ class Evidence:
             numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
         if outcome.this_head is not None:
-            caveats += outcome.this_head.gives_less(outcome.main.succeeded)
+            caveats += outcome.this_head.caveats(outcome.main.succeeded)
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
             findings["diverged_trainings"] = float(diverged.sum())
@@ -186,6 +186,11 @@ class Evidence:
         Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
         """
         return self.main.lower > max(self.control.upper, self.baseline.seen)
+
+    @property
+    def about_the_release(self) -> bool:
+        """Whether the rates are about what was handed in: not if a head may be one on other pictures."""
+        return self.this_head is None or self.this_head.made_like_this
 
     @property
     def telling_parts(self) -> tuple[PartRate, ...]:

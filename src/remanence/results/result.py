@@ -52,7 +52,7 @@ class AuditResult:
         best, limit = self.strongest, self.policy.max_success
         if self.verdict is not Verdict.EXPOSED:
             return self.verdict.meaning
-        if best.tells and best.main.lower > limit:
+        if best.tells and best.about_the_release and best.main.lower > limit:
             return "An attack succeeds more often than the limit allows."
         if best.proven:
             return "Training records are proven to be in what is released. That takes no rate."

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from remanence.results.caveats import THIS_HEAD_GIVES_LESS, Caveat
+from remanence.results.caveats import SIMILAR_PICTURES, THIS_HEAD_GIVES_LESS, Caveat
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
 _COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
+_OTHERS = "refused", "tried"
 _ROUNDING = 1 + 1e-9
+_POWER = 0.9  # of heads on other pictures that must be refused, if one that passes is to be one on these
 
 
 @final
@@ -87,16 +89,34 @@ class ThisHead:
     own: Tensor  # how many pictures of the class are yours
     threshold: Tensor  # of the error, for all classes
     fit: Tensor  # how likely a head of the recipe is to be as far from the others: it belongs
+    others: Tensor = field(
+        default_factory=lambda: torch.zeros(2, dtype=torch.int64)
+    )  # heads on other pictures that the same test refused, and how many were put to it
+
+    @property
+    def power(self) -> SuccessRate | None:
+        """How often a head on other pictures of the same classes is refused; None where nobody tried."""
+        refused, tried = self.others.tolist()
+        return SuccessRate(int(refused), int(tried)) if tried else None
+
+    @property
+    def made_like_this(self) -> bool:
+        """Whether it can be told from heads on similar pictures, so that rates of heads on yours are about it."""
+        return self.power is None or self.power.rate >= _POWER
 
     def tensors(self) -> dict[str, Tensor]:
         """As they travel."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
 
-    def gives_less(self, made_like_it: Tensor) -> list[Caveat]:
-        """What to mind if it gives back fewer pictures than heads `(heads, classes)` that were made like it.
+    def caveats(self, made_like_it: Tensor) -> list[Caveat]:
+        """What to mind about it, beside heads `(heads, classes)` that were made like it."""
+        unknown = replace(
+            SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
+        )
+        return [*self._gives_less(made_like_it), *([] if self.made_like_this else [unknown])]
 
-        A head that belongs is as likely as any of the others to give back fewest.
-        """
+    def _gives_less(self, made_like_it: Tensor) -> list[Caveat]:
+        """A head that belongs is as likely as any of the others to give back fewest."""
         own = int((self.error <= self.threshold).sum())
         as_few = int((made_like_it.sum(1) <= own).sum())
         if (as_few + 1) / (len(made_like_it) + 1) > 1 - CONFIDENCE:
@@ -138,6 +158,11 @@ class ThisHead:
         rows = zip(*(getattr(self, name).tolist() for name in _COLUMNS), strict=True)
         return {
             "fit": float(self.fit),
+            **(
+                {"others": dict(zip(_OTHERS, map(int, self.others.tolist()), strict=True))}
+                if self.power
+                else {}
+            ),
             "threshold": float(self.threshold),
             "classes": [
                 {name: kind(value) for (name, kind), value in zip(_COLUMNS.items(), row, strict=True)}
@@ -157,4 +182,5 @@ class ThisHead:
             **columns,
             threshold=torch.tensor(entry["threshold"], dtype=torch.float64),
             fit=torch.tensor(entry["fit"], dtype=torch.float64),
+            others=torch.tensor([entry.get("others", {}).get(name, 0) for name in _OTHERS]),
         )

@@ -82,6 +82,11 @@ class Measured(Protocol):
         ...
 
     @property
+    def about_the_release(self) -> bool:
+        """Whether the rates are about what was handed in, as far as can be told."""
+        ...
+
+    @property
     def proven(self) -> int | None:
         """How many records the game recomputed the release from."""
         ...
@@ -155,7 +160,8 @@ def contradicts(entry: Measured, ceiling: float) -> bool:
 def exposes(entry: Measured, policy: Policy) -> bool:
     """Whether an attack makes the release EXPOSED: a proven record, whole records above the limit, or one column."""
     columns = any(part.main.lower > policy.max_success for part in entry.telling_parts)
-    return bool(entry.proven) or columns or (entry.tells and entry.main.lower > policy.max_success)
+    above = entry.tells and entry.about_the_release and entry.main.lower > policy.max_success
+    return bool(entry.proven) or columns or above
 
 
 def this_head_exposes(evidence: Iterable[Measured], policy: Policy) -> bool:

@@ -191,7 +191,9 @@ class HeadGame(AnyGame):
         threshold, p_value = (
             torch.tensor(value, dtype=torch.float64) for value in (self.criterion.threshold, self.fit.p_value)
         )
-        return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value)
+        power = self.fit.power
+        others = torch.tensor([0, 0] if power is None else [power.successes, power.trials])
+        return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value, others)
 
 
 def _require_one_guess(attack: Reconstructor) -> None:
