@@ -12,8 +12,11 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -251,20 +254,28 @@ def main() -> None:
     parser.add_argument("--right", type=int, default=100)
     parser.add_argument("--wrong", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     asked = parser.parse_args()
+    print("| recipe | right | untrained | other pictures | other labels | a third of the epochs | as SGD |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    with ProcessPoolExecutor(asked.workers, get_context("spawn")) as pool:
+        for row in pool.map(partial(_row, asked), asked.only):
+            print(row, flush=True)
+
+
+def _row(asked: argparse.Namespace, name: str) -> str:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     pictures, labels = _pictures(asked.data)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(pictures[0].numel(), 96), nn.ReLU())
-    records = embed(Records(pictures, labels), backbone)
-    moved = embed_views(Records(pictures, labels), backbone, _shifted, 8, torch.Generator().manual_seed(0))
-    print("| recipe | right | untrained | other pictures | other labels | a third of the epochs | as SGD |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    for name in asked.only:
-        # Two of a class leave nothing to validate by.
-        several = 4 if name == "early stopping" else 2
-        own, others, public = _split(moved if CASES[name][0].views > 1 else records, several)
-        print(f"| {name} | {' | '.join(_shares(CASES[name], own, others, public, asked))} |", flush=True)
+    case, records, generator = CASES[name], Records(pictures, labels), torch.Generator().manual_seed(0)
+    views = case[0].views
+    seen = (
+        embed(records, backbone) if views == 1 else embed_views(records, backbone, _shifted, views, generator)
+    )
+    # Two of a class leave nothing to validate by.
+    own, others, public = _split(seen, 4 if name == "early stopping" else 2)
+    return f"| {name} | {' | '.join(_shares(case, own, others, public, asked))} |"
 
 
 def _pictures(path: Path | None) -> tuple[Tensor, Tensor]:
