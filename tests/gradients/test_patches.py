@@ -150,7 +150,7 @@ def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp
     out = ["--out", str(tmp_path / "out")]
     run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "update.safetensors"), *out])
     assert run.exit_code == 1, run.output
-    assert "1 of 1 records are proven" in run.output
+    assert "The one record is proven by recomputing the update" in run.output
     told = " ".join(run.output.split())
     assert "recovered 1 of 1 pictures" in told
     assert "Only what the whole update can be computed again from counts." in told

@@ -26,6 +26,7 @@ from remanence.games.texts.claims import Planted
 from remanence.games.texts.secrets import Numbers
 from remanence.games.texts.tiny import as_language_model, tiny_model, train
 from remanence.report import texts as report
+from remanence.report import words
 from remanence.report.formats import FORMATS
 from remanence.report.html import report as html
 from remanence.report.terminal import audit_view
@@ -142,6 +143,9 @@ def test_without_a_base_model_that_is_said():
     assert result.verdict is Verdict.EXPOSED
     assert "no-base-model" in {caveat.id for caveat in result.strongest.caveats}
     assert "base model does not" not in report.sentence(result)
+    assert "not out of the base model" not in words.counts(result)
+    compared = audit_text(trained()[1], MINE, base=trained()[0], unseen=UNSEEN)
+    assert "not out of the base model" in words.counts(compared)
 
 
 @pytest.mark.parametrize(

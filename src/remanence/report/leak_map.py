@@ -81,6 +81,8 @@ def proven_sentence(result: AuditResult, declared: int | None) -> str:
     proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
     if not proven:
         return "No record is proven."
+    if size == 1:
+        return "The one record is proven by recomputing the update, and so is that there is no other."
     if size:
         return f"{proven} of {size} records are proven by recomputing the update, and so is their number."
     if declared:

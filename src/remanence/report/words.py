@@ -224,7 +224,10 @@ def counts(result: AuditResult) -> str:
         return "Only what the whole update can be computed again from counts."
     if result.threat_model["game"] == "Texts":
         tries = f"{criterion['threshold']:,.0f} tries"
-        return f"A secret counts if it comes out within {tries}, and not out of the base model."
+        compared = "base_log_probability" in result.strongest.arrays
+        return (
+            f"A secret counts if it comes out within {tries}{', and not out of the base model' * compared}."
+        )
     words = f"A record counts as recovered if its {criterion['error']} is at most {criterion['threshold']:g}"
     return words + ("." if criterion["label_scale"] is None else " and its label is right.")
 
