@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from remanence.attacks.catalogue import catalogue
 from remanence.auditing import AuditResult
 from remanence.games.heads.audit_head import exposed_pictures
-from remanence.report import again, exposure, figures, texts, words
+from remanence.report import again, exposure, figures, texts, this_head, words
 from remanence.report.frequencies import ceiling
 from remanence.report.glossary import GLOSSARY
 from remanence.report.leak_map import leak_map_picture
@@ -35,6 +35,7 @@ def report(result: AuditResult) -> str:
         card=_card(result),
         result=result,
         words=words,
+        this_head=this_head,
         caveats=raised,
         catalogue=catalogue(),
         rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},

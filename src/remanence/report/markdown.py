@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from remanence import plain_text
 from remanence.auditing import AuditResult
 from remanence.games.heads.audit_head import exposed_pictures
-from remanence.report import words
+from remanence.report import this_head, words
 from remanence.report.frequencies import ceiling
 
 _SHOWN = 20  # classes; a summary fits a pull request
@@ -61,13 +61,13 @@ def _released(result: AuditResult) -> list[str]:
             f"{picture.error:.3g}",
             f"{picture.as_close.successes} of {picture.as_close.trials}",
             f"{picture.by_chance:.2g}",
-            words.came_back(picture),
+            this_head.came_back(picture),
         )
         for picture in pictures[:_SHOWN]
     ]
     more = [f"And {len(pictures) - _SHOWN} more classes, further away."] if len(pictures) > _SHOWN else []
     headings = ("class", "picture", "error", "public pictures as close", "by chance", "came back")
-    return [f"**This very head**\n\n{plain(words.released(result))}", table(headings, rows), *more]
+    return [f"**This very head**\n\n{plain(this_head.released(result))}", table(headings, rows), *more]
 
 
 def model_card(result: AuditResult) -> str:
