@@ -107,6 +107,10 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
             ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--fixed-totals", "star"],
             "no such column for --fixed-totals",
         ),
+        (
+            ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--prior", "other.csv"],
+            "missing: bmi",
+        ),
         (["model.onnx", "--data", "train.csv", "--label", "outcome"], "ONNX files are not read"),
     ],
 )

@@ -11,11 +11,9 @@ from patients import patients, prepared
 from sklearn import linear_model as linear
 from sklearn import neighbors, preprocessing
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import audit
-from remanence.attacks.tables.forest_splits import other_splits, trained_again
 from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
 from remanence.attacks.tables.stored import stored_values
 from remanence.exceptions import InputError
@@ -150,16 +148,3 @@ def test_names_and_numbers_of_people_are_found_wherever_they_stand():
     assert identifiers_in(plain, people) == []
     coded = preprocessing.OneHotEncoder().fit(people[["name"]])
     assert [each.count for each in identifiers_in(coded, people)] == [40]
-
-
-@pytest.mark.parametrize("bootstrap", [False, True])
-def test_a_forest_is_trained_again_tree_by_tree(bootstrap):
-    draw = np.random.default_rng(0)
-    table = draw.integers(0, 2, (60, 8))
-    labels = np.where(table[:, 0] ^ (draw.random(60) < 0.2), "yes", "no")
-    forest = RandomForestClassifier(6, bootstrap=bootstrap, random_state=0).fit(table, labels)
-    assert not list(other_splits(list(forest.estimators_), trained_again(forest, table, labels)))
-    changed = table.copy()
-    changed[:10, 0] ^= 1
-    other = list(other_splits(list(forest.estimators_), trained_again(forest, changed, labels)))
-    assert len({split.tree for split in other}) == len(other) > 0

@@ -15,17 +15,23 @@ from remanence.scoring.errors import Criterion, Error, Reduction
 _RECORDS = 500  # that play the target, and that are guessed
 _NUMBERS = 2**25  # of all pairs of these
 _AT_ONCE = 2**21
+_PUBLIC = 20_000  # records of a public table that are looked through
 
 
 def guess_from_others(
-    data: Records, criterion: Criterion, totals: Tensor | None = None, given: Error | None = None
+    data: Records,
+    criterion: Criterion,
+    totals: Tensor | None = None,
+    given: Error | None = None,
+    public: Records | None = None,
 ) -> Baseline:
     """How often the best of a few guesses is right, measured on the records themselves.
 
     The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
     design fixes `totals` (one per feature and one for the label, NaN where it is free), as in a balanced trial, the
     known records tell what the missing one adds to them, and the first guess is corrected by it. Where some columns of
-    the missing record are `given`, the other record that is nearest in these is a guess as well.
+    the missing record are `given`, the other record that is nearest in these is a guess as well. A `public` table gives
+    its commonest record, and the one that is nearest in what is given.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
     >>> guess_from_others(yes_or_no, Criterion(threshold=0.1)).value
@@ -59,6 +65,15 @@ def guess_from_others(
     if given is not None:
         apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
         guesses["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
+    if public is not None:
+        order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
+        some = public[order[:most]]
+        best = _meets(each, some).sum(0).argmax()
+        guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
+        if given is not None:
+            pool = public[order[: _PUBLIC // max(1, len(given.parts))]]
+            apart = sum(part(asked[:, None], pool[None]) for part in given.parts)
+            guesses["the public record nearest in what is given"] = pool[torch.as_tensor(apart).argmin(1)]
     if totals is not None:
         guesses["what the design's totals leave"] = _completed(data, asked, asked[commonest], totals)
     rates = {
@@ -67,7 +82,8 @@ def guess_from_others(
     }
     best = max(rates, key=rates.__getitem__)
     share = "all" if len(asked) == count else f"{len(asked)} of the"
-    note = f"measured on {share} {count} records: {best}, from the known records alone"
+    known = "known and public records" if public is not None else "known records"
+    note = f"measured on {share} {count} records: {best}, from the {known} alone"
     return Baseline(rates[best], rates[best], note)
 
 

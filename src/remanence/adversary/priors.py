@@ -218,6 +218,7 @@ class EmpiricalPrior(Prior):
 
     records: Records  # (records,)
     set_size: int = 1
+    called: str = "samples from the population"
 
     def __post_init__(self) -> None:
         if not 1 <= self.set_size <= len(self.records):
@@ -282,8 +283,8 @@ class EmpiricalPrior(Prior):
 
     def describe(self) -> str:
         """One line for a report."""
-        return f"{len(self.records)} samples from the population"
+        return f"{len(self.records)} {self.called}"
 
     def to(self, device: torch.device | str) -> EmpiricalPrior:
         """The same samples on another device."""
-        return EmpiricalPrior(self.records.to(device), self.set_size)
+        return EmpiricalPrior(self.records.to(device), self.set_size, self.called)

@@ -67,6 +67,14 @@ class TableOptions:
         ),
     ] = None
 
+    prior: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_PANEL,
+            help="A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
+            "guess from it, and try its rows.",
+        ),
+    ] = None
     noise: Annotated[
         float,
         typer.Option(
@@ -84,13 +92,17 @@ class TableOptions:
 
     def stored(self) -> dict[str, str | float | None]:
         """As a run folder keeps it."""
-        return {**vars(self), "data": str(self.data)} if self.data else {}
+        paths = {
+            name: None if path is None else str(path)
+            for name, path in (("data", self.data), ("prior", self.prior))
+        }
+        return {**vars(self), **paths} if self.data else {}
 
 
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file, or of published numbers and the table behind them."""
     from remanence.attacks.tables.forest_solver import is_solvable
-    from remanence.games.table_knowledge import with_fixed_totals, with_known
+    from remanence.games.table_knowledge import with_fixed_totals, with_known, with_public
     from remanence.games.whole_set import WholeSet
     from remanence.integrations.model_files import load_estimator
     from remanence.integrations.sklearn_tables import learns_from_labels
@@ -103,6 +115,13 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
         frame = read_table(options.data)
         columns_named(options.by, frame.columns, "--by")
         _label_column(frame, options.label, needed=True)
+        if options.prior is not None:
+            raise InputError(
+                "A public table says nothing about published sums here.",
+                needs="--range for what anybody's value may be",
+                got=f"--prior {options.prior}",
+                hint="leave --prior out",
+            )
         limits = options.range
         return load_aggregates_game(Path(target), frame, str(options.label), options.noise, limits)
     estimator, frame = load_estimator(target), read_table(options.data)
@@ -118,7 +137,13 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
             typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
         features = features[list(names)]  # columns go by their names, whatever their order in the file
     own = frame[weights[0]] if weights else None
-    game = _first_that_belongs(estimator, features, labels, own)
+    game, coding = _first_that_belongs(estimator, features, labels, own)
+    if options.prior is not None:
+        public = read_table(options.prior)
+        answers = public[label] if label in public.columns else None
+        game = with_public(
+            game, public, answers if answers is None or coding is None else answers.map(coding)
+        )
     fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
     game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
@@ -159,7 +184,9 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
     return frame[label].astype(str) if frame[label].dtype.kind == "O" else frame[label]
 
 
-def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any) -> LeaveOneOut:
+def _first_that_belongs(
+    estimator: Any, features: Any, labels: Any, weights: Any
+) -> tuple[LeaveOneOut, dict[Any, Any] | None]:
     """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
     from remanence.integrations.sklearn import table_game
     from remanence.mechanisms.tables.checked import codings
@@ -175,7 +202,7 @@ def _first_that_belongs(estimator: Any, features: Any, labels: Any, weights: Any
         if coding is not None:
             said = ", ".join(f"{word} for {code}" for word, code in coding.items())
             typer.echo(f"The model was fitted on other labels than the table's. Taken: {said}.", err=True)
-        return game
+        return game, coding
     assert refused is not None
     raise refused
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_from_others import guess_from_others
 from remanence.adversary.knowledge import Given, Knowledge
-from remanence.adversary.priors import Uninformed
+from remanence.adversary.priors import EmpiricalPrior, Prior, Uninformed
 from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records, concatenate
@@ -20,7 +20,7 @@ from remanence.data.releases import Release
 from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.mechanism import Mechanism
 from remanence.protocol import AnyGame, MechanismT, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.caveats import ONE_RELEASE, TARGETS_KNOWN, Caveat
 from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
@@ -67,6 +67,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
     given: Given | None = None  # what the adversary knows of the missing record itself
     others_known: bool = True  # whether the adversary knows the other records
+    prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
     default_trials: int = field(init=False, repr=False)  # every record
@@ -109,7 +110,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         given = self.given
         if given is not None:
             given = replace(given, record=given.kept(data[index : index + 1], others[:1]))
-        return Knowledge(self.mechanism, Uninformed(), others if self.others_known else None, given, index)
+        return Knowledge(self.mechanism, self.prior, others if self.others_known else None, given, index)
 
     def baseline(self, chances: int = 1) -> Baseline:
         """What somebody guesses who knows the other records, measured."""
@@ -122,11 +123,14 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def _guess(self, criterion: Criterion) -> Baseline:
         # Where the others are not known either, this is more than anybody can do: it makes no attack look better.
         given = None if self.given is None else self.given.error
-        return guess_from_others(self.data, criterion, self.totals, given)
+        return guess_from_others(self.data, criterion, self.totals, given, self.prior.samples)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
-        return (ONE_RELEASE, *self.known_caveats)
+        public = self.prior.samples
+        held = public is not None and EmpiricalPrior(self.data).shares_records_with(public)
+        seen = "The public table has rows of this one: of these, who took part is found, and not what is in the row."
+        return (ONE_RELEASE, *([replace(TARGETS_KNOWN, seen=seen)] if held else []), *self.known_caveats)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data, and of the model where one was handed in."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from remanence.adversary.knowledge import Given
+from remanence.adversary.priors import EmpiricalPrior
+from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.tables.fitted import FittedModel
@@ -49,6 +53,46 @@ def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool =
         given=Given(tuple(columns), places, rows.error(columns)),
         others_known=others,
     )
+
+
+def with_public(game: LeaveOneOut, table: Any, labels: Any = None) -> LeaveOneOut:
+    """The same game for an adversary who believes that rows are like those of a public `table` with the same columns.
+
+    They guess from it, and try its rows where a solver stopped early. Rows with a word that the training table has not
+    cannot be the missing one, and are left out.
+    """
+    mechanism = game.mechanism
+    assert isinstance(mechanism, FittedModel)
+    names = [column.name for column in mechanism.rows.columns]
+    missing = [name for name in names if name not in map(str, table.columns)]
+    if missing:
+        raise InputError(
+            "The public table has other columns than the model's.",
+            needs=", ".join(names)[:300],
+            got=f"missing: {', '.join(missing)}"[:300],
+            hint="a table with the same columns; the label may be missing",
+        )
+    try:
+        features = mechanism.rows.encode(table.rename(columns=str)[names])
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            "The public table cannot be compared with the model's.",
+            needs="numbers in the columns that are numbers in the training table",
+            got=str(error).splitlines()[0][:200],
+            hint="the columns in the same units and words as in the training table",
+        ) from None
+    codes = np.full(len(table), np.nan) if labels is None else mechanism.codes(np.asarray(labels))
+    fits = np.isfinite(features).all(1)
+    if not fits.any():
+        raise InputError(
+            "No row of the public table could be one of the training table.",
+            needs="at least one row without gaps or words that the training table has not",
+            got=f"{len(table)} rows, none of them",
+            hint="the columns in the same units and words as in the training table",
+        )
+    public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
+    prior = EmpiricalPrior(public, called="rows of a public table")
+    return replace(game, mechanism=replace(mechanism, public=public), prior=prior)
 
 
 def with_fixed_totals(game: LeaveOneOut, columns: Sequence[str], label: str | None = None) -> LeaveOneOut:

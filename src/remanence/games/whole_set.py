@@ -11,7 +11,7 @@ from torch import Tensor
 
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Uninformed
+from remanence.adversary.priors import Prior, Uninformed
 from remanence.attacks.attack import Attack
 from remanence.data.records import Records
 from remanence.data.releases import Release
@@ -46,6 +46,7 @@ class WholeSet(AnyGame):
     release: Release  # the model
     known_caveats: tuple[Caveat, ...] = ()
     columns: tuple[str, ...] = ()
+    prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
@@ -60,12 +61,18 @@ class WholeSet(AnyGame):
             game.criterion, label_scale=1.0
         )  # rows that are paired are paired with their labels
         mechanism = replace(game.mechanism, others_known=False)
-        return cls(mechanism, game.data, criterion, game.release, game.known_caveats, game.columns)
+        caveats = game.known_caveats
+        return cls(mechanism, game.data, criterion, game.release, caveats, game.columns, game.prior)
 
     @property
     def knowledge(self) -> Knowledge:
         """No record at all."""
-        return Knowledge(self.mechanism, Uninformed(), None)
+        return Knowledge(self.mechanism, self.prior, None)
+
+    @property
+    def proof(self) -> str:
+        """Why records that count as proven are facts."""
+        return "no table without them gives this forest"
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
@@ -84,19 +91,24 @@ class WholeSet(AnyGame):
         """Pair what was proposed with the true records, and with strangers."""
         found = prepared.for_unit(draws, unit)(self.release)
         strangers = self._drawn(draws.stream("control"))
-        pairs = [self._paired(people, found.records[0]) for people in (self.data, strangers)]
+        order, other = (self._paired(people, found.records[0]) for people in (self.data, strangers))
         truth, others = self.data[:, None], strangers[:, None]
-        numbers = part_numbers(self.criterion.error.parts, (truth, pairs[0]), (others, pairs[1]))
-        numbers |= {name: values.expand(len(self.data)) for name, values in found.diagnostics.items()}
-        compare = self.criterion.compare
-        return Outcome(compare(truth, pairs[0]), compare(others, pairs[1]), numbers)
+        guess, control = found.records[0][order][:, None], found.records[0][other][:, None]
+        numbers = part_numbers(self.criterion.error.parts, (truth, guess), (others, control))
+        said = dict(found.diagnostics)
+        claimed = said.pop("proven", None)
+        numbers |= {name: values.expand(len(self.data)) for name, values in said.items()}
+        main = self.criterion.compare(truth, guess)
+        proven = None if claimed is None else claimed[0][order] & main.succeeded[:, 0]
+        return Outcome(main, self.criterion.compare(others, control), numbers, proven)
 
-    def _paired(self, people: Records, found: Records) -> Records:
-        """What was found in the order of these people, as near to them as possible, `(people, 1)`."""
+    def _paired(self, people: Records, found: Records) -> Tensor:
+        """What was found in the order of these people: as many whole records as possible, and then columns."""
         parts = self.criterion.error.parts
         off = [(part(people[:, None], found[None]) > self.criterion.threshold).double() for part in parts]
-        _, partners = linear_sum_assignment(torch.stack(off).sum(0).numpy())
-        return found[torch.from_numpy(partners)][:, None]
+        wrong = torch.stack(off).sum(0)
+        _, partners = linear_sum_assignment((wrong + len(parts) * len(people) * (wrong > 0)).numpy())
+        return torch.from_numpy(partners)
 
     def _drawn(self, generator: torch.Generator) -> Records:
         """As many people who do not exist: each column of each is somebody's."""
@@ -114,9 +126,20 @@ class WholeSet(AnyGame):
         return self._luck(replace(self.criterion, error=part, label_scale=None))
 
     def _luck(self, criterion: Criterion) -> Baseline:
-        generator, rates = torch.Generator().manual_seed(0), []
-        for _ in range(_TABLES):
-            paired = self._paired(self.data, self._drawn(generator))
-            rates.append(float(criterion.compare(self.data[:, None], paired).succeeded.double().mean()))
-        note = f"measured on {_TABLES} tables that were drawn column by column"
-        return Baseline(max(rates), sum(rates) / len(rates), note)
+        generator, public = torch.Generator().manual_seed(0), self.prior.samples
+        drawn = {"drawn column by column": self._drawn}
+        if public is not None:
+            drawn["drawn from the public table"] = lambda generator: public[
+                torch.randint(len(public), (len(self.data),), generator=generator)
+            ]
+        found = {}
+        for how, draw in drawn.items():
+            tables = [draw(generator) for _ in range(_TABLES)]
+            guesses = [table[self._paired(self.data, table)][:, None] for table in tables]
+            rates = [
+                criterion.compare(self.data[:, None], guess).succeeded.double().mean() for guess in guesses
+            ]
+            found[how] = torch.stack(rates)
+        best = max(found, key=lambda how: float(found[how].mean()))
+        note = f"measured on {_TABLES} tables that were {best}"
+        return Baseline(float(found[best].max()), float(found[best].mean()), note)

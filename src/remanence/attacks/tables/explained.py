@@ -111,14 +111,17 @@ def explained(
     rows = only[
         sure[only][:, numbers].all(1)
     ]  # with rough numbers beside them, words are better read off one by one
-    if not models or not len(rows):
+    if not models:
         return guess
     search = _Search(mechanism, models, mechanism.rows.encode(whole.features), sure)
-    features[rows], labels = search.likeliest(rows, features[rows])
-    if mechanism.classes:
-        codes[rows] = labels
-        if models[0].plan.rough:
-            features[rows], codes[rows] = search.retrained(rows, features[rows], codes[rows])
+    if len(rows):
+        features[rows], labels = search.likeliest(rows, features[rows])
+        if mechanism.classes:
+            codes[rows] = labels
+            if models[0].plan.rough:
+                features[rows], codes[rows] = search.retrained(rows, features[rows], codes[rows])
+    if mechanism.public is not None and models[0].plan.rough:
+        features[only], codes[only] = search.among(mechanism.public, only, features[only], codes[only])
     return Records(torch.from_numpy(features), torch.from_numpy(codes))
 
 
@@ -232,6 +235,38 @@ class _Search:
                 found[number], answers[number] = options[best], tried[best]
         return found, answers
 
+    def among(
+        self, public: Records, rows: np.ndarray, guesses: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The guesses, or the public row with which training stops where the released model stands."""
+        found, answers, model = guesses.copy(), labels.copy(), self.models[0]
+        told = public.labels.double().numpy()
+        asked = self.answers if np.isnan(told).all() else [None]
+        options = np.tile(public.flat.numpy(), (len(asked), 1))
+        tried = np.concatenate(
+            [told if answer is None else np.full(len(told), float(answer)) for answer in asked]
+        )
+        given = [
+            column.start for column in self.mechanism.rows.columns if column.name in self.mechanism.given
+        ]
+        behind = matrix_of(self._behind(options)[model.part.path])
+        for number, row in track(
+            list(enumerate(rows.tolist())), total=len(rows), what="training with public rows"
+        ):
+            off = np.full(len(options), np.inf)
+            for answer in self.answers:
+                own = np.flatnonzero(tried == answer if answer is not None else ~np.isnan(tried))
+                if len(own) and behind is not None:
+                    off[own] = model.distances(behind[own], np.full(len(own), row), answer)
+            off[(options[:, given] != guesses[number, given]).any(1)] = np.inf
+            order = off.argsort()[: max(1, model.affordable // len(rows))]
+            order = order[np.isfinite(off[order])]
+            if len(order):
+                best, there = self._stops_there(row, options[order], tried[order])
+                if there:
+                    found[number], answers[number] = options[order[best]], tried[order[best]]
+        return found, answers
+
     def _stops_there(self, row: int, options: np.ndarray, labels: np.ndarray) -> tuple[int, bool]:
         """Which option, trained on with the other rows, stops nearest to the released model, and whether there."""
         part = self.models[0].part
@@ -241,7 +276,8 @@ class _Search:
         assert seen is not None
         nearest, best = np.inf, 0
         for option, (values, label) in enumerate(zip(seen, labels, strict=True)):
-            table[row], answers[row] = values, np.asarray(part.estimator.classes_)[int(label)]
+            classes = np.asarray(part.estimator.classes_) if self.mechanism.classes else None
+            table[row], answers[row] = values, label if classes is None else classes[int(label)]
             fitted = refit(replace(part, features=table, labels=answers))
             off = np.inf if fitted is None else float(np.abs(_coefficients(fitted) - released).max())
             if off < nearest:

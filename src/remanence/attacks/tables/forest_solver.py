@@ -54,20 +54,37 @@ class ForestSolver(Attack[Release]):
         mechanism = knowledge.mechanism
         assert isinstance(mechanism, FittedModel)
 
+        public = knowledge.prior.samples
+
         def reconstruct(_release: Release) -> Reconstruction:
             forest: Any = mechanism.estimator
             count = round(float(trees_of(forest)[0].tree_.weighted_n_node_samples[0]))
-            found = records_of_forest(forest, count, seconds=self.seconds, workers=self.workers)
+            found = records_of_forest(
+                forest,
+                count,
+                seconds=self.seconds,
+                workers=self.workers,
+                public=None if public is None else _bits(mechanism, public),
+            )
             codes = torch.from_numpy(mechanism.codes(np.asarray(found.labels)))
             features = torch.from_numpy(found.features.astype(np.float64))
             if not found.solved:
                 features, codes = features * torch.nan, codes * torch.nan
-            again = torch.tensor([found.reproduced / len(trees_of(forest))])
-            return Reconstruction(
-                Records(features[None], codes[None]), diagnostics={"trees_given_again": again}
-            )
+            numbers = {"trees_given_again": torch.tensor([found.reproduced / len(trees_of(forest))])}
+            if found.shared is not None:
+                numbers["in_every_table_found"] = torch.tensor([found.shared / count])
+            if found.proven is not None:
+                numbers["proven"] = torch.from_numpy(found.proven)[None]
+            return Reconstruction(Records(features[None], codes[None]), diagnostics=numbers)
 
         return reconstruct
+
+
+def _bits(mechanism: FittedModel, public: Records) -> tuple[np.ndarray, np.ndarray]:
+    """A public table's records that have a label and are of 0 and 1."""
+    features, codes = public.flat.numpy(), public.labels.double().numpy()
+    fits = np.isin(features, (0, 1)).all(1) & ~np.isnan(codes)
+    return features[fits].astype(int), np.asarray(mechanism.classes)[codes[fits].astype(int)]
 
 
 def is_solvable(forest: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, Reconstruction
+from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.tables.clues import UNKNOWN, as_numbers, known
 from remanence.attacks.tables.equations import Equations, equations
@@ -67,7 +67,7 @@ def plans_of(
 
 
 @dataclass(frozen=True)
-class FromObject(Attack[Release]):
+class FromObject(ExposesInParts[Mechanism], Attack[Release]):
     """Reads the missing row off a fitted object, by some kinds of clues or by all."""
 
     kinds: ClassVar[tuple[type, ...]]
@@ -106,9 +106,11 @@ class FromObject(Attack[Release]):
 
         return reconstruct
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
-        """Every row in turn."""
-        return Reconstruction(self._found(mechanism, data, np.arange(len(data))))
+    def exposer(
+        self, mechanism: Mechanism, data: Records, release: Release
+    ) -> Callable[[torch.Tensor], Reconstruction]:
+        """The same for some rows, on which all the time is spent."""
+        return lambda places: Reconstruction(self._found(mechanism, data, places.numpy())[places])
 
     def _found(self, mechanism: Mechanism, data: Records, only: np.ndarray) -> Records:
         """What comes back of each row, `(rows, 1)`; time is spent on `only` these."""

@@ -1,0 +1,91 @@
+"""A public table as what the adversary believes: guesses come from it, and its rows are tried."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from patients import patients, prepared
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from remanence import Criterion, InputError, Records, audit, mismatch
+from remanence.adversary.guess_from_others import guess_from_others
+from remanence.attacks.tables.from_object import WholeObject
+from remanence.game import play
+from remanence.games.table_knowledge import with_known, with_public
+from remanence.integrations.sklearn import table_game
+
+
+def test_the_commonest_public_record_is_guessed():
+    # Five who all differ tell nothing about each other, but the public table has mostly 3s.
+    each = Records(torch.tensor([[0.0], [1.0], [3.0], [20.0], [40.0]]), torch.zeros(5))
+    public = Records(torch.tensor([[3.0]] * 4 + [[9.0]]), torch.full((5,), torch.nan))
+    exact = Criterion(mismatch, threshold=0.5)
+    assert guess_from_others(each, exact).value == 0
+    found = guess_from_others(each, exact, public=public)
+    assert found.value == 1 / 5
+    assert "public" in found.note
+
+
+def test_the_public_record_nearest_in_what_is_given_is_guessed():
+    frame, labels = patients(60)
+    frame = frame[["age", "income"]]
+    model = make_pipeline(StandardScaler(), DummyClassifier()).fit(frame, labels)
+    game = table_game(model, frame, labels)
+    known = with_known(game, columns=["income"])
+    assert known.baseline().value < 0.1
+    assert with_known(with_public(game, frame), columns=["income"]).baseline().value > 0.9
+
+
+def test_a_solver_that_stopped_early_gives_public_rows_away_and_no_strangers():
+    draw = np.random.default_rng(0)
+    numbers = pd.DataFrame(draw.normal(size=(60, 4)), columns=list("abcd"))
+    outcome = np.where(numbers["a"] + draw.normal(size=60) > 0, "yes", "no")
+    model = LogisticRegression(tol=1e-2).fit(numbers[:30], outcome[:30])
+    game = table_game(model, numbers[:30], outcome[:30])
+    attack = WholeObject()
+    assert play(game, attack, trials=12).main.successes == 0
+    people = numbers[10:50].reset_index(drop=True)
+    for labels in (outcome[10:50], None):  # with their outcome, and without
+        known = with_public(game, people, labels)
+        found = play(known, attack, trials=12)
+        chosen = found.arrays["record"]
+        assert (found.arrays["succeeded"][:, 0] == (chosen >= 10)).all()
+        assert "targets-known" in {caveat.id for caveat in found.caveats}
+    strangers = play(with_public(game, numbers[30:], outcome[30:]), attack, trials=12)
+    assert strangers.main.successes == 0
+    assert "targets-known" not in {caveat.id for caveat in strangers.caveats}
+
+
+def test_what_is_believed_is_said_and_stored():
+    frame, labels = patients(60)
+    others, _ = patients(80, seed=1)
+    game = table_game(prepared(DummyClassifier()).fit(frame, labels), frame, labels)
+    known = with_public(game, others.assign(region=["west", *others["region"][1:]]))
+    assert (
+        "the prior (79 rows of a public table)" in known.knowledge.describe()
+    )  # nobody here is from the west
+    result = audit(known, [WholeObject()], trials=5)
+    assert "the prior (79 rows of a public table)" in result.threat_model["knows"]
+    assert result.subject["sha256"].keys() == {"data", "prior", "release"}
+    assert replace(known, prior=game.prior).fingerprints()["data"] == known.fingerprints()["data"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drop": "sex"}, "missing: sex"),
+        ({"age": "old"}, "numbers in the columns that are numbers"),
+        ({"region": "west"}, "No row of the public table"),
+    ],
+)
+def test_a_public_table_that_cannot_be_used_is_refused(change, message):
+    frame, labels = patients(60)
+    game = table_game(prepared(LogisticRegression()).fit(frame, labels), frame, labels)
+    public = frame.drop(columns=change["drop"]) if "drop" in change else frame.assign(**change)
+    with pytest.raises(InputError, match=message):
+        with_public(game, public)
