@@ -3,7 +3,8 @@
 python benchmarks/tables.py holders      every estimator that stores rows is named, and no other
 python benchmarks/tables.py belonging    models of this table and of other people's, of every kind, from files
 python benchmarks/tables.py forest [10]  100 records out of 10, 20 and 40 trees (needs the extra `forests`)
-python benchmarks/tables.py draft FOLDER the same of the tables of Ferry et al. (`data` of github.com/vidalt/DRAFT)
+python benchmarks/tables.py draft FOLDER [5] [compas] the same of the tables of Ferry et al., with so many seeds (`data`
+                                         of github.com/vidalt/DRAFT)
 python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted models (needs sacroml)
 """
 
@@ -328,13 +329,14 @@ DRAFT = {  # the label, and columns that encode one word
 def draft() -> None:
     import pandas as pd
 
+    seeds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
     for bootstrap in (False, True):
-        for name, (label, blocks) in DRAFT.items():
-            wrong = []
-            for seed in range(5):
+        for name in sys.argv[4:] or DRAFT:
+            (label, blocks), wrong = DRAFT[name], []
+            for seed in range(seeds):
                 everybody = pd.read_csv(Path(sys.argv[2]) / f"{name}.csv")
                 frame = everybody.sample(n=1500, random_state=seed, ignore_index=True)[:100]
-                table, labels = frame.drop(columns=label).to_numpy(), frame[label].to_numpy()
+                table, labels = frame.drop(columns=label).to_numpy(), np.asarray(frame[label])
                 model = ensemble.RandomForestClassifier(10, bootstrap=bootstrap, random_state=seed)
                 said = f"{name}, seed {seed}, bootstrap={bootstrap}"
                 wrong.append(solved(said, model.fit(table, labels), table, labels, blocks))

@@ -37,7 +37,9 @@ class Recovered:
     solved: bool
     reproduced: int = 0  # trees that training on these records gives again, node by node
     proven: np.ndarray | None = None  # (records,), those that every table has that gives this forest
-    shared: int | None = None  # records that all tables have which were found and give this forest
+    shared: int | None = (
+        None  # records that all tables have which were found; None if no other was looked for in time
+    )
     second: tuple[np.ndarray, np.ndarray] | None = None  # another table that gives this very forest
 
     def matched(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -137,7 +139,8 @@ class _Search:
         # What training rejected is asked for as it is understood here: where training does otherwise, it is not.
         if explained and again == len(trees_of(self.forest)):
             every = self._common(tables, numbers, self.ends, exact=True)
-            proven, shared = np.maximum(proven, every.proven), int(every.common.sum())
+            proven = np.maximum(proven, every.proven)
+            shared = int(every.common.sum()) if every.finished or every.other is not None else None
             second = None if every.other is None else tables.table(every.other)
         return Recovered(features, labels, True, again, tables.marked(numbers, proven), shared, second)
 
