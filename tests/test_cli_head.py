@@ -1,4 +1,4 @@
-"""`remanence head`: an audit that starts from files."""
+"""`remanence audit --head`: an audit that starts from files."""
 
 import json
 
@@ -42,7 +42,7 @@ def files(tmp_path_factory):
             Image.fromarray((picture * 15.9375).astype(np.uint8)).save(where / f"{place:03}.png")
     (folder / "backbone.py").write_text(BACKBONE)
     backbone = call_factory(folder / "backbone.py", "load", "a module")
-    records, _ = read_pictures(folder / "own", classes_of(folder / "own"), Preparation(8, (0.5,), (0.5,)))
+    records = read_pictures(folder / "own", classes_of(folder / "own"), Preparation(8, (0.5,), (0.5,)))
     features = backbone(records.features).detach()
     torch.manual_seed(7)
     head = nn.Linear(48, 5)
@@ -58,7 +58,8 @@ def files(tmp_path_factory):
 
 def call(files, head, *more):
     line = [
-        "head",
+        "audit",
+        "--head",
         str(files / head),
         "--backbone",
         f"{files / 'backbone.py'}:load",
@@ -118,7 +119,8 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
         classes_of(tmp_path / "nowhere")
     with pytest.raises(InputError, match="means and deviations"):
         Preparation(8, (0.5, 0.5), (0.5, 0.5))
-    line = ["head", str(files / "head.safetensors"), "--backbone", "nowhere", "--images", str(files / "own")]
+    line = ["audit", "--head", str(files / "head.safetensors"), "--backbone", "nowhere"]
+    line += ["--images", str(files / "own")]
     found = CliRunner().invoke(
         app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
     )

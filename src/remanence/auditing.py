@@ -25,10 +25,12 @@ from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
 from remanence.results.result import AuditResult
 from remanence.results.verdict import Policy, decide
+from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.rates import CONFIDENCE
 
+_PATIENCE = 2.0  # seconds, after which an attack tells what it found before the next one begins
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")
 
 Json = dict[str, Any]
@@ -75,11 +77,13 @@ def audit(
     confidence = 1 - (1 - CONFIDENCE) / len(chosen)
     announce(game, chosen, trials, draws, run)
     evidence, seconds = [], {}
-    for attack in chosen:
+    for attack, following in zip(chosen, [*chosen[1:], None], strict=True):
         before = time.perf_counter()
         found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device, run=run)
         seconds[attack.info.name] = time.perf_counter() - before
         evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
+        if following is not None and seconds[attack.info.name] > _PATIENCE:
+            note(_so_far(game, evidence[-1], seconds[attack.info.name], following))
     for bound in game.bounds:
         _check_bound(bound, evidence)
     return AuditResult(
@@ -92,6 +96,17 @@ def audit(
         evidence=tuple(evidence),
         bounds=game.bounds,
         environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),
+    )
+
+
+def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
+    """What one attack found, for people who wait for the next."""
+    (done, many), rate, control, pictures = game.said, found.main, found.control, found.pictures
+    back = sum(picture.came_back for picture in pictures)
+    head = f" This head: a picture of {back} of its {len(pictures)} classes came back." if pictures else ""
+    return (
+        f"After {seconds:.0f} s: {found.attack} {done} {rate.successes} of {rate.trials} {many}, its control "
+        f"{control.successes} of {control.trials}.{head} Now {following.info.name}."
     )
 
 

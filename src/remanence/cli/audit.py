@@ -23,18 +23,11 @@ from remanence.cli.output import (
     show_result,
 )
 from remanence.cli.output import policy as limit
+from remanence.cli.pictures import HeadOptions, load_head_game, show_pictures
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
 from remanence.cli.table_findings import show_table
 from remanence.cli.tables import TableOptions, load_table_game
-from remanence.cli.texts import (
-    Asking,
-    ModelAndTexts,
-    SecretParts,
-    as_stored,
-    load_text_game,
-    refuse_model,
-    show_texts,
-)
+from remanence.cli.texts import TextOptions, load_text_game, refuse_model, show_texts
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -92,40 +85,48 @@ def audit(
     play: Play,
     scale: Scale,
     table: TableOptions,
-    files: ModelAndTexts,
-    secrets: SecretParts,
-    asking: Asking,
+    texts: TextOptions,
+    pictures: HeadOptions,
     telling: Telling,
 ) -> None:
     """Attack a model and compare the result with your limit.
 
     A fine-tuned language model is audited with `--model FOLDER --texts train.jsonl`, and needs
-    `pip install 'remanence[text]'`: the probability that a secret comes out is computed exactly. Writes audit.json for
+    `pip install 'remanence[text]'`: the probability that a secret comes out is computed exactly. A head on a frozen
+    backbone is audited with `--backbone backbone.pt2 --head head.safetensors --images mine/ --public others/` and how
+    it was trained: heads are made anew in that way, and yours is refused if it is not like them. Writes audit.json for
     machines and report.html for people. Finished work is kept: an audit that was killed goes on with
     `remanence audit TARGET --resume FOLDER`.
     """
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
+    from remanence.games.heads.audit_head import tolerated
+    from remanence.games.heads.given_embeddings import beside_the_embeddings
+    from remanence.games.heads.head_game import HEADS, HeadGame
     from remanence.games.texts.game import Texts
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
-    target = files.target(target) or named_target(target, scale.resume, "audit")
-    spoken = files.model is not None
-    if not spoken:
+    target = pictures.files.target(texts.files.target(target)) or named_target(target, scale.resume, "audit")
+    spoken, drawn = texts.files.model is not None, pictures.files.head is not None
+    if not (spoken or drawn):
         refuse_model(target)
     policy, folder = (
         limit(play.max_success),
-        play.out or default_folder(Path(target).name if spoken else target),
+        play.out or default_folder(Path(target).name if spoken or drawn else target),
     )
-    attacks = asking.attacks(play.attack, secrets) if spoken else play.attacks()
+    attacks, trials = play.attacks(), play.trials
+    if spoken:
+        attacks = texts.asking.attacks(play.attack, texts.secrets)
+    elif drawn:
+        attacks, trials = attacks or pictures.attacks(), trials or HEADS
     check_writable(folder)
     keep = telling.show_reconstructions or target in TARGETS
     game = None
     if (
-        Path(target).is_dir() and target not in TARGETS and not spoken
+        Path(target).is_dir() and target not in TARGETS and not (spoken or drawn)
     ):  # a built-in name means the same everywhere
         played_already = play.attack or play.trials or telling.show_reconstructions
         result = as_called(
@@ -136,7 +137,10 @@ def audit(
         # A factory may print; our own output stays clean.
         with contextlib.redirect_stdout(sys.stderr), joined(compute_device(play.device)) as place:
             if spoken:
-                game = load_text_game(files, secrets, asking, telling.accuse_at, place)
+                game = load_text_game(texts, telling.accuse_at, place)
+            elif drawn:
+                game = load_head_game(pictures, place)
+                policy = tolerated(game) if play.max_success is None else policy
             else:
                 game = load_table_game(target, table) if table.data else load_game(target)
                 place = "cpu" if table.data else place
@@ -151,20 +155,26 @@ def audit(
                 "show_reconstructions": telling.show_reconstructions,
                 "accept_unproven": telling.accept_unproven,
                 **table.stored(),
-                **(as_stored(files, secrets, asking, telling.accuse_at) if spoken else {}),
+                **(texts.stored(telling.accuse_at) if spoken else {}),
+                **(pictures.stored() if drawn else {}),
             }
             run = scale.begin(game, options, folder, galleries=keep)
-            with told(lambda: interrupted("audit", target, scale.place(folder))), run:
+            again = "" if spoken else pictures.again() if drawn else None
+            with told(lambda: interrupted("audit", target, scale.place(folder), again)), run:
                 result = run_audit(
                     game,
                     attacks,
                     policy=policy,
-                    trials=play.trials,
+                    trials=trials,
                     seed=play.seed,
                     device=place,
-                    target=target,
+                    target=Path(target).name if drawn else target,
                     run=run,
                 )
+                if isinstance(game, HeadGame):
+                    result = beside_the_embeddings(
+                        result, game.to(place).heads, trials=trials or HEADS, seed=play.seed
+                    )
                 result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             tell_reuse(run)
@@ -173,7 +183,9 @@ def audit(
     else:
         show_result(result, path)
         if isinstance(game, Texts):
-            show_texts(result, game, secrets=files.show_secrets)
+            show_texts(result, game, secrets=texts.files.show_secrets)
+        if drawn and pictures.files.images is not None:
+            show_pictures(result, pictures.files.images)
         if table.data and game is not None:
             show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)

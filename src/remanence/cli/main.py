@@ -20,7 +20,6 @@ from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
 from remanence.cli.gradient import gradient
-from remanence.cli.head import head
 from remanence.cli.init import init
 from remanence.cli.interruption import interruptible
 from remanence.cli.report import report
@@ -67,7 +66,7 @@ def remanence(
 
 COMMANDS = (
     audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore, init,
-    gradient, canaries, head, status, sweep, verify,
+    gradient, canaries, status, sweep, verify,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

@@ -78,15 +78,15 @@ def named_target(target: str | None, resume: str | None, command: str) -> str:
     return stored
 
 
-def continuation(command: str, target: str, place: str | Path) -> str:
-    """The command that goes on with a run."""
+def continuation(command: str, target: str, place: str | Path, again: str | None = None) -> str:
+    """The command that goes on with a run; `again` is what has to be named again, where that is not the target."""
     from remanence.targets import TARGETS
 
-    named = [] if target in TARGETS else [shlex.quote(target)]
-    return " ".join(["remanence", command, *named, "--resume", shlex.quote(str(place))])
+    named = ("" if target in TARGETS else shlex.quote(target)) if again is None else again
+    return " ".join(filter(None, ["remanence", command, named, "--resume", shlex.quote(str(place))]))
 
 
-def interrupted(command: str, target: str, place: str | Path) -> str:
+def interrupted(command: str, target: str, place: str | Path, again: str | None = None) -> str:
     """What is done and what is left of a run that is being ended."""
     from remanence.scale.status import read_status
 
@@ -97,7 +97,7 @@ def interrupted(command: str, target: str, place: str | Path) -> str:
     total = sum(work.units for work in found.works)
     return (
         f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
-        f"`{continuation(command, target, place)}` goes on."
+        f"`{continuation(command, target, place, again)}` goes on."
     )
 
 

@@ -23,6 +23,10 @@ _PLACES = (
     "unseen",
     "canaries",
     "names",
+    "head",
+    "backbone",
+    "images",
+    "public",
 )
 
 

@@ -48,7 +48,9 @@ def _show(found: RunStatus) -> None:
         lines.append(f"Running in process {plain(found.process)}{about(found.seconds_left)}.")
     else:
         options = found.settings.get("options", {})
-        command = continuation(options.get("command", "audit"), options.get("target", "TARGET"), found.place)
+        again = "--backbone BACKBONE" if "head" in options else "" if "model" in options else None
+        target = options.get("target", "TARGET")
+        command = continuation(options.get("command", "audit"), target, found.place, again)
         speed = about(found.seconds_left) and f"; what is known would take{about(found.seconds_left)[1:]}"
         lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from remanence.games.texts.secrets import Finder
 
 
-def _option(panel: str) -> Callable[..., Any]:
+def option_of(panel: str) -> Callable[..., Any]:
+    """Options in a panel of the help."""
     return lambda *names, **told: typer.Option(*names, rich_help_panel=panel, **told)
 
 
-_of_model = _option("A language model and its texts")
-_of_secrets = _option("Which parts of texts are secrets, and what is known")
-_of_asking = _option("How the adversary asks a language model")
+_of_model = option_of("A language model and its texts")
+_of_secrets = option_of("Which parts of texts are secrets, and what is known")
+_of_asking = option_of("How the adversary asks a language model")
 
 
 @dataclass(frozen=True)
@@ -213,14 +214,29 @@ class Asking:
         return found
 
 
-def load_text_game(
-    files: ModelAndTexts, secrets: SecretParts, asking: Asking, accuse_at: float | None, device: str
-) -> Texts:
+@dataclass(frozen=True)
+class TextOptions:
+    """A language model, which parts of its texts are secrets, and how the adversary asks."""
+
+    files: ModelAndTexts
+    secrets: SecretParts
+    asking: Asking
+
+    def stored(self, accuse_at: float | None) -> dict[str, Any]:
+        """What of these options a run folder keeps, where any was given. What is shown is asked for anew."""
+        given = {**vars(self.files), **vars(self.secrets), **vars(self.asking)}
+        given |= {"accuse_at": accuse_at, "show_secrets": None}
+        kept = {name: value for name, value in given.items() if value is not None}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
+
+
+def load_text_game(options: TextOptions, accuse_at: float | None, device: str) -> Texts:
     """The game of a model and its texts."""
     from remanence.games.texts.audit_text import Rule, text_game
     from remanence.games.texts.claims import LEVEL, Claim, Planted
     from remanence.integrations.language_model_files import load_language_model
 
+    files, secrets, asking = options.files, options.secrets, options.asking
     assert files.model is not None
     source, claimed = files.source(), files.claimed_epsilon
     rule = Rule(
@@ -244,15 +260,6 @@ def show_texts(result: AuditResult, game: Texts, *, secrets: bool) -> None:
     out = console()
     for part in (curve_table(result), risk_table(result, spelled if secrets else None), sentence(result)):
         out.print(part, highlight=False)
-
-
-def as_stored(
-    files: ModelAndTexts, secrets: SecretParts, asking: Asking, accuse_at: float | None
-) -> dict[str, Any]:
-    """What of these options a run folder keeps, where any was given. What is shown is asked for anew."""
-    given = {**vars(files), **vars(secrets), **vars(asking), "accuse_at": accuse_at, "show_secrets": None}
-    kept = {name: value for name, value in given.items() if value is not None}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
 
 
 def refuse_model(target: str) -> None:

@@ -17,6 +17,7 @@ _PATIENCE = 2.0
 _FIRST_LINE = (
     10.0  # seconds, where there is no terminal to draw on; each line then waits twice as long as the last
 )
+_LONG = 30.0  # seconds that are left: then the first line does not wait
 
 
 def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> Iterator[T]:
@@ -41,11 +42,12 @@ def track(items: Iterable[T], *, total: int, what: str | Callable[[], str]) -> I
                 description = what if isinstance(what, str) else what()
                 bar.update(bar.task_ids[0], completed=done, description=description)
                 spent = time.monotonic() - started
-                if bar.disable and spent > due and 1 < done < total:
-                    # The first item often takes longer than the others: what they share is made ready with it.
-                    left = (spent - first) / (done - 1) * (total - done)
+                # The first item often takes longer than the others: what they share is made ready with it.
+                left = (spent - first) / max(1, done - 1) * (total - done)
+                early = due == _FIRST_LINE and left > _LONG
+                if bar.disable and (spent > due or early) and 1 < done < total:
                     note(f"{description}: {done} of {total}{about(left)} left")
-                    due = 2 * spent
+                    due = max(2 * spent, 2 * _FIRST_LINE if early else 0.0)
     finally:
         if bar is not None:
             bar.stop()

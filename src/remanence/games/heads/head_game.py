@@ -36,6 +36,8 @@ from remanence.scale.seeds import Draws, stream
 from remanence.scoring.distances import nearest_neighbour_errors
 from remanence.scoring.errors import Criterion, Error, Reduction, mean_squared_error
 
+HEADS = 100  # that are made anew and attacked
+
 
 @final
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class HeadAudit:
     independent: bool = False
     limit: float | None = None
     attacks: Sequence[Attack] | None = None  # None: the linear reader, and a network that starts from it
-    trials: int = 100
+    trials: int = HEADS
     seed: int = 0
     device: torch.device | str = "cpu"
     target: str = "head"

@@ -81,8 +81,8 @@ def classes_of(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def read_pictures(folder: Path, classes: Sequence[str], prepare: Preparation) -> tuple[Records, list[Path]]:
-    """All pictures of these classes, labelled by their order, and the files that they come from."""
+def picture_files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """The files of all pictures of these classes, each with the place of its class in their order."""
     found = [
         (path, label)
         for label, name in enumerate(classes)
@@ -96,6 +96,12 @@ def read_pictures(folder: Path, classes: Sequence[str], prepare: Preparation) ->
             got=f"{len(found)} pictures in {folder}",
             hint=f"files of the kinds {', '.join(sorted(_KINDS))}",
         )
+    return found
+
+
+def read_pictures(folder: Path, classes: Sequence[str], prepare: Preparation) -> Records:
+    """All pictures of these classes, labelled by their order."""
+    found = picture_files(folder, classes)
     pictures = [prepare(path) for path, _ in track(found, total=len(found), what="reading pictures")]
     labels = torch.tensor([label for _, label in found])
-    return Records(torch.stack(pictures), labels), [path for path, _ in found]
+    return Records(torch.stack(pictures), labels)

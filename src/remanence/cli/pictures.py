@@ -1,0 +1,197 @@
+"""Audits of heads on a frozen backbone, from files: which of my training pictures come back out of this head?"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from remanence.cli.output import console
+from remanence.cli.texts import option_of
+from remanence.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.attacks.attack import Attack
+    from remanence.auditing import AuditResult
+    from remanence.games.heads.head_game import HeadGame
+    from remanence.mechanisms.heads.transfer_head import TransferHead
+
+_of_head = option_of("A head on a frozen backbone and its pictures")
+_of_training = option_of("How the head was trained")
+
+
+@dataclass(frozen=True)
+class HeadFiles:
+    """A head, the backbone under it, what it was trained on, and what it was not."""
+
+    head: Annotated[
+        Path | None,
+        _of_head(
+            help="The head that you are about to publish, instead of a target: .safetensors, or a state dict."
+        ),
+    ] = None
+    backbone: Annotated[
+        str | None,
+        _of_head(help="The frozen backbone: a .pt2 of torch.export, or file.py:factory for its module."),
+    ] = None
+    images: Annotated[
+        Path | None,
+        _of_head(help="The pictures that it was trained on: a folder with one folder for each class."),
+    ] = None
+    public: Annotated[
+        Path | None, _of_head(help="Public pictures of the same kind and classes, not trained on.")
+    ] = None
+    size: Annotated[int, _of_head(help="Pictures are resized to this side.")] = 32
+    mean: Annotated[
+        str, _of_head(help="Subtracted from the pixels, which are in [0, 1]; one number for grey.")
+    ] = "0.5,0.5,0.5"
+    deviation: Annotated[str, _of_head(help="The pixels are then divided by this.")] = "0.5,0.5,0.5"
+    quick: Annotated[
+        bool,
+        _of_head(
+            "--quick", help="Stop after the linear reader, which takes seconds. Otherwise a network follows."
+        ),
+    ] = False
+    steps: Annotated[int, _of_head(help="Training steps of the network.")] = 600
+
+    def target(self, given: str | None) -> str | None:
+        """What to audit, by name; what was given, if that is no head."""
+        wanted = {name: getattr(self, name) is not None for name in ("head", "backbone", "images", "public")}
+        if not any(wanted.values()):
+            return given
+        missing = [f"--{name}" for name, there in wanted.items() if not there]
+        if missing or given is not None:
+            raise InputError(
+                "A head is audited with four files and folders."
+                if missing
+                else "A target and a head were given.",
+                needs="--head, --backbone, --images and --public, and no other target",
+                got=f"no {', no '.join(missing)}" if missing else f"{given} and --head {self.head}",
+                hint="remanence audit --backbone backbone.pt2 --head head.safetensors --images mine/ --public others/",
+            )
+        return str(self.head)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How the head was trained."""
+
+    epochs: Annotated[int, _of_training(help="Passes over the pictures.")] = 30
+    learning_rate: Annotated[float, _of_training(help="Of the optimizer.")] = 0.01
+    optimizer: Annotated[str, _of_training(help="sgd, adam, adamw, nadam, adamax, rmsprop or adagrad.")] = (
+        "sgd"
+    )
+    momentum: Annotated[float, _of_training(help="Of sgd or rmsprop.")] = 0.0
+    weight_decay: Annotated[float, _of_training(help="Of the optimizer.")] = 0.0
+    batch_size: Annotated[
+        int | None, _of_training(help="Pictures in a step.", show_default="all of them")
+    ] = None
+    hidden: Annotated[int | None, _of_training(help="Hidden units.", show_default="none")] = None
+    initialisation: Annotated[str, _of_training(help="pytorch, or the deviation of normal weights.")] = (
+        "pytorch"
+    )
+    label_smoothing: Annotated[float, _of_training(help="As in CrossEntropyLoss.")] = 0.0
+    bias: Annotated[bool, _of_training(help="Whether its layers have biases.")] = True
+
+    def recipe(self, classes: int) -> TransferHead:
+        """In the library's words."""
+        from remanence.mechanisms.heads.loop import Loop
+        from remanence.mechanisms.heads.transfer_head import TransferHead
+
+        loop = Loop(label_smoothing=self.label_smoothing, bias=self.bias)
+        return TransferHead(
+            classes=classes,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            batch_size=self.batch_size,
+            hidden=self.hidden,
+            initialisation=_start(self.initialisation),
+            two_outputs=classes == 2,
+            loop=None if loop == Loop() else loop,
+        )
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """A head, and how it was trained."""
+
+    files: HeadFiles
+    trained: Trained
+
+    def attacks(self) -> list[Attack]:
+        """The linear reader, and a network that starts from it."""
+        from remanence.attacks.linear_reader import LinearReader
+        from remanence.attacks.reconstructor.attack import Reconstructor
+
+        return [LinearReader(), *([] if self.files.quick else [Reconstructor(steps=self.files.steps)])]
+
+    def again(self) -> str:
+        """What has to be named again to go on with a run."""
+        return shlex.join(["--backbone", str(self.files.backbone)])
+
+    def stored(self) -> dict[str, Any]:
+        """As a run folder keeps it. A backbone may be code, which is named again."""
+        given = {**vars(self.files), **vars(self.trained), "backbone": None}
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in given.items()
+            if value is not None
+        }
+
+
+def load_head_game(options: HeadOptions, device: str) -> HeadGame:
+    """The game of a head and folders of pictures."""
+    from remanence.games.heads.backbones import load_backbone
+    from remanence.games.heads.head_game import head_game
+    from remanence.games.heads.picture_folders import Preparation, classes_of, read_pictures
+    from remanence.mechanisms.heads.embedding import embed, embedding_of
+
+    files = options.files
+    assert files.head is not None
+    assert files.backbone is not None
+    assert files.images is not None
+    assert files.public is not None
+    classes = classes_of(files.images)
+    recipe = options.trained.recipe(len(classes))
+    prepare = Preparation(files.size, _numbers("mean", files.mean), _numbers("deviation", files.deviation))
+    module = load_backbone(files.backbone, device)
+    own, public = (read_pictures(each, classes, prepare) for each in (files.images, files.public))
+    own, public = (embed(each.to(device), module) for each in (own, public))
+    return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=files.head)
+
+
+def show_pictures(result: AuditResult, folder: Path) -> None:
+    """Name the file of every picture that came close, and say what protects them."""
+    from remanence.games.heads.audit_head import exposed_pictures
+    from remanence.games.heads.given_embeddings import what_the_head_withholds
+    from remanence.games.heads.picture_folders import classes_of, picture_files
+
+    out, files = console(), picture_files(folder, classes_of(folder))
+    for picture in exposed_pictures(result):
+        out.print(
+            f"{files[picture.picture][0].relative_to(folder)}: {picture}", highlight=False, soft_wrap=True
+        )
+    out.print(what_the_head_withholds(result), highlight=False, soft_wrap=True)
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--{name} cannot be used.",
+            needs="one number, or three with commas",
+            got=text,
+            hint=f"--{name} 0.5",
+        ) from None
+
+
+def _start(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
