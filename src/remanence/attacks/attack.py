@@ -94,6 +94,9 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.repr}
 
 
+_LARGE = 2**24  # numbers of a release
+
+
 def attempt(reconstruct: Callable[[Release], Reconstruction], release: Release) -> Reconstruction:
     """What an attack makes of releases. From those that are not finite it finds nothing, and they are counted."""
     lost = release.not_finite()
@@ -116,7 +119,14 @@ def blindly(
     decoys: ReleaseT,
     coins: torch.Generator,
 ) -> tuple[Reconstruction, Reconstruction]:
-    """What an attack makes of real releases and of decoys. It gets all at once, in an order that it cannot know."""
+    """What an attack makes of real releases and of decoys. It gets all at once, in an order that it cannot know.
+
+    Large ones it gets one after the other, in such an order too: they are not there twice.
+    """
+    if sum(tensor.numel() for tensor in real.tensors.values()) > _LARGE:
+        real_first = bool(torch.randint(2, (), generator=coins, device=coins.device))
+        first, second = (reconstruct(one) for one in ((real, decoys) if real_first else (decoys, real)))
+        return (first, second) if real_first else (second, first)
     both = type(real).concatenate([real, decoys])
     order = torch.randperm(len(both), generator=coins, device=coins.device)
     guess, places = reconstruct(both.take(order)), order.argsort()

@@ -137,7 +137,7 @@ def gradient(
     """
     from remanence.games.gradients.inspection import audit_filtered, audit_gradients, audit_token_updates
     from remanence.games.gradients.local_training import LocalTraining
-    from remanence.games.gradients.opening import Declared, Noise, open_batch, open_updates
+    from remanence.games.gradients.opening import Declared, Noise, open_batch, open_network, open_updates
     from remanence.games.gradients.sending import Filter
     from remanence.report.leak_map import (
         filter_sentence,
@@ -173,22 +173,23 @@ def gradient(
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         said: list[str] = []
-        result = None
+        result, opened = None, open_network(network, declared)
         if sent.batch is None:
             result = audit_token_updates(
-                network,
+                opened,
                 updates,
                 declared,
                 after=weights_after,
                 longest=effort.longest,
                 policy=policy,
                 seed=effort.seed,
+                target=network,
             )
         if result is None:
             if sent.batch is not None:
-                subject = open_batch(network, sent.batch, declared, filtered)
+                subject = open_batch(opened, sent.batch, declared, filtered)
             else:
-                subject = open_updates(network, updates, declared, after=weights_after)
+                subject = open_updates(opened, updates, declared, after=weights_after)
             look = audit_gradients if filtered is None else audit_filtered
             result = look(
                 subject,

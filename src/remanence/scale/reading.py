@@ -93,19 +93,39 @@ def parse_tensors(content: bytes) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    header = _header(content)
+    _check_kinds(_header(content), len(content))
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise UnusableFileError(_brief(error)) from None
+
+
+def map_tensors(path: Path, most: int) -> dict[str, Tensor]:
+    """The same without a copy: numbers stay in the file until they are used."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with opened(path, most) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        _check_kinds(_header(start + file.read(min(length, _LONGEST_HEADER)), size), size)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+        raise UnusableFileError(_brief(error)) from None
+
+
+def _check_kinds(header: Mapping[str, Any], size: int) -> None:
+    """Refuse kinds of numbers that are not read, and a header that claims more than there is."""
     total = 0
     for name, entry in header.items():
         if name != "__metadata__":
             total += entry["data_offsets"][1] - entry["data_offsets"][0]
             if entry["dtype"] not in _KINDS:
                 raise UnusableFileError(f"{name[:80]!r} is of the kind {entry['dtype'][:20]}")
-    if total > len(content):
+    if total > size:
         raise UnusableFileError("the header claims more than the file holds")
-    try:
-        return load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        raise UnusableFileError(_brief(error)) from None
 
 
 def tensor_notes(content: bytes) -> dict[str, str]:
@@ -130,11 +150,12 @@ _HEADER = {
 }
 
 
-def _header(content: bytes) -> dict[str, Any]:
+def _header(content: bytes, size: int | None = None) -> dict[str, Any]:
+    """The header at the start of a file of this size; left out, `content` is all of it."""
     if len(content) < 8:
         raise UnusableFileError("not safetensors: too short")
     (length,) = struct.unpack("<Q", content[:8])
-    if length > min(len(content) - 8, _LONGEST_HEADER):
+    if length > min((size or len(content)) - 8, _LONGEST_HEADER):
         raise UnusableFileError("not safetensors: the header is longer than the file")
     return parse_json(content[8 : 8 + length], _HEADER)
 

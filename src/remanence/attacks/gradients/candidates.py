@@ -17,15 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.dense_layers import DenseHead
-
-Layers = list[
-    tuple[Tensor, Tensor | None]
-]  # weight (trials, outputs, inputs) and bias (trials, outputs) gradients
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers
 
 _AT_ONCE = 2**22  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
 _LARGE = 2**22  # weights of a network in which passes are worth saving
+_SIDES = 4  # from which implied inputs are looked at, to see which are the same
+_OF_A_KIND = 3  # neurons that imply the same input, of which no more are tested
 _AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, and how many are tested at least
 
 
@@ -46,34 +44,44 @@ class Candidates:
 
 
 def worth_testing(
-    head: DenseHead, layers: Layers, live: Tensor, tolerance: float, *, twins: bool = True
+    head: DenseHead, layers: Layers, live: Tensor, tolerance: float, *, only_twins: bool = True
 ) -> Tensor:
     """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
 
     In a large network every test is a pass through it, and most neurons are shared: these are looked at first, and
-    without `twins` as many of all as can be afforded. In a small one, or without a bias, all are.
+    without `only_twins` as many of all as can be afforded. In a small one, or without a bias, all are.
     """
     rows, signal = layers[0]
     weights = sum(weight.numel() for weight in head.weights)
     if signal is None or weights < _LARGE:
         return live
-    if not twins:
+    if not only_twins:
         return live & (live.cumsum(1) <= max(_FEWEST, _AFFORDED // weights))
     generator = torch.Generator().manual_seed(0)
-    sides = torch.randn(rows.shape[-1], 4, generator=generator, dtype=torch.float64).to(rows)
-    seen = (rows @ sides) / signal.where(live, 1.0).unsqueeze(
-        -1
-    )  # (trials, neurons, 4), of the implied inputs
-    seen[~live] = torch.nan
+    sides = torch.randn(rows.shape[-1], _SIDES, generator=generator, dtype=torch.float64).to(rows)
+    # (trials, neurons, sides), of the implied inputs
+    groups = twins((rows @ sides) / signal.where(live, 1.0).unsqueeze(-1), live, tolerance)
+    return (groups >= 0) & (groups < _OF_A_KIND)
+
+
+def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:
+    """Which of the implied inputs, `(trials, neurons, sides)`, are another's too, and how many of a kind came before.
+
+    0 for the first neuron of each kind, 1 for the next; −1 for neurons that imply an input of their own.
+    """
+    seen = seen[..., :_SIDES].where(live.unsqueeze(-1), torch.nan)
     size = seen.abs().nanmedian(1, keepdim=True).values
     order = seen[..., 0].nan_to_num(nan=torch.inf).argsort(1)
     ordered = (seen / size).gather(1, order.unsqueeze(-1).expand_as(seen))
-    twin = torch.zeros_like(live)
+    twin, begins = torch.zeros_like(live), torch.ones_like(live)
     for apart in (1, 2):
         same = ((ordered[:, apart:] - ordered[:, :-apart]).abs() <= tolerance).all(-1)  # NaN is near nothing
-        twin.scatter_(1, order[:, apart:], twin.gather(1, order[:, apart:]) | same)
-        twin.scatter_(1, order[:, :-apart], twin.gather(1, order[:, :-apart]) | same)
-    return live & twin
+        twin[:, apart:] |= same
+        twin[:, :-apart] |= same
+        begins[:, apart:] &= ~same
+    place = torch.arange(live.shape[1], device=live.device).expand_as(order)
+    before = place - place.where(begins, 0).cummax(1).values
+    return torch.zeros_like(order).scatter(1, order, before.where(twin, -1))
 
 
 def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: float) -> Candidates:
@@ -103,10 +111,15 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
         if signal is None:
-            found = _without_bias(head, rows[t, j], columns[t, j], own[t, j], j, precision)
+            found = _without_bias(head, rows[t, j], columns[t, j].to(rows), own[t, j], j, precision)
         else:
             found = _with_bias(
-                head, rows[t, j] / signal[t, j, None], columns[t, j], signal[t, j], own[t, j], precision
+                head,
+                rows[t, j] / signal[t, j, None],
+                columns[t, j].to(rows),
+                signal[t, j],
+                own[t, j],
+                precision,
             )
         parts.append(Candidates(t, j, *found))
     return Candidates(
@@ -119,7 +132,7 @@ def _with_bias(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The label whose implied column lies closest, the batch size and the deviation."""
     inputs, logits = head.forward(x)
-    classes = torch.eye(head.classes, dtype=torch.float64, device=x.device)
+    classes = torch.eye(head.classes, dtype=x.dtype, device=x.device)
     losses = logits.softmax(-1).unsqueeze(-2) - classes  # (candidates, labels, classes)
     implied = head.backward([values.unsqueeze(-2) for values in inputs], losses, down_to=1)[0]
     implied = implied * own[:, None, None]
@@ -150,7 +163,9 @@ def _without_bias(
     classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
     basis = classes.expand(len(rows), -1, -1)
     spread = head.backward([values.unsqueeze(-2) for values in inputs], basis, down_to=1)[0]
-    weight_back = torch.einsum("nko,on->nk", spread, head.weights[1][:, neuron])  # δ_j of each class
+    weight_back = torch.einsum(
+        "nko,on->nk", spread, head.weights[1][:, neuron].to(spread)
+    )  # δ_j of each class
 
     def implied(scale: Tensor) -> tuple[Tensor, Tensor]:
         """t δ_j(t), which is M, and its derivative."""

@@ -11,20 +11,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from remanence.attacks.gradients.activations import RELU, Activation, recognised
-from remanence.attacks.gradients.watching import logits_of, watching
+from remanence.attacks.gradients.activations import RELU, Activation
+from remanence.attacks.gradients.watching import Seen, after_norms, chain_of, watching
 from remanence.exceptions import InputError
+
+Layers = list[
+    tuple[Tensor, Tensor | None]
+]  # weight (trials, outputs, inputs) and bias (trials, outputs) gradients
 
 _BEYOND = (
     "no exact attack reads this network; in Python, InvertingGradients searches pictures by optimisation"
 )
+LARGE = 2**22  # numbers of a layer that is left in the precision in which it is stored
 _TEXTS = "texts are read from transformers with two attention layers; recurrent networks are beyond the exact attacks"
 
 
 @final
 @dataclass(frozen=True)
 class DenseHead:
-    """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H, in double precision; σ is ReLU unless `activation` is another.
+    """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H; σ is ReLU unless `activation` is another.
+
+    All is in double precision, but for layers of more than four million weights: those stay as they are stored.
 
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
     features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
@@ -37,6 +44,7 @@ class DenseHead:
     is_whole_network: bool  # nothing but flattening comes before
     activation: Activation = RELU
     folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
+    numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `condensing`)
 
     @property
     def classes(self) -> int:
@@ -74,7 +82,7 @@ class DenseHead:
         """What enters each layer, and the logits."""
         inputs = [x]
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            before = inputs[-1] @ weight.mT
+            before = product(inputs[-1], weight.mT)
             before = before if bias is None else before + bias
             if index == len(self.weights) - 1:
                 return inputs, before
@@ -85,7 +93,7 @@ class DenseHead:
         """The loss's derivative in what each layer puts out, from the last layer back to layer `down_to`."""
         deltas = [loss_vectors]
         for index in range(len(self.weights) - 1, down_to, -1):
-            deltas.append((deltas[-1] @ self.weights[index]) * self.slopes(inputs, index))
+            deltas.append(product(deltas[-1], self.weights[index]) * self.slopes(inputs, index))
         return deltas[::-1]
 
     def slopes(self, inputs: Sequence[Tensor], index: int) -> Tensor:
@@ -96,7 +104,7 @@ class DenseHead:
 
     def before(self, inputs: Sequence[Tensor], index: int) -> Tensor:
         """What layer `index` puts out, before the activation."""
-        made, bias = inputs[index] @ self.weights[index].mT, self.biases[index]
+        made, bias = product(inputs[index], self.weights[index].mT), self.biases[index]
         return made if bias is None else made + bias
 
     def gradients(
@@ -106,21 +114,39 @@ class DenseHead:
 
         `present` weights the samples; 0 leaves one out.
         """
+        return [(delta.mT @ values, delta.sum(-2)) for values, delta in self._parts(x, labels, present)]
+
+    def left_by(self, layers: Layers, x: Tensor, labels: Tensor, present: Tensor) -> Layers:
+        """What samples do not explain of gradients that have a dimension for trials."""
+        parts = [
+            (values.to(weight), delta.to(weight), bias, weight)
+            for (values, delta), (weight, bias) in zip(self._parts(x, labels, present), layers, strict=True)
+        ]
+        return [
+            (
+                torch.baddbmm(weight, delta.mT, values, alpha=-1),
+                None if bias is None else bias - delta.sum(-2),
+            )
+            for values, delta, bias, weight in parts
+        ]
+
+    def _parts(self, x: Tensor, labels: Tensor, present: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """What enters each layer and the loss's derivative in what it puts out, times `present`."""
         inputs, logits = self.forward(x)
         deltas = self.backward(inputs, self.loss_vectors(logits, labels))
         if present is not None:
             deltas = [delta * present.unsqueeze(-1) for delta in deltas]
-        return [(delta.mT @ values, delta.sum(-2)) for values, delta in zip(inputs, deltas, strict=True)]
+        return list(zip(inputs, deltas, strict=True))
 
     def loss_vectors(self, logits: Tensor, labels: Tensor) -> Tensor:
         """g = softmax(f) − e_y, the derivative of cross-entropy in the logits."""
         return logits.softmax(-1) - one_hot(labels, self.classes).to(logits)
 
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias gradients of each layer out of a named gradient, in double precision."""
+        """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights."""
         found = []
         folded = self.folded or (None,) * len(self.names)
-        for name, bias, fold in zip(self.names, self.biases, folded, strict=True):
+        for name, own_weight, bias, fold in zip(self.names, self.weights, self.biases, folded, strict=True):
             prefix = f"{name}." if name else ""
             if f"{prefix}weight" not in gradient:
                 raise InputError(
@@ -129,13 +155,19 @@ class DenseHead:
                     got="a weight that is frozen, shared with another layer, or made of other parameters (weight norm)",
                     hint="the same network without that: what its update gives away, this one gives away too",
                 )
-            weight = gradient[f"{prefix}weight"].to(self.weights[0])
+            weight = gradient[f"{prefix}weight"].to(own_weight)
             if fold is not None:
-                own = gradient[fold.bias].to(weight) / (fold.factor if fold.bias == f"{prefix}bias" else 1)
+                own = gradient[fold.bias].to(fold.factor) / (
+                    fold.factor if fold.bias == f"{prefix}bias" else 1
+                )
                 found.append((weight / fold.factor[:, None], own))
             else:
                 found.append((weight, None if bias is None else gradient[f"{prefix}bias"].to(bias)))
         return found
+
+    def double(self) -> DenseHead:
+        """The same with every layer in double precision."""
+        return replace(self, weights=tuple(weight.double() for weight in self.weights))
 
     def to(self, device: torch.device | str) -> DenseHead:
         """The same head on another device."""
@@ -145,6 +177,11 @@ class DenseHead:
             biases=tuple(None if bias is None else bias.to(device) for bias in self.biases),
             folded=tuple(fold and Folded(fold.bias, fold.factor.to(device)) for fold in self.folded),
         )
+
+
+def product(values: Tensor, weight: Tensor) -> Tensor:
+    """A product with a layer's weights, in their precision: a large layer is never copied."""
+    return (values.to(weight.dtype) @ weight).to(values.dtype)
 
 
 @final
@@ -183,7 +220,7 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
         for name, layer in model.named_modules()
         if isinstance(layer, nn.BatchNorm1d) and not layer.training and layer.running_mean is not None
     }
-    watched: list[tuple[str, Tensor, Tensor]] = []
+    watched: list[Seen] = []
     with watching({**linear, **norms}, watched), torch.no_grad():
         try:
             output = model(example)
@@ -197,8 +234,8 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
                 if reads_ids
                 else "give the shape of one input, for example --input-shape 3,32,32",
             ) from None
-    seen, normed = _after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
-    chain, activation = _chain(seen, output)
+    seen, normed = after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
+    chain, activation = chain_of(seen, output)
     if len(chain) < 2:
         raise InputError(
             "The network does not end in fully connected layers with ReLU between them.",
@@ -220,29 +257,15 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
     )
 
 
-Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
-
-
-def _after_norms(
-    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
-) -> tuple[list[Seen], dict[str, str]]:
-    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
-    seen: list[Seen] = []
-    normed: dict[str, str] = {}
-    for name, entered, left in watched:
-        if name not in norms:
-            seen.append((name, entered, left))
-        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
-            normed[seen[-1][0]] = name
-            seen[-1] = (seen[-1][0], seen[-1][1], left)
-    return seen, normed
-
-
 def _affine(
     name: str, layer: nn.Linear, norm: str | None, norms: Mapping[str, nn.BatchNorm1d]
 ) -> tuple[Tensor, Tensor | None, Folded | None]:
     """Weight and bias of a layer, batch normalisation folded in."""
-    weight = layer.weight.detach().double()
+    weight = layer.weight.detach()
+    if weight.numel() <= LARGE:
+        weight = weight.double()
+    elif weight.dtype not in (torch.float32, torch.float64):
+        weight = weight.float()
     bias = None if layer.bias is None else layer.bias.detach().double()
     if norm is None:
         return weight, bias, None
@@ -255,30 +278,13 @@ def _affine(
         factor, shift = factor * after.weight.detach().double(), shift * after.weight.detach().double()
         shift = shift + after.bias.detach().double()
     source = f"{norm}.bias" if after.affine else f"{name}.bias"
-    return weight * factor[:, None], shift, Folded(source, factor)
+    return weight * factor[:, None].to(weight), shift, Folded(source, factor)
 
 
 def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
     """What enters the head's first layer for these inputs, in double precision."""
     layer = model.get_submodule(head.names[0])
-    seen: list[tuple[str, Tensor, Tensor]] = []
+    seen: list[Seen] = []
     with watching({head.names[0]: layer}, seen), torch.no_grad():
         model(inputs)
     return seen[0][1].double()
-
-
-def _chain(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
-    """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
-    output = logits_of(output)
-    if not isinstance(output, Tensor) or not seen:
-        return [], RELU
-    if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
-        return [], RELU
-    chain, kind = [seen[-1]], None
-    for layer in reversed(seen[:-1]):
-        found = recognised(layer[2], chain[0][1])
-        if found is None or (kind is not None and found.name != kind.name):
-            break
-        kind = found
-        chain.insert(0, layer)
-    return chain, kind or RELU

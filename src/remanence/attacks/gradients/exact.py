@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.attacks.gradients.candidates import Candidates, Layers, find_candidates, worth_testing
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.candidates import Candidates, find_candidates, worth_testing
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
 
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
@@ -100,7 +100,7 @@ def reconstruct(
         sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
     first = peel  # neurons with a twin come first, and others where these give nothing more
     for _ in range(_ROUNDS if peel else 1):
-        some = worth_testing(head, left, live, tolerance, twins=first)
+        some = worth_testing(head, left, live, tolerance, only_twins=first)
         candidates = find_candidates(head, left, some, precision)
         candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
         sizes = _vote(candidates, sizes, tolerance)
@@ -145,7 +145,7 @@ def reconstruct_at_any_scale(
 def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
-    live = worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, tolerance, twins=False)
+    live = worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, tolerance, only_twins=False)
     candidates = find_candidates(head, layers, live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
@@ -247,11 +247,7 @@ def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Foun
 
 def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Layers:
     """The gradient that the recovered samples do not explain."""
-    explained = head.gradients(inputs, labels.clamp(min=0), present=shares * (labels >= 0))
-    return [
-        (weight - weight_part, None if bias is None else bias - bias_part)
-        for (weight, bias), (weight_part, bias_part) in zip(layers, explained, strict=True)
-    ]
+    return head.left_by(layers, inputs, labels.clamp(min=0), shares * (labels >= 0))
 
 
 def _refine(
@@ -277,7 +273,7 @@ def _refine(
         losses = head.loss_vectors(logits, labels.clamp(min=0))
         deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
         gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
-        step, failed = torch.linalg.solve_ex(gram, deltas @ left[0][0])
+        step, failed = torch.linalg.solve_ex(gram, product(deltas, left[0][0]))
         # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
         usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)

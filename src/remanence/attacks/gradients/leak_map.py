@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks.gradients.dense_layers import LARGE
 from remanence.attacks.gradients.exposure import Exposure
 
 _RANKS_UP_TO = 128
@@ -54,7 +55,7 @@ def leak_map(
             LayerLeak(
                 layer,
                 tuple(values.shape),
-                float((values != 0).double().mean()),
+                int(values.count_nonzero()) / values.numel(),
                 _rank(values, precision) if is_dense else None,
                 exclusive,
                 (unexplained or {}).get(layer),
@@ -70,6 +71,8 @@ def _rank(values: Tensor, precision: float) -> int | None:
     sketch = torch.randn(
         values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
     )
-    sizes = torch.linalg.svdvals(values.double() @ sketch)
+    dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
+    parts = [part.to(dtype) @ sketch.to(dtype) for part in values.split(max(1, LARGE // values.shape[1]))]
+    sizes = torch.linalg.svdvals(torch.cat(parts).double())
     rank = int((sizes > 64 * precision * sizes[0]).sum())
     return rank if rank < width else None

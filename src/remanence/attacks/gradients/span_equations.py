@@ -8,8 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.candidates import Layers
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
@@ -92,7 +91,7 @@ class SpanEquations:
             return None  # the span is everything, and says nothing
         directions = right[:size]
         inside = rows @ directions.mT
-        first = head.weights[0] @ directions[:, :numbers].mT
+        first = product(directions[:, :numbers], head.weights[0].mT).mT
         return cls(
             replace(head, weights=(first, *head.weights[1:])),
             directions,
@@ -195,14 +194,14 @@ class SpanEquations:
         deltas = head.backward(values, head.loss_vectors(logits, labels))
         moves = [head.weights[0].mT.expand(self.size, -1, -1)]  # of what each layer puts out
         for index in range(1, len(head.weights)):
-            moves.append((moves[-1] * head.slopes(values, index).unsqueeze(1)) @ head.weights[index].mT)
+            moves.append(product(moves[-1] * head.slopes(values, index).unsqueeze(1), head.weights[index].mT))
         chances = logits.softmax(-1).unsqueeze(1)
         turn = chances * (moves[-1] - (chances * moves[-1]).sum(-1, keepdim=True))
         for index in range(len(head.weights) - 1, 0, -1):
-            bent = head.activation.curvature(head.before(values, index - 1)) * (
-                deltas[index] @ head.weights[index]
+            bent = head.activation.curvature(head.before(values, index - 1)) * product(
+                deltas[index], head.weights[index]
             )
-            turn = (turn @ head.weights[index]) * head.slopes(values, index).unsqueeze(1)
+            turn = product(turn, head.weights[index]) * head.slopes(values, index).unsqueeze(1)
             turn = turn + bent.unsqueeze(1) * moves[index - 1]
         return turn
 

@@ -24,8 +24,7 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.gradients.candidates import Layers
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers
 from remanence.attacks.gradients.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.attacks.gradients.exclusive_neurons import (
     dense_mechanism,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
+
+from remanence.attacks.gradients.activations import RELU, Activation, recognised
+
+Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
 
 
 @contextmanager
-def watching(layers: Mapping[str, nn.Module], seen: list[tuple[str, Tensor, Tensor]]) -> Iterator[None]:
+def watching(layers: Mapping[str, nn.Module], seen: list[Seen]) -> Iterator[None]:
     """Note what enters and leaves the layers, in the order in which they run."""
 
     def note(name: str):
@@ -30,3 +35,35 @@ def logits_of(output: object) -> object:
     if isinstance(output, tuple | list) and output:
         return output[0]
     return getattr(output, "logits", output)
+
+
+def after_norms(
+    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
+) -> tuple[list[Seen], dict[str, str]]:
+    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
+    seen: list[Seen] = []
+    normed: dict[str, str] = {}
+    for name, entered, left in watched:
+        if name not in norms:
+            seen.append((name, entered, left))
+        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
+            normed[seen[-1][0]] = name
+            seen[-1] = (seen[-1][0], seen[-1][1], left)
+    return seen, normed
+
+
+def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
+    """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
+    output = logits_of(output)
+    if not isinstance(output, Tensor) or not seen:
+        return [], RELU
+    if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
+        return [], RELU
+    chain, kind = [seen[-1]], None
+    for layer in reversed(seen[:-1]):
+        found = recognised(layer[2], chain[0][1])
+        if found is None or (kind is not None and found.name != kind.name):
+            break
+        kind = found
+        chain.insert(0, layer)
+    return chain, kind or RELU

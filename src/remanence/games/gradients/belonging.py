@@ -24,6 +24,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.exceptions import MisfitError
+from remanence.games.gradients.parts import row_slices
 from remanence.games.gradients.rounding import Rounding
 
 Layer = tuple[Tensor, Tensor | None]
@@ -164,18 +165,30 @@ def _neurons(head: DenseHead, layers: Sequence[Layer], index: int) -> _Identitie
     (into, into_bias), (out, _) = layers[index], layers[index + 1]
     shift = torch.zeros_like(own[:, 0]) if shift is None else shift
     bias = torch.zeros_like(shift) if into_bias is None else shift * into_bias
-    terms_in, terms_out = own * into, after * out
-    incoming, outgoing = own.square().sum(1) + shift.square(), after.square().sum(0)
+    terms_in, squares_in, incoming = _sums(own, into, 1)
+    terms_out, squares_out, outgoing = _sums(after, out, 0)
+    incoming = incoming + shift.square()
     return _Identities(
-        terms_in.sum(1) + bias - terms_out.sum(0),
+        terms_in + bias - terms_out,
         incoming - outgoing,
-        (terms_in.square().sum(1) + bias.square() + terms_out.square().sum(0)).sqrt(),
+        (squares_in + bias.square() + squares_out).sqrt(),
         (incoming + outgoing).sqrt(),
     )
 
 
+def _sums(weight: Tensor, gradient: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of weight times gradient, of its squares and of the weight's squares; some rows at a time."""
+    parts = []
+    for rows in row_slices(weight):
+        own = weight[rows].double()
+        terms = own * gradient[rows]
+        parts.append(torch.stack([terms.sum(dim), terms.square().sum(dim), own.square().sum(dim)]))
+    first, second, third = torch.stack(parts).sum(0) if dim == 0 else torch.cat(parts, 1)
+    return first, second, third
+
+
 def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:
     """The sum of each column of the last layer."""
-    weight = layers[-1][0]
+    weight = layers[-1][0].double()
     count = torch.full_like(weight[0], weight.shape[0] ** 0.5)
     return _Identities(weight.sum(0), head.weights[-1].sum(0), weight.norm(dim=0), count)

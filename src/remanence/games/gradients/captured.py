@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -13,12 +14,12 @@ from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, Reconstruction, blindly
-from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
+from remanence.attacks.gradients.dense_layers import LARGE, DenseHead, dense_head
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError, MisfitError
-from remanence.games.gradients.belonging import belonging, misfit
+from remanence.games.gradients.belonging import Belonging, belonging, misfit
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import prove
 from remanence.games.gradients.recomputed import Proposal
@@ -79,11 +80,14 @@ class Captured(AnyGame[SharedGradient]):
         """The gradients are numbers, and were made from these weights."""
         require_finite(self.gradients)
         if self.training.is_plain and self.disturbed is None and self.batches is None:
-            head, updates = self._updates(self.gradients)
-            for number, one in enumerate(updates):
-                fit = belonging(head, one, self._rounding)
+            for number, fit in enumerate(self._belongings):
                 if not fit.is_one_step:
                     raise misfit(fit, f"update {number}")
+
+    @cached_property
+    def _belongings(self) -> list[Belonging]:
+        head, updates = self._updates(self.gradients)
+        return [belonging(head, one, self._rounding) for one in updates]
 
     @property
     def _rounding(self) -> Rounding:
@@ -104,8 +108,7 @@ class Captured(AnyGame[SharedGradient]):
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of what went in."""
-        captured = Records(self.gradients.flat(), torch.zeros(len(self.gradients)))
-        found = {"gradients": captured.sha256()}
+        found = {"gradients": self.gradients.sha256()}
         for index, batch in enumerate(self.batches or ()):
             found[f"batch {index}"] = batch.sha256()
         return found
@@ -120,12 +123,9 @@ class Captured(AnyGame[SharedGradient]):
         found = (ONE_RELEASE,) if self.disturbed is None else (ONE_RELEASE, self.disturbed)
         if self.batches is not None:
             return found
-        head, updates = self._updates(self.gradients)
-        other = self.training.is_plain and any(
-            belonging(head, one, self._rounding).loss_is_other for one in updates
-        )
+        other = self.training.is_plain and any(fit.loss_is_other for fit in self._belongings)
         where = (
-            (UPDATE_UNTESTED, not head.activation.is_kinked),
+            (UPDATE_UNTESTED, not dense_head(self.mechanism.module).activation.is_kinked),
             (UPDATE_COARSE, self._rounding.is_coarse),
             (UPDATE_OTHER_LOSS, other),
         )
@@ -154,13 +154,15 @@ class Captured(AnyGame[SharedGradient]):
         first = torch.cat([torch.zeros(1, dtype=torch.bool), owner[1:] == owner[:-1]]).logical_not()
         numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
         counts = torch.tensor([proof.count for proof in proofs])
-        numbers |= {"proven": counts, "proven_batch_size": torch.tensor([p.batch_size or 0 for p in proofs])}
+        numbers |= {"proven": counts}
+        sizes_proven = torch.tensor([proof.batch_size or 0 for proof in proofs])
         for index, name in enumerate(dense_head(self.mechanism.module).names):
             numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
         return Outcome(
             main=self._judge(guess, proofs, sizes),
             control=self._judge(decoy, self.proofs(decoy, mixed), sizes),
-            numbers={name: values[owner] for name, values in numbers.items()},
+            numbers={name: values[owner] for name, values in numbers.items()}
+            | {"proven_batch_size": sizes_proven[owner].where(first, 0)},
             proven=counts[owner].where(first, 0),  # once for each update
         )
 
@@ -232,8 +234,15 @@ def shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
     mixed = {}
     for name, values in gradients.tensors.items():
         flat = values.flatten(1)
-        orders = (torch.randperm(flat.shape[1], generator=generator, device=generator.device) for _ in flat)
-        mixed[name] = torch.stack(
-            [one[order.to(one.device)] for one, order in zip(flat, orders, strict=False)]
-        ).view_as(values)
+        mixed[name] = torch.stack([_mixed(one, generator) for one in flat]).view_as(values)
     return Gradient(mixed)
+
+
+def _mixed(flat: Tensor, generator: torch.Generator) -> Tensor:
+    """The same numbers in a random order; of very many, sixteen at a time, which leaves no row or column whole."""
+    together = 1 if len(flat) <= LARGE else 16
+    whole = len(flat) // together * together
+    order = torch.randperm(whole // together, generator=generator, device=generator.device)
+    mixed = flat.clone()
+    mixed[:whole] = flat[:whole].view(-1, together)[order.to(flat.device)].flatten()
+    return mixed

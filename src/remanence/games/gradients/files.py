@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks.gradients.dense_layers import LARGE
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.rounding import Rounding
 from remanence.scale.folders import MOST
-from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_arrays, read_bytes
+from remanence.scale.reading import UnusableFileError, map_tensors, parse_state, read_arrays, read_bytes
 
 _WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
 
@@ -21,10 +22,9 @@ _WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compil
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
     try:
-        content = read_bytes(path, MOST)
         if path.suffix == ".safetensors":
-            return parse_tensors(content)
-        found = parse_state(content)
+            return map_tensors(path, MOST)
+        found = parse_state(read_bytes(path, MOST))
     except UnusableFileError as error:
         reason = str(error)
     else:
@@ -95,7 +95,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=str(gradient[name].dtype),
                 hint="multiply the codes by their scale first, as the server does, and save the product",
             )
-        if not gradient[name].isfinite().all():
+        if not gradient[name].sum(dtype=torch.float64).isfinite():
             raise InputError(
                 f"The gradient of {name} is not finite: {source}.",
                 needs="finite numbers",
@@ -147,10 +147,15 @@ def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
     apart = total = 0.0
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
-            own = parameter.detach().double()
-            apart += float((tensors[name].double() - own).square().sum())
-            total += float(own.square().sum())
+            own, given = parameter.detach(), tensors[name]
+            apart += float((given.to(own) - own).norm().double()) ** 2
+            total += float(own.norm().double()) ** 2
     return total > 0 and apart < 0.25 * total
+
+
+def widened(value: Tensor) -> Tensor:
+    """The same in double precision; a large tensor that is in single precision stays as it is."""
+    return value if value.numel() > LARGE and value.dtype == torch.float32 else value.double()
 
 
 def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:

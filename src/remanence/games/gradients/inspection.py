@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from remanence.attacks.catalogue import load_attack
-from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
+from remanence.attacks.gradients.condensing import condensed
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers, dense_head
 from remanence.attacks.gradients.leak_map import leak_map
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
+from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.games.gradients.captured import Captured
@@ -28,18 +30,19 @@ from remanence.games.gradients.files import (
     rounding_of_difference,
     unwrapped,
 )
-from remanence.games.gradients.opening import Declared, Subject, open_network
+from remanence.games.gradients.opening import Declared, Subject
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
 from remanence.results.verdict import Policy
 
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
+_DOUBLE = 1e-10  # precisions below are double's
 _QUICK = ("exclusive-neurons", "parallel-rows")  # where nothing can be recomputed, a search is in vain
 
 
 def audit_token_updates(
-    target: str,
+    model: nn.Module,
     updates: Sequence[Path],
     declared: Declared,
     *,
@@ -47,9 +50,9 @@ def audit_token_updates(
     longest: int,
     policy: Policy,
     seed: int,
+    target: str,
 ) -> AuditResult | None:
     """The same for networks that read tokens, of texts or patches of pictures; None for others. One step only."""
-    model = open_network(target, declared)
     patches = None if reads_texts(model) else _patches(model, declared.input_shape)
     if patches is None and not reads_texts(model):
         return None
@@ -113,11 +116,10 @@ def audit_gradients(
     target: str,
 ) -> AuditResult:
     """Let the exact attacks, or those that are named, take the updates apart; and the leak map of the first."""
-    head, training = subject.head, subject.declared.training
-    stacked = {name: torch.stack([one[name] for one in subject.gradients]) for name in subject.gradients[0]}
-    layers = head.layers_of(stacked)
+    training = subject.declared.training
+    head, layers, batch = _condensed(subject)
     largest = subject.rounding.of_largest(layers[0][0])
-    dtype = torch.float32 if largest > 1e-10 else torch.float64
+    dtype = torch.float32 if largest > _DOUBLE else torch.float64
     network = _head_module(head, dtype)
     names = [name for name, _ in network.named_parameters()]
     tensors = [part for layer in layers for part in layer if part is not None]
@@ -131,14 +133,18 @@ def audit_gradients(
             rounding=min(largest, 0.1),
         ),
         Gradient(dict(zip(names, tensors, strict=True))),
-        None if subject.batch is None else [subject.batch],
+        None if batch is None else [batch],
         batch_size=subject.declared.batch_size,
         rounding=subject.rounding,
         training=training,
         disturbed=subject.disturbed,
         bounds=_ceilings(subject),
     )
-    result = audit(game, _attacks(attacks, game), policy=policy, seed=seed, device=device, target=target)
+    settled = (
+        subject.is_settled and head.numbers is not None
+    )  # a large network, of which nothing is left to find
+    chosen = _attacks(attacks, game, _EXACT[:1] if settled else _EXACT)
+    result = audit(game, chosen, policy=policy, seed=seed, device=device, target=target)
     if any(entry.proven for entry in result.evidence):
         refuted = {UPDATE_UNTESTED.id, UPDATE_COARSE.id, UPDATE_OTHER_LOSS.id}  # they explain why nothing is
         told = [
@@ -195,12 +201,37 @@ def _ceilings(subject: Subject) -> tuple[Bound, ...]:
     return (gaussian(1 / subject.declared.candidates, noise_multiplier=noise.multiplier),)
 
 
-def _attacks(names: Sequence[str] | None, game: Captured):
+def _condensed(subject: Subject) -> tuple[DenseHead, Layers, Records | None]:
+    """The head, its gradients and what entered it; those of a large first layer in coordinates of their span."""
+    head, rounding, batch = subject.head, subject.rounding, subject.batch
+    if rounding.relative < _DOUBLE:
+        head = head.double()
+    each = [head.layers_of({name: v[None] for name, v in one.items()}) for one in subject.gradients]
+    firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
+    found = None
+    if batch is None:
+        found = condensed(head, firsts, relative=rounding.relative, absolute=rounding.absolute)
+    if found is not None:
+        head = found.head
+        each = [
+            [(own[None], layers[0][1]), *layers[1:]]
+            for own, layers in zip(found.gradients, each, strict=True)
+        ]
+    if len(each) == 1:
+        return head, each[0], batch
+    stacked: Layers = []
+    for parts in zip(*each, strict=True):
+        biases = [bias for _, bias in parts if bias is not None]
+        stacked.append((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None))
+    return head, stacked, batch
+
+
+def _attacks(names: Sequence[str] | None, game: Captured, exact: Sequence[str]):
     """Those that are named, or the exact ones that can play."""
     if names:
         return [load_attack(name) for name in names]
     chosen = []
-    for name in _EXACT if game.disturbed is None else _QUICK:
+    for name in exact if game.disturbed is None else _QUICK:
         attack = load_attack(name)
         try:
             attack.check(game.knowledge)
@@ -228,9 +259,9 @@ def _head_module(head: DenseHead, dtype: torch.dtype) -> nn.Sequential:
     """The dense layers alone, as a network of their own."""
     layers: list[nn.Module] = []
     for weight, bias in zip(head.weights, head.biases, strict=True):
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=dtype)
-        layer.weight.data = weight.to(dtype)
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        layer.weight = nn.Parameter(weight.to(dtype))
         if bias is not None:
-            layer.bias.data = bias.to(dtype)
+            layer.bias = nn.Parameter(bias.to(dtype))
         layers += [layer, nn.ReLU() if head.activation.is_relu else head.activation.module()]
     return nn.Sequential(*layers[:-1])

@@ -27,6 +27,7 @@ from remanence.games.gradients.files import (
     rounding_of,
     rounding_of_difference,
     unwrapped,
+    widened,
 )
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import Reading, read_update
@@ -92,6 +93,7 @@ class Subject:
     notes: tuple[str, ...] = ()  # what was found out about the files
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
     filter: Filter | None = None  # that the owner's own update passes before it leaves
+    is_settled: bool = False  # every update was explained whole at sight
 
     @property
     def scope(self) -> str:
@@ -105,9 +107,8 @@ class Subject:
         )
 
 
-def open_batch(target: str, batch: Path, declared: Declared, passed: Filter | None = None) -> Subject:
+def open_batch(model: nn.Module, batch: Path, declared: Declared, passed: Filter | None = None) -> Subject:
     """A batch of the owner's own, and the gradient that would leave."""
-    model = open_network(target, declared)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     records = read_batch(batch, dtype)
     head = dense_head(model, records.features)
@@ -121,10 +122,9 @@ def open_batch(target: str, batch: Path, declared: Declared, passed: Filter | No
 
 
 def open_updates(
-    target: str, updates: Sequence[Path], declared: Declared, *, after: Sequence[Path] = ()
+    model: nn.Module, updates: Sequence[Path], declared: Declared, *, after: Sequence[Path] = ()
 ) -> Subject:
     """Captured gradients or differences of weights, or whole weights `after` a round; all are checked first."""
-    model = open_network(target, declared)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     example = None
     if declared.input_shape is not None:
@@ -139,7 +139,10 @@ def open_updates(
     notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
     disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
     gradients = [one.gradient for one in opened]
-    return Subject(model, head, gradients, None, None, rounding, declared, notes, disturbed)
+    settled = all(one.is_settled for one in opened)
+    return Subject(
+        model, head, gradients, None, None, rounding, declared, notes, disturbed, is_settled=settled
+    )
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class _Opened:
     rounding: Rounding
     notes: list[str]
     disturbed: Caveat | None = None
+    is_settled: bool = False  # all of it was explained at sight
 
 
 def _open_update(
@@ -167,7 +171,7 @@ def _open_update(
     if is_after or training.learning_rate is not None:
         rounding = rounding_of_difference(weights)
     if training.learning_rate is not None:
-        gradient = {name: value.double() / -training.learning_rate for name, value in gradient.items()}
+        gradient = {name: widened(value) / -training.learning_rate for name, value in gradient.items()}
         rounding = rounding.times(1 / training.learning_rate)
     if declared.noise is not None:
         assert declared.batch_size is not None
@@ -199,7 +203,7 @@ def _open_update(
         )
         parameters = dict(model.named_parameters())
         gradient = {
-            name: value.double() - reading.belonging.decay * parameters[name].detach().double()
+            name: widened(value) - reading.belonging.decay * widened(parameters[name].detach())
             for name, value in gradient.items()
         }
     if reading.sign < 0:
@@ -207,7 +211,7 @@ def _open_update(
             f"{path.name} goes against the gradient, as new weights minus old ones do: its sign was turned."
         )
         gradient = {name: -value for name, value in gradient.items()}
-    return _Opened(gradient, rounding, notes)
+    return _Opened(gradient, rounding, notes, is_settled=reading.proof.explains_all)
 
 
 def _fitting(
@@ -215,11 +219,8 @@ def _fitting(
 ) -> Reading | None:
     """A quick reading of an update that belongs to these weights; None where it does not."""
     layers = head.layers_of({name: value[None] for name, value in gradient.items()})
-    one = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
-    fit = belonging(head, one, rounding)
-    if training.is_plain and not fit.is_one_step:
-        return None
-    return read_update(head, layers, rounding, training=training, search=False)
+    reading = read_update(head, layers, rounding, training=training, search=False)
+    return reading if reading.belonging.is_one_step or not training.is_plain else None
 
 
 def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:

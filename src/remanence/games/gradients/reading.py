@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.candidates import Layers
-from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
+from remanence.attacks.gradients.condensing import condensed
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
@@ -48,8 +48,23 @@ def read_update(
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
     for. `search` allows the low-rank search, which takes longer. What is not declared to be several steps must be one.
     """
-    training = training or LocalTraining()
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
+    training = training or LocalTraining()
+    if found is None:
+        return _read(head, one, rounding, training, search=search)
+    reading = _read(
+        found.head, [(found.gradients[0], one[0][1]), *one[1:]], rounding, training, search=search
+    )
+    proposal = reading.proof.proposal
+    proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
+    return replace(reading, proof=replace(reading.proof, proposal=proposal))
+
+
+def _read(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining, *, search: bool
+) -> Reading:
+    """The same, of a head whose inputs are short."""
     fit = belonging(head, one, rounding)
     nothing = verify(head, one, _no_records(one), rounding=rounding)
     if training.is_plain:

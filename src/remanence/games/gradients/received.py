@@ -54,7 +54,7 @@ def traps(model: nn.Module) -> list[Trap]:
             and isinstance(weight, Tensor)
             and len(weight) >= _SMALLEST
         ):
-            rows = weight.detach().flatten(1).double()
+            rows = weight.detach().flatten(1)
             bias = None if layer.bias is None else layer.bias.detach().double()
             found += [Trap(name, kind, share) for kind, share in _signs(rows, bias) if share > _MANY]
     return found
@@ -62,8 +62,8 @@ def traps(model: nn.Module) -> list[Trap]:
 
 def _signs(rows: Tensor, bias: Tensor | None) -> Iterator[tuple[str, float]]:
     """Kinds of traps, and the share of a layer's neurons that look like each."""
-    sizes = rows.norm(dim=1)
-    some = rows[sizes > 0][:_ROWS]
+    sizes = rows.norm(dim=1).double()
+    some = rows[(sizes > 0).nonzero().squeeze(1)[:_ROWS]].double()
     unit = some / some.norm(dim=1, keepdim=True)
     alike = ((unit @ unit.mT) > _PARALLEL).sum(1) - 1 >= len(unit) * _MANY
     yield "bins", float(alike.double().mean()) if len(unit) >= _SMALLEST else 0.0

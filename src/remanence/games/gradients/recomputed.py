@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, product
+from remanence.games.gradients.parts import forwards, row_slices
 from remanence.games.gradients.rounding import Layer, Rounding, loss_spread, rounding_errors
 
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
@@ -75,33 +76,51 @@ class Recomputed:
         """Relative to each number."""
         return self.rounding.relative
 
-    def left(self, index: int) -> Layer:
-        """What the records leave of a layer's update."""
-        weight, bias = self.layers[index]
-        weighted = self.deltas[index] * self.proposal.shares.unsqueeze(-1)
-        rest = weight - weighted.mT @ self.values[index]
-        return rest, None if bias is None else bias - weighted.sum(0)
+    def left(self, index: int) -> Iterator[tuple[slice, Tensor]]:
+        """What the records leave of a layer's update, some rows at a time: a large layer is never there twice."""
+        weight = self.layers[index][0]
+        weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(weight)
+        values = self.values[index].to(weight)
+        for rows in row_slices(weight):
+            yield rows, torch.addmm(weight[rows], weighted[:, rows].mT, values, alpha=-1)
 
-    def tolerance(self, index: int) -> Layer:
-        """How far a recomputed number may be from what was sent, if nothing but rounding lies between them."""
-        weight, bias = self.layers[index]
-        shares = self.proposal.shares.unsqueeze(-1)
-        delta, off = self.deltas[index].abs() * shares, self.delta_errors[index] * shares
-        value, apart = self.values[index].abs(), self.value_errors[index]
-        within = off.mT @ value + delta.mT @ apart + self.precision * weight.abs() + self.rounding.absolute
-        return ROUNDINGS * within, None if bias is None else ROUNDINGS * (
-            off.sum(0) + self.precision * bias.abs() + self.rounding.absolute
+    def left_of_bias(self, index: int) -> Tensor | None:
+        """The same for its bias."""
+        bias = self.layers[index][1]
+        return (
+            None if bias is None else bias - (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).sum(0)
         )
+
+    def tolerance(self, index: int, rows: slice) -> Tensor:
+        """How far recomputed numbers may be from what was sent, if nothing but rounding lies between them."""
+        weight, shares = self.layers[index][0][rows], ROUNDINGS * self.proposal.shares.unsqueeze(-1)
+        delta, off = self.deltas[index][:, rows].abs() * shares, self.delta_errors[index][:, rows] * shares
+        both = torch.cat([off, delta]).to(weight)
+        apart = torch.cat([self.values[index].abs(), self.value_errors[index]]).to(weight)
+        within = torch.addmm(weight.abs(), both.mT, apart, beta=ROUNDINGS * self.precision)
+        return within.add_(ROUNDINGS * self.rounding.absolute)
+
+    def tolerance_of_bias(self, index: int) -> Tensor | None:
+        """The same for its bias."""
+        bias, off = self.layers[index][1], self.delta_errors[index] * self.proposal.shares.unsqueeze(-1)
+        if bias is None:
+            return None
+        return ROUNDINGS * (off.sum(0) + self.precision * bias.abs() + self.rounding.absolute)
 
     def unexplained(self) -> Tensor:
         """The share of each layer's update that is left, by norm."""
-        left = torch.stack([self.left(index)[0].norm() for index in range(len(self.layers))])
+        left = torch.stack(
+            [
+                torch.stack([rest.norm() for _, rest in self.left(index)]).norm()
+                for index in range(len(self.layers))
+            ]
+        )
         return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def refitted(self) -> Recomputed | None:
         """The same with the shares that explain the update best; None where they do not explain all of it."""
         records, numbers = self.proposal.inputs.shape
-        equations = sum(int((weight != 0).sum()) for weight, _ in self.layers)
+        equations = sum(int(weight.count_nonzero()) for weight, _ in self.layers)
         if records * (numbers + 2) > 0.8 * equations:
             return None
         shares = self._best_shares()
@@ -111,8 +130,11 @@ class Recomputed:
         times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.rounding.is_coarse else (_WHOLE, _LEFT)
         for index in range(len(self.layers)):
             decided = ~fitted.undecided(index)
-            rest, allowed = fitted.left(index)[0][decided], fitted.tolerance(index)[0][decided] / ROUNDINGS
-            if rest.norm() > times * allowed.norm() or rest.norm() > most * self.layers[index][0].norm():
+            rest = allowed = 0.0
+            for rows, part in fitted.left(index):
+                rest += float(part[decided[rows]].square().sum())
+                allowed += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
+            if rest > times**2 * allowed or rest > (most * self.sizes[index]) ** 2:
                 return None
         if self.head.classes == 2 and len(self.head.weights) == 2 and not _equal(shares, self.precision):
             return None
@@ -123,8 +145,8 @@ class Recomputed:
         if index == len(self.layers) - 1 or not self.head.activation.is_kinked:
             return torch.zeros(len(self.layers[index][0]), dtype=torch.bool, device=self.sizes.device)
         weight, before = self.head.weights[index], self.head.before(self.values, index)
-        off = self.value_errors[index] @ weight.abs().mT + self.precision * (
-            self.values[index].abs() @ weight.abs().mT
+        off = forwards(
+            self.value_errors[index] + self.precision * self.values[index].abs(), weight, torch.abs
         )
         return (before.abs() < 2 * off).any(0)
 
@@ -139,7 +161,7 @@ class Recomputed:
                 continue
             inner = value @ value.mT + (0 if bias is None else 1)
             gram += (delta @ delta.mT) * inner / size**2  # every layer counts alike
-            along = ((delta @ weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
+            along = (product(delta, weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
             right += along / size**2
         found, failed = torch.linalg.solve_ex(gram, right)
         return None if failed or not found.isfinite().all() else found
@@ -150,7 +172,7 @@ class Recomputed:
         Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
         their rounding, comes back in the inputs, the more the less the records' derivatives differ.
         """
-        rest, rest_bias = self.left(0)
+        rest_bias = self.left_of_bias(0)
         rows = ~self.undecided(0) if is_whole else self._support(self._worst()).any(0)
         derivatives, sizes = (
             (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows],
@@ -161,7 +183,7 @@ class Recomputed:
             off = self._rounded_once(rows, inverse @ derivatives)
         else:
             sent = self.layers[0][0][rows]
-            off = rest[rows].norm() + self.precision * sent.norm()
+            off = self._left_of(rows).norm() + self.precision * sent.norm()
             off = off + self.rounding.absolute * sent.numel() ** 0.5
             if rest_bias is not None:
                 # a share that is off shows here, and an input that makes up for it does not above
@@ -175,29 +197,39 @@ class Recomputed:
         Numbers that were rounded on being sent have independent errors, of which squares add up. Where more is left
         than these would leave, they count as so much larger.
         """
-        (rest, rest_bias), (sent, bias) = self.left(0), self.layers[0]
-        off = (solution @ rest[rows]).norm(dim=-1)
+        rest, rest_bias, (sent, bias) = self._left_of(rows), self.left_of_bias(0), self.layers[0]
+        off = (solution @ rest).norm(dim=-1)
         if rest_bias is not None and bias is not None:
             off = off + (solution @ rest_bias[rows]).abs() * self.proposal.inputs.norm(dim=-1)
             sent = torch.cat([sent, bias[:, None] * self.proposal.inputs.norm(dim=-1).max()], 1)
         noise = self.precision * sent[rows].norm(dim=-1) + self.rounding.absolute * sent.shape[1] ** 0.5
-        times = (rest[rows].norm() / noise.norm().clamp(min=1e-300)).clamp(min=1)
+        times = (rest.norm() / noise.norm().clamp(min=1e-300)).clamp(min=1)
         return off + times * (solution.square() @ noise.square()).sqrt()
+
+    def _left_of(self, rows: Tensor) -> Tensor:
+        """What is left of some rows of the first layer."""
+        return torch.cat([rest[rows[some]] for some, rest in self.left(0)])
 
     def _worst(self) -> Tensor:
         """For each neuron of the first layer: what is left of its row and its column, over the tolerance, at worst."""
-        rest, rest_bias = self.left(0)
-        allowed, allowed_bias = self.tolerance(0)
-        ratio = (rest.abs() / allowed.clamp(min=1e-300)).amax(-1)
+        rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
+        ratio = torch.cat([_over(rest, self.tolerance(0, rows)).amax(-1) for rows, rest in self.left(0)])
         if rest_bias is not None and allowed_bias is not None:
-            ratio = torch.maximum(ratio, rest_bias.abs() / allowed_bias.clamp(min=1e-300))
-        columns, allowed_columns = self.left(1)[0].mT, self.tolerance(1)[0].mT
-        return torch.maximum(ratio, (columns.abs() / allowed_columns.clamp(min=1e-300)).amax(-1))
+            ratio = torch.maximum(ratio, _over(rest_bias, allowed_bias))
+        for rows, rest in self.left(1):
+            ratio = torch.maximum(ratio, _over(rest, self.tolerance(1, rows)).amax(0))
+        return ratio
+
+    def _allowed_columns(self) -> Tensor:
+        """The norm of what each column of the second layer may be off by."""
+        return (
+            torch.stack([self.tolerance(1, rows).square().sum(0) for rows, _ in self.left(1)]).sum(0).sqrt()
+        )
 
     def _support(self, ratio: Tensor) -> Tensor:
         """Which neurons speak for each record, (records, neurons): explained, and the record's part stands out."""
-        allowed_rows = self.tolerance(0)[0].norm(dim=-1)
-        allowed_columns = self.tolerance(1)[0].mT.norm(dim=-1)
+        allowed_rows = torch.cat([self.tolerance(0, rows).norm(dim=-1) for rows, _ in self.left(0)])
+        allowed_columns = self._allowed_columns()
         shares = self.proposal.shares.unsqueeze(-1)
         rows = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
         columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
@@ -209,7 +241,7 @@ class Recomputed:
         support = self._support(self._worst())
         shares = self.proposal.shares.unsqueeze(-1)
         columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
-        relative = self.tolerance(1)[0].mT.norm(dim=-1) / columns.clamp(min=1e-300)
+        relative = self._allowed_columns() / columns.clamp(min=1e-300)
         finest = relative.where(support, 1.0).amin(-1).clamp(min=1e-300)  # (records,)
         rows = support.sum(-1)
         classes, deep = self.head.classes, len(self.head.weights) > 2
@@ -252,6 +284,10 @@ class Recomputed:
             [shares] if _equal(shares, self.precision) else [shares[labels == y] for y in labels.unique()]
         )
         return len(shares) if all(_equal(group, self.precision) for group in groups) else None
+
+
+def _over(rest: Tensor, allowed: Tensor) -> Tensor:
+    return rest.abs() / allowed.clamp(min=1e-300)
 
 
 def _equal(shares: Tensor, precision: float) -> bool:

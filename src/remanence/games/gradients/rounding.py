@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, product
+from remanence.games.gradients.parts import backwards, forwards
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
 
@@ -58,20 +59,20 @@ def rounding_errors(
     off, before = [inputs_off], []
     for index, (weight, value) in enumerate(zip(head.weights, values, strict=True)):
         # Errors of many terms are independent: their squares add up, not their sizes.
-        spread = (off[-1].square() @ weight.square().mT).sqrt()
+        both = forwards(torch.stack([off[-1].square(), value.square()]), weight, torch.square)
+        spread, rounded = both.sqrt()
         after = logits if index == len(values) - 1 else values[index + 1]
-        rounded = precision * (value.square() @ weight.square().mT).sqrt() + precision * after.abs()
-        before.append(spread + rounded)
+        before.append(spread + precision * (rounded + after.abs()))
         off.append(before[-1])  # none of the functions between is much steeper than 1
     chances = logits.softmax(-1)
     off.pop()
     back = [chances * (1 - chances) * before.pop() + precision * chances + precision * deltas[-1].abs()]
     for index in range(len(values) - 1, 0, -1):
         weight, source, slope = head.weights[index], deltas[index], head.slopes(values, index)
-        spread = ((back[-1].square() + (precision * source).square()) @ weight.square()).sqrt()
+        spread = backwards(back[-1].square() + (precision * source).square(), weight, torch.square).sqrt()
         error = (spread + precision * deltas[index - 1].abs()) * slope.abs()
         if not head.activation.is_kinked:  # the slope itself moves, by no more than what enters it does
-            error = error + (source @ weight).abs() * before[index - 1]
+            error = error + product(source, weight).abs() * before[index - 1]
         back.append(error)
     return off, back[::-1]
 
