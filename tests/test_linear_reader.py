@@ -143,6 +143,24 @@ def test_the_network_starts_as_the_linear_reader_and_is_never_below_it():
     assert errors[1] < errors[0] * 1.02  # chosen on held-out shadows, of which there are few
 
 
+def test_with_several_records_of_a_class_the_network_starts_afresh_and_gives_way_where_it_learnt_too_little():
+    game, seen = heads_game(initialisation="pytorch", learning_rate=0.3), []
+    several = replace(game, prior=replace(game.prior, counts=2), targets=replace(game.targets, counts=2))
+    attack = Reconstructor(
+        steps=2, batch=8, width=16, separation=0.0, watch=lambda step, *_: seen.append(step)
+    )
+    draw = attack.prepare(several.knowledge, generator())
+    assert seen == [1, 2]  # nothing to look at before the first step
+    targets = several.targets.sample(300, generator(5))
+    release = several.mechanism.release(None, targets, generator(6))
+    by_hand = reading(several, 4000).draw(release.tensors)
+    drawn = draw(release).records.features
+    spread = (by_hand - by_hand.mean(0)).square().mean()
+    assert (
+        drawn - by_hand
+    ).square().mean() < 0.1 * spread  # two steps teach nothing: the linear reader speaks
+
+
 def test_it_comes_before_the_network_in_every_audit_of_heads():
     names = [attack.info.name for attack in compatible_attacks(heads_game())]
     assert names[:2] == ["linear-reader", "reconstructor"]

@@ -22,15 +22,10 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.linear_reader import fresh_shadows, learn_reading, linear_reads
 from remanence.attacks.reconstructor.building import build_network
-from remanence.attacks.reconstructor.decoders import (
-    separation_loss,
-    softmin_loss,
-)
+from remanence.attacks.reconstructor.decoders import separation_loss, softmin_loss
 from remanence.attacks.reconstructor.learning import Learner
 from remanence.attacks.reconstructor.network import HeldOut, ReconstructorNetwork
-from remanence.attacks.reconstructor.readers import (
-    Tensors,
-)
+from remanence.attacks.reconstructor.readers import Tensors
 from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.checks import is_number, is_whole
 from remanence.data.records import Records
@@ -74,8 +69,7 @@ class Reconstructor(Attack[Release]):
     a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers. With
     several `guesses` it draws so many of each class: the records of a class are ranked along the direction in which
     they vary most, and the network is asked for each rank. `perceptual` is a network whose features should agree too.
-    With a `checkpoint` file, or in a run folder, learning goes on where it was killed. `watch` is told the step, the
-    held-out error and the true positive rate at 1 % meanwhile.
+    With a `checkpoint` file, or in a run folder, learning goes on after a kill. `watch` is told step, error and rate.
     """
 
     mode: str = "strong"
@@ -164,8 +158,7 @@ class Reconstructor(Attack[Release]):
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
         farm = ShadowFarm(ours, generator)
-        belongs_to = self._fingerprint(ours, generator, shadows)
-        stored = shadows
+        belongs_to, stored = self._fingerprint(ours, generator, shadows), shadows
         if stored is None and not self._streams(knowledge):
             farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
@@ -213,18 +206,19 @@ class Reconstructor(Attack[Release]):
         start: Callable[[Tensors], Tensor] | None,
         member: int,
     ) -> ReconstructorNetwork:
-        generator = farm.generator
-        sample = farm.block(_STATISTICS) if stored is None else stored
+        generator, sample = farm.generator, farm.block(_STATISTICS) if stored is None else stored
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = build_network(self, farm.knowledge, sample, start).to(generator.device)
+
+        def built(start: Callable[[Tensors], Tensor] | None) -> ReconstructorNetwork:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return build_network(self, farm.knowledge, sample, start).to(generator.device)
+
+        network = built(start if self._alone(farm.knowledge) else None)
         stream = batches(farm, stored, self.batch, network.prepare)
         prepared = network.prepare(trial.tensors)
         separation = self._separation(farm.knowledge, network)
-        unit = (
-            network.decoder.unit
-        )  # a rate is added to errors, and a softmin has a sharpness: pure numbers both
+        unit = network.decoder.unit  # a rate is added to errors, and a softmin has a sharpness: pure numbers
 
         def draw() -> list[Tensor]:
             shadows = next(stream)
@@ -232,10 +226,8 @@ class Reconstructor(Attack[Release]):
             if network.places is None:
                 return batch
             count = len(network.places) * network.guesses
-            return [
-                torch.randint(count, (len(shadows),), generator=generator, device=generator.device),
-                *batch,
-            ]
+            asked = torch.randint(count, (len(shadows),), generator=generator, device=generator.device)
+            return [asked, *batch]
 
         def loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
             asked, (features, *values) = (None, batch) if network.places is None else (batch[0], batch[1:])
@@ -256,22 +248,30 @@ class Reconstructor(Attack[Release]):
             scheduled=self.mode == "strong",
             checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
             fingerprint=keep.belongs_to,
-            from_start=start is not None,
+            from_start=network.start is not None,
             others_follow=member + 1 < self.ensemble,
             capture=self.perceptual is None,  # who knows what somebody's network does
         )
 
+        def worth(error: float, rate: float) -> float:  # as in the loss, a higher rate may cost some error
+            return separation * rate - error / unit**2
+
         def quality(model: ReconstructorNetwork, step: int) -> tuple[float, str]:
             error, rate = trial.quality(model, prepared)
-            if self.watch is not None:
+            if self.watch:
                 self.watch(step, error, rate)
-            # As in the loss: what is gained in the rate may cost some error.
-            return (
-                separation * rate - error / unit**2,
-                f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})",
-            )
+            return worth(error, rate), f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})"
 
-        return learner.fit(network, draw, loss, quality)
+        learnt = learner.fit(network, draw, loss, quality)
+        if start is None or network.start is not None:
+            return learnt
+        reading = built(start).eval()  # it draws what the linear reader does
+        read = worth(*trial.quality(reading, reading.prepare(trial.tensors)))
+        return reading if read > worth(*trial.quality(learnt, prepared)) else learnt
+
+    def _alone(self, knowledge: Knowledge) -> bool:
+        """Whether each class has one record. A mean of several is a bad start: a network does better without it."""
+        return isinstance(knowledge.prior, StratifiedPrior) and knowledge.prior.places.shape[1] == 1
 
     def _separation(self, knowledge: Knowledge, network: ReconstructorNetwork) -> float:
         """The weight of the second aim for this network."""
