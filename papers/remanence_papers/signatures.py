@@ -11,6 +11,11 @@ from pathlib import Path
 Place = tuple[str, str]  # a module, and a name that it defines
 
 _OURS = ("remanence", "remanence_papers")
+_SILENT = (
+    "remanence.scale.progress",
+    "remanence.exceptions",
+    "remanence.results.caveats",
+)  # they change no number
 _BESIDE, _ALL = "", "*"  # what a module does that defines no name; all that it defines
 READ: set[Path] = set()  # data files that the reproduction that runs has read
 
@@ -39,7 +44,7 @@ def closure(start: list[Place]) -> set[Place]:
     """Definitions, and the definitions of this project that they name, directly or through others.
 
     What a module does beside its definitions counts with each of them. A method comes with its class, and a class with
-    whoever names it; what is found by a string is not seen.
+    whoever names it; what is found by a string is not seen. Progress, errors and caveats change no number: left out.
 
     >>> sorted(closure([("remanence.checks", "is_whole")]))
     [('remanence.checks', ''), ('remanence.checks', 'is_whole')]
@@ -48,7 +53,7 @@ def closure(start: list[Place]) -> set[Place]:
     left = list(start)
     while left:
         place = left.pop()
-        if place not in found:
+        if place not in found and place[0] not in _SILENT:
             found.add(place)
             left += [(place[0], _BESIDE), *_named(*place)]
     return found
