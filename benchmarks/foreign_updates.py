@@ -1,6 +1,6 @@
 """What the audit of an update claims, on updates that are not what they are declared to be and on some that are.
 
-python benchmarks/foreign_updates.py --count 2000
+python benchmarks/foreign_updates.py --count 2000 --workers 16
 
 Foreign: Laplace noise, shuffled rows, another network's, weights that are off by 1 to 10 %. Genuine: batches of 1
 to 64, and averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes,
@@ -11,9 +11,11 @@ record is one that is further from every record of the batch than its stated err
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -137,54 +139,85 @@ def main() -> None:
     parser.add_argument(
         "--between", choices=FUNCTIONS, default="ReLU", help="the function between the layers"
     )
-    parser.add_argument("--show", action="store_true", help="print what goes wrong")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--out", type=Path, help="a file that holds the table so far")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    function = FUNCTIONS[options.between]
+    job = Job(options.widest, options.between, not options.no_search)
     counts: dict[str, Counter[str]] = {}
-    started = time.perf_counter()
-    for seed in range(options.first, options.first + options.count):
-        if time.perf_counter() - started > options.seconds:
-            break
-        setting = draw(seed, options.widest, function)
-        kind = KINDS[seed % len(KINDS)]
-        reading = read(setting, foreign_update(kind, setting, seed), not options.no_search)
-        tally(counts, f"foreign: {kind}", setting, reading, options.show)
-        average = seed % 10 == 0
-        setting = draw(seed + 10**6, options.widest, function, 512 if average else None)
-        reading = read(setting, update_of(setting.network, setting), not options.no_search)
-        tally(
-            counts,
-            "genuine: average over 512" if average else "genuine: 1 to 64",
-            setting,
-            reading,
-            options.show,
-        )
+    slowest: list[tuple[float, str]] = []
+    started = said = time.perf_counter()
+    seeds = range(options.first, options.first + options.count)
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
+        for number, results in enumerate(pool.imap_unordered(job, seeds), 1):
+            for name, count, wrong, seconds in results:
+                counts.setdefault(name, Counter()).update(count)
+                slowest = sorted([*slowest, (seconds, wrong[1])], reverse=True)[:5]
+                if wrong[0]:
+                    print(*wrong, flush=True)
+            now = time.perf_counter()
+            if now - said > 5 or number == options.count or now - started > options.seconds:
+                said = now
+                print(f"{number} of {options.count} of each, {now - started:.0f} s", flush=True)
+                if options.out is not None:
+                    options.out.write_text(table(counts, now - started))
+            if now - started > options.seconds:
+                pool.terminate()
+                break
+    print(table(counts, time.perf_counter() - started))
+    print("slowest:", *(f"{seconds:.0f} s: {which};" for seconds, which in slowest))
+
+
+Told = tuple[
+    str, Counter[str], tuple[str, str], float
+]  # a row, its counts, what is wrong and with which, seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """One foreign and one genuine update for each seed."""
+
+    widest: int
+    between: str
+    search: bool
+
+    def __call__(self, seed: int) -> list[Told]:
+        torch.set_num_threads(1)
+        function, kind, average = FUNCTIONS[self.between], KINDS[seed % len(KINDS)], seed % 10 == 0
+        setting = draw(seed, self.widest, function)
+        first = self._read(f"foreign: {kind}", setting, foreign_update(kind, setting, seed))
+        setting = draw(seed + 10**6, self.widest, function, 512 if average else None)
+        name = "genuine: average over 512" if average else "genuine: 1 to 64"
+        return [first, self._read(name, setting, update_of(setting.network, setting))]
+
+    def _read(self, name: str, setting: Setting, update: dict[str, Tensor]) -> Told:
+        started = time.perf_counter()
+        reading = read(setting, update, self.search)
+        count, wrong = tally(name, setting, reading)
+        return name, count, (wrong, setting.describe()), time.perf_counter() - started
+
+
+def table(counts: dict[str, Counter[str]], seconds: float) -> str:
     columns = ("number", "refused", "exposed", "records", "claimed", "false", "sizes", "wrong")
-    print(f"{'updates':28}" + "".join(f"{column:>9}" for column in columns))
+    lines = [f"{'updates':28}" + "".join(f"{column:>9}" for column in columns)]
     for name, count in sorted(counts.items()):
-        print(f"{name:28}" + "".join(f"{count[column]:9}" for column in columns))
-    print(f"{time.perf_counter() - started:.0f} s")
+        lines.append(f"{name:28}" + "".join(f"{count[column]:9}" for column in columns))
+    return "\n".join([*lines, f"{seconds:.0f} s", ""])
 
 
-def tally(counts: dict[str, Counter[str]], name: str, setting: Setting, reading: Reading, show: bool) -> None:
+def tally(name: str, setting: Setting, reading: Reading) -> tuple[Counter[str], str]:
+    """What is counted, and what is wrong in words."""
     false = false_records(setting, reading)
     size = reading.proof.batch_size
     wrong = size is not None and size != len(setting.labels)
     foreign = name.startswith("foreign")
-    if show and (false or (foreign and reading.proof.count) or (wrong and not foreign)):
-        print(
-            name,
-            setting.describe(),
-            f"claimed {reading.proof.count}, false {false}, size {size}",
-            f"misfit {reading.belonging.misfit:.2e} of {reading.belonging.allowed:.2e}",
-            reading.proof.error[reading.proof.proven].tolist()[:3],
-            reading.proof.explains_all,
-        )
-    counts.setdefault(name, Counter()).update(
+    said = ""
+    if false or (foreign and reading.proof.count) or (wrong and not foreign):
+        said = f"WRONG {name}: claimed {reading.proof.count}, false {false}, size {size}, {reading.belonging}"
+    count: Counter[str] = Counter(
         number=1, refused=not reading.belonging.is_one_step, exposed=reading.proof.count > 0,
         records=len(setting.labels), claimed=reading.proof.count, false=false, sizes=size is not None, wrong=wrong,
-        )  # fmt: skip
+    )  # fmt: skip
+    return count, said
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
 _DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-10, 1e8
 _NOTHING = 1e-26  # a residual (a square) below is zero
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
+_FALLS, _SETTLES = (
+    0.8,
+    0.1,
+)  # a residual that falls by less from one softness to the next, from this one on, stands still
 _SETTLED = 0.999  # a step that leaves more than this share of the residual is the last
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
 _ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
@@ -113,17 +117,23 @@ class SpanEquations:
         nothing = points.new_full((self.size,), -1, dtype=torch.int64)
         labels = self._relabelled(points, nothing, scale_is_known=scale_is_known)
         soft = () if self.head.activation.function is not None else _SOFT
-        value = torch.inf
+        value, stuck = torch.inf, 0
         for softness in (*soft, *[0.0] * _RECOUNTS):
             spread = [
                 self.head.before(self.head.forward(points)[0], i).std() for i in range(len(self.head.widths))
             ]
             head = replace(self.head, activation=self.head.activation.softened(softness * float(min(spread))))
             fixed = share if softness and scale_is_known else None
+            before = value
             points, value, share = self._descend(head, points, labels, fixed)
             # predictions mean something now
             counted = self._relabelled(points, labels, scale_is_known=scale_is_known)
             if not softness and (value < FITS**4 or torch.equal(labels, counted)):
+                break
+            # Where a batch is found, every sharpening halves the residual at least.
+            stands_still = value > _FALLS * before and softness < _SETTLES and torch.equal(labels, counted)
+            stuck = stuck + 1 if stands_still else 0
+            if stuck == 2 and value > FITS**2:
                 break
             labels = counted
         return value, points, labels, share

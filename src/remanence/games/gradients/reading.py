@@ -22,6 +22,7 @@ from remanence.games.gradients.recomputed import Proposal
 from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof, verify, verify_rows
 
+_STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
 _AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
 
 
@@ -46,7 +47,8 @@ def read_update(
     """Read one update (its tensors have a dimension for trials, of size 1).
 
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
-    for. `search` allows the low-rank search, which takes longer. What is not declared to be several steps must be one.
+    for. `search` allows the searches, which take longer. They look at one sign: that in which the quick attacks found
+    something, or a gradient's. What is not declared to be several steps must be one.
     """
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
@@ -73,7 +75,7 @@ def _read(
         one = without_decay(head, one, fit.decay) if fit.decay else one
     best = Reading(fit, nothing)
     for look in (_quickly, _by_search)[: 1 + search]:
-        for sign in (1, -1):
+        for sign in (1, -1) if look is _quickly else (best.sign,):
             if best.proof.count and sign != best.sign:
                 continue
             turned: list[Layer] = [(sign * w, None if b is None else sign * b) for w, b in one]
@@ -125,7 +127,7 @@ def _by_search(
     """What a solution within the gradient's span and its sparse directions give."""
     precision = min(rounding.of_largest(one[0][0]), 0.1)
     if training.is_plain:
-        yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE))
+        yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE, starts=_STARTS))
     if not head.activation.is_relu:
         return
     attack = reconstruct_low_rank if training.is_plain else unmixed
