@@ -47,8 +47,8 @@ def read_update(
     """Read one update (its tensors have a dimension for trials, of size 1).
 
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
-    for. `search` allows the searches, which take longer. They look at one sign: that in which the quick attacks found
-    something, or a gradient's. What is not declared to be several steps must be one.
+    for. `search` allows the searches, which take longer. Behind ReLU they look at one sign: that in which the quick
+    attacks found something, or a gradient's. What is not declared to be several steps must be one.
     """
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
@@ -75,7 +75,10 @@ def _read(
         one = without_decay(head, one, fit.decay) if fit.decay else one
     best = Reading(fit, nothing)
     for look in (_quickly, _by_search)[: 1 + search]:
-        for sign in (1, -1) if look is _quickly else (best.sign,):
+        both = (
+            look is _quickly or not head.activation.is_relu
+        )  # nothing is seen at sight behind other functions
+        for sign in (1, -1) if both else (best.sign,):
             if best.proof.count and sign != best.sign:
                 continue
             turned: list[Layer] = [(sign * w, None if b is None else sign * b) for w, b in one]
