@@ -20,7 +20,7 @@ _CONVERT = (
 
 
 def load_estimator(target: str) -> Any:
-    """A fitted model from a .skops file, a booster's own file, or what a function returns. Nothing is unpickled."""
+    """A fitted model from a .skops, ONNX or booster's own file, or what a function returns. Nothing is unpickled."""
     path, colon, function = target.rpartition(":")
     if colon and path.endswith(".py"):
         from remanence.scale.user_code import call_factory
@@ -32,17 +32,14 @@ def load_estimator(target: str) -> Any:
     if not file.is_file():
         raise InputError(
             "There is no such model.",
-            needs="a .skops file, or path/to/file.py:function",
+            needs="a .skops or .onnx file, or path/to/file.py:function",
             got=target,
             hint="check the path",
         )
     if file.suffix.lower() == ".onnx":
-        raise InputError(
-            "ONNX files are not read yet.",
-            needs="a .skops file of the estimator that the ONNX file was made from",
-            got=file.name,
-            hint="skops.io.dump(model, 'model.skops'); what the estimator gives away, its export may give away too",
-        )
+        from remanence.integrations.onnx_files import read_onnx
+
+        return read_onnx(file)
     if file.suffix.lower() == ".ubj":
         raise InputError(
             "XGBoost's binary files are not read.",

@@ -20,6 +20,7 @@ from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.tables.bags import as_bags, vectorizers
 from remanence.mechanisms.tables.belonging import check_belongs, check_columns
 from remanence.mechanisms.tables.checked import numbers
+from remanence.mechanisms.tables.exported import Exported
 from remanence.mechanisms.tables.fitted import FittedModel, numbers_in
 from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import (
@@ -65,8 +66,12 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
         raise MisfitError(
             "Nobody can tell whether this model was fitted on this table.",
             needs="a part of the model that can be recomputed from the table",
-            got=f"{type(final_estimator(estimator)).__name__}, whose training draws at random",
-            hint="fit it with random_state=0",
+            got="numbers in single precision, which hold on this table only roughly or not at all"
+            if isinstance(final_estimator(estimator), Exported)
+            else f"{type(final_estimator(estimator)).__name__}, whose training draws at random",
+            hint="the .skops file of the estimator"
+            if isinstance(final_estimator(estimator), Exported)
+            else "fit it with random_state=0",
         )
     model = final_estimator(estimator)
     worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"

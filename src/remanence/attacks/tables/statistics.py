@@ -17,6 +17,7 @@ from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import Part, as_input
 
 _SAME = 1e-8  # of a column's size
+_SAME_SINGLE = 2e-7  # in single precision
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ def published(part: Part) -> list[Published]:
     if all(isinstance(each, np.ndarray) for each in mixed):  # a mixture's means, mixed, are the table's
         held.append((f"{part.path}.means_", np.asarray(mixed[0] @ mixed[1])))  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
     arrays = [
-        (path, np.asarray(values, dtype=np.float64).reshape(-1, columns))
+        (
+            path,
+            np.asarray(values, dtype=np.float64).reshape(-1, columns),
+            _SAME_SINGLE if values.dtype == np.float32 else _SAME,
+        )
         for path, values in held
         if values.dtype.kind in "fiu" and values.ndim in (1, 2) and values.shape[-1] == columns
     ]
@@ -113,11 +118,11 @@ def published(part: Part) -> list[Published]:
             means = sums / sizes
         if np.isnan(means).any():
             continue
-        for path, held in arrays:
+        for path, held, near in arrays:
             if held.shape != sums.shape or not np.isfinite(held).all():
                 continue
-            mean = (np.abs(held - means) / scale <= _SAME).all(0)
-            total = (np.abs(held - sums) / scale <= _SAME * rows).all(0) & (sizes.max() > 1)
+            mean = (np.abs(held - means) / scale <= near).all(0)
+            total = (np.abs(held - sums) / scale <= near * rows).all(0) & (sizes.max() > 1)
             kinds: list[tuple[Literal["mean", "sum"], np.ndarray]] = [("mean", mean), ("sum", total & ~mean)]
             for kind, same in kinds:
                 # A constant column is met by many numbers.

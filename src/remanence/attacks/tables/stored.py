@@ -13,6 +13,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from remanence.attacks.tables.clues import UNKNOWN, Clue, matrix_of
 from remanence.mechanisms.tables.boosters import SINGLE, booster_of, values_in_booster
+from remanence.mechanisms.tables.exported import nearest_rows
 from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import Part
 
@@ -63,6 +64,8 @@ def stored_rows(part: Part) -> list[StoredRows]:
     for path, values in arrays_in(part.estimator, part.path):
         if values.ndim != 2 or values.shape[1] != matrix.shape[1] or values.dtype.kind not in "fiu":
             continue
+        if values.dtype == np.float32 and (near := nearest_rows(values, matrix)).min(initial=0) >= 0:
+            values = matrix[near]  # rows that were rounded when they were stored
         keys = Counter(_keys(values.astype(np.float64))) if len(values) >= _FEWEST else Counter()
         held = frozenset(keys.items())
         if len(keys) > 1 and keys.keys() <= rows and _telling(len(keys), matrix) and held not in seen:

@@ -20,6 +20,7 @@ import torch
 from remanence.data.records import Records
 from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.tables.booster_files import BoosterFile
+from remanence.mechanisms.tables.exported import Exported
 from remanence.mechanisms.tables.objectives import Objective, is_linear, objective
 from remanence.mechanisms.tables.parts import Part, parts_of
 from remanence.mechanisms.tables.second_fit import compare_with_refit, learned, refit
@@ -96,7 +97,9 @@ def _check_part(part: Part) -> float | bool | None:
     """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
     if part.features is None:
         return None
-    if isinstance(part.estimator, BoosterFile):
+    if isinstance(part.estimator, BoosterFile) or (
+        isinstance(part.estimator, Exported) and not is_linear(part.estimator)
+    ):
         return part.estimator.check(part.features)
     if (
         is_linear(part.estimator)
@@ -106,8 +109,11 @@ def _check_part(part: Part) -> float | bool | None:
         try:
             features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
             own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
-        except (InputError, ValueError, TypeError):
-            return compare_with_refit(part)  # no objective that is known
+        except (InputError, ValueError, TypeError):  # no objective that is known
+            return None if isinstance(part.estimator, Exported) else compare_with_refit(part)
+        if isinstance(part.estimator, Exported):  # rounded, and nobody can fit it again
+            worth = worth_of(own, features, part.weights)
+            return worth if worth <= _EXACT else None
         return check_optimum(part, own, features)
     if trees := trees_of(part.estimator):
         return _check_trees(part, trees)
