@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from remanence.attacks.gradients.patch_fit import fit_patches
 from remanence.attacks.gradients.patch_models import patch_model
 from remanence.games.gradients.captured_patches import verify_pictures
+from remanence.games.gradients.rounding import Rounding
 
 SIZES = (
     (1, 16, 192),
@@ -71,7 +72,7 @@ def main() -> None:
             begun = time.process_time()
             patch = patch_model(model, shape)
             found, said, _ = fit_patches(patch, gradient, precision=1.2e-7)
-            proof = verify_pictures(patch, gradient, found, said, precision=1.2e-7)
+            proof = verify_pictures(patch, gradient, found, said, rounding=Rounding(1.2e-7))
             true = pictures.double().flatten(1)
             off = (
                 torch.cdist(true, found.flatten(1)).amin(1) / true.norm(dim=1)

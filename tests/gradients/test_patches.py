@@ -14,6 +14,7 @@ from remanence.attacks.gradients.patch_fit import fit_patches
 from remanence.attacks.gradients.patch_models import patch_model
 from remanence.cli.main import app
 from remanence.games.gradients.captured_patches import verify_pictures
+from remanence.games.gradients.rounding import Rounding
 
 FLOAT32 = 1.2e-7
 
@@ -72,7 +73,7 @@ def test_a_batch_of_eight_behind_a_vision_transformer_comes_back_exactly():
     assert (patch.name, patch.places, patch.positions) == ("embed", "places", 2)
     found, named, patches = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
     assert (len(found), patches) == (8, 16)
-    proof = verify_pictures(patch, gradient, found, named, precision=FLOAT32)
+    proof = verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32))
     assert (proof.proven, proof.count) == (8, 8)
     off = distances(found, pictures)
     assert off.max() < proof.error < 1e-2
@@ -99,7 +100,7 @@ def test_mixers_and_convolutions_without_positions_are_solved_for_too(network):
     model, pictures, _, gradient = made(network, 3)
     patch = patch_model(model, (1, 8, 16))
     found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
-    assert verify_pictures(patch, gradient, found, named, precision=FLOAT32).proven == 3
+    assert verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32)).proven == 3
     assert distances(found, pictures).max() < 1e-3
 
 
@@ -107,7 +108,7 @@ def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():
     model, pictures, labels, gradient = made(ViT, 2)
     patch = patch_model(model, (1, 8, 16))
     true = pictures.double()
-    assert verify_pictures(patch, gradient, true, labels, precision=FLOAT32).proven == 2
+    assert verify_pictures(patch, gradient, true, labels, rounding=Rounding(FLOAT32)).proven == 2
     other = {name: value + 0.01 * value.std() * torch.randn_like(value) for name, value in gradient.items()}
     for wrong in (
         (gradient, true + 1e-3 * torch.randn_like(true), labels),
@@ -115,10 +116,10 @@ def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():
         (gradient, true[:1], labels[:1]),
         (other, true, labels),
     ):
-        assert verify_pictures(patch, *wrong, precision=FLOAT32).proven == 0
+        assert verify_pictures(patch, *wrong, rounding=Rounding(FLOAT32)).proven == 0
     for foreign in (other, {name: torch.randn_like(value) for name, value in gradient.items()}):
         found, named, _ = fit_patches(patch, gradient_of(foreign), precision=FLOAT32, starts=1)
-        assert verify_pictures(patch, foreign, found, named, precision=FLOAT32).proven == 0
+        assert verify_pictures(patch, foreign, found, named, rounding=Rounding(FLOAT32)).proven == 0
 
 
 def test_patches_that_span_everything_are_left_open():
@@ -168,7 +169,7 @@ def test_half_precision_proves_right_pictures_and_no_others():
     precision = float(torch.finfo(torch.float16).eps)
 
     def verified(guess):
-        return verify_pictures(reader, sent, guess.double(), labels, precision=precision)
+        return verify_pictures(reader, sent, guess.double(), labels, rounding=Rounding(precision))
 
     def proven(guess):
         return verified(guess).proven
@@ -180,3 +181,40 @@ def test_half_precision_proves_right_pictures_and_no_others():
     assert proven(torch.rand(pictures.shape, generator=torch.Generator().manual_seed(1))) == 0
     assert proven(pictures.flip(0)) == 0
     assert proven(0.5 * pictures) == 0
+
+
+class Heap(nn.Module):
+    """Attention without positions: it reads the patches of a picture as a heap."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(1, 24, 8, 8)
+        self.block = nn.TransformerEncoderLayer(24, 2, 32, activation="gelu", batch_first=True)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, pictures):
+        return self.head(self.block(self.embed(pictures).flatten(2).mT).mean(1))
+
+
+def test_an_order_of_patches_that_the_network_cannot_tell_is_not_claimed():
+    model, pictures, labels, gradient = made(Heap, 2)
+    patch = patch_model(model, (1, 8, 16))
+    for order in ([0, 1], [1, 0]):
+        shown = patch.pictures(patch.patches(pictures.double())[:, order])
+        proof = verify_pictures(patch, gradient, shown, labels, rounding=Rounding(FLOAT32))
+        assert (proof.proven, proof.is_ordered) == (2, False)
+    model, pictures, labels, gradient = made(Mixer, 2)
+    patch = patch_model(model, (1, 8, 16))
+    assert verify_pictures(patch, gradient, pictures.double(), labels, rounding=Rounding(FLOAT32)).is_ordered
+
+
+@pytest.mark.parametrize(("dtype", "worst"), [(torch.float16, 1e-3), (torch.bfloat16, 1e-2)])
+def test_half_precision_hides_no_picture_and_the_error_is_stated(dtype, worst):
+    model, pictures, labels, gradient = made(lambda: ViT(2, 96), 1)
+    sent = {name: value.to(dtype).double() for name, value in gradient.items()}
+    patch, precision = patch_model(model, (1, 8, 16)), torch.finfo(dtype).eps
+    found, named, _ = fit_patches(patch, sent, precision=precision)
+    proof = verify_pictures(patch, sent, found, named, rounding=Rounding(precision))
+    assert proof.proven == 1
+    assert torch.equal(named, labels)
+    assert distances(found, pictures).max() < min(proof.error, worst)

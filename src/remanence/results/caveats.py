@@ -383,6 +383,12 @@ PATCHES_OPEN = Caveat(
     "have been found. Other attacks may see more.",
     "Audit the update of a smaller batch: what it gives away, a larger one gives away in part.",
 )
+PATCHES_UNORDERED = Caveat(
+    "patches-unordered",
+    "a network makes the same update of a picture whose patches lie in another order.",
+    "The patches are proven, and which of them belong together. Where they lie in the picture is not.",
+    "Read a proven picture as a heap of its patches. People can often put it together.",
+)
 UPDATE_COARSE = Caveat(
     "update-coarse",
     "the numbers were sent in half precision, and no record was proven.",

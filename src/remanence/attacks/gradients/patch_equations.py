@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -13,6 +13,7 @@ from torch.func import jvp, vmap
 
 from remanence.attacks.gradients.patch_models import Parameters, PatchModel
 from remanence.attacks.gradients.span_equations import relabelled
+from remanence.attacks.gradients.text_spans import read_part
 
 _ITERATIONS, _EARLY, _SLOW = (
     60,
@@ -21,6 +22,7 @@ _ITERATIONS, _EARLY, _SLOW = (
 )  # steps, and those after which a start that has come no further is given up
 _DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-12, 1e8
 _STARTING = 0.5  # the spread of the first points, relative to what the outputs' quotients have
+_TOLD = 0.05  # what may be left of the embeddings of positions for them to tell which patches lie where
 _RECOUNTS = 3  # how often labels are counted anew
 _EXCHANGES, _TRIED, _NEAR = (
     6,
@@ -51,11 +53,13 @@ class PatchEquations:
         prefix = f"{model.name}." if model.name else ""
         weight, bias = gradient[f"{prefix}weight"].flatten(1), gradient.get(f"{prefix}bias")
         whole = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
-        _, sizes, right = torch.linalg.svd(whole, full_matrices=False)
-        rank = int((sizes > 64 * precision * sizes[0]).sum())
-        if not sizes[0] or rank >= min(whole.shape):
+        if not whole.any():
             return None
-        directions = right[:rank]
+        part = read_part([whole], precision)
+        rank = part.basis.shape[1]
+        if not 0 < rank < min(whole.shape):
+            return None
+        directions = torch.linalg.qr(part.basis / part.scales[:, None]).Q.mT
         rows, numbers = whole @ directions.mT, weight.shape[1]
         made = directions[:, :numbers] @ model.weight.mT
         own = model.layer.bias
@@ -69,7 +73,9 @@ class PatchEquations:
             places = gradient[model.places].reshape(-1, rows.shape[0])[-model.positions :]
             tells = torch.linalg.lstsq(rows, places.mT).solution
             left = (rows @ tells - places.mT).norm() / places.norm()
-            if left < 1e4 * precision:  # identical patches at several positions have no such answer
+            if left < min(
+                1e4 * precision, _TOLD
+            ):  # identical patches at several positions have no such answer
                 known, values = tells, torch.eye(model.positions, dtype=torch.float64)
         offset = values @ torch.linalg.pinv(known)
         free = torch.linalg.svd(known.mT, full_matrices=True)[2][known.shape[1] :]
@@ -94,16 +100,16 @@ class PatchEquations:
         """How many numbers are open."""
         return self.count * self.model.positions * len(self.free)
 
-    def patches(self, points: Tensor) -> Tensor:
+    def patches(self, coordinates: Tensor) -> Tensor:
         """As numbers, `(pictures, positions, numbers)`."""
-        return (self.coordinates(points) @ self.directions)[..., : self.model.weight.shape[1]]
+        return (coordinates @ self.directions)[..., : self.model.weight.shape[1]]
 
     def coordinates(self, points: Tensor) -> Tensor:
         """Of what is open, `(..., positions, unknowns of a patch)`, in the span."""
         return self.offset + points @ self.free
 
     def solve(self, generator: torch.Generator, fits: float) -> tuple[float, Tensor, Tensor]:
-        """The residual (a square), the points and their labels, from one random start.
+        """The residual (a square), coordinates and their labels, from one random start.
 
         A solution that misses `fits` often has patches of two pictures in each other's place: they are exchanged.
         """
@@ -124,7 +130,16 @@ class PatchEquations:
             if best[1] >= value * (1 - _SLOW):
                 break
             points, value = best
-        return value, points, labels
+        return value, self.coordinates(points), labels
+
+    def polished(self, value: float, coordinates: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+        """The same with all coordinates open: what was known about them was rounded, too."""
+        rank = self.rank
+        loose = replace(
+            self, offset=torch.zeros_like(self.offset), free=torch.eye(rank, dtype=self.directions.dtype)
+        )
+        moved, after = loose._descend(coordinates, labels)
+        return (after, moved) if after < value else (value, coordinates)
 
     def _exchanged(self, points: Tensor, labels: Tensor) -> list[Tensor]:
         """Points with two patches of one position exchanged: those that explain the gradient best."""

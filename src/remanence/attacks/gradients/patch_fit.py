@@ -31,6 +31,7 @@ from remanence.references import REMANENCE
 from remanence.scale.progress import track
 
 _UNKNOWNS = 1100  # numbers that are solved for at most
+_FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
 
 
 @final
@@ -105,7 +106,7 @@ def fit_patches(
         return *nothing, span.rank
     generator = torch.Generator().manual_seed(seed)
     best: tuple[float, Tensor, Tensor] | None = None
-    fits = (1e3 * precision) ** 2
+    fits = max(4 * precision, min(1e3 * precision, _FITS)) ** 2
     for _ in track(range(starts), total=starts, what="solving for patches"):
         found = span.solve(generator, fits)
         best = found if best is None or found[0] < best[0] else best
@@ -113,4 +114,7 @@ def fit_patches(
             break
     if best is None:
         return *nothing, span.rank
-    return model.pictures(span.patches(best[1])), best[2], span.rank
+    value, coordinates, labels = best
+    if coordinates.numel() <= _UNKNOWNS:
+        value, coordinates = span.polished(value, coordinates, labels)
+    return model.pictures(span.patches(coordinates)), labels, span.rank

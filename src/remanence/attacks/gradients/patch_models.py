@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import final
 
@@ -32,6 +32,7 @@ class PatchModel:
     positions: int
     places: str | None  # the parameter that is added to what the layer puts out, one row for each position
     last: str  # the bias whose gradient counts the labels
+    dtype: torch.dtype = torch.float32  # in which the network itself computes
 
     @property
     def layer(self) -> nn.Conv2d | nn.Linear:
@@ -65,14 +66,19 @@ class PatchModel:
             return patches
         return fold(patches.mT, self.shape[1:], layer.kernel_size, stride=layer.stride)  # pyright: ignore[reportArgumentType]
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many patches lie above and beside each other."""
+        layer = self.layer
+        if isinstance(layer, nn.Linear):
+            return 1, self.positions
+        height, width = (size // step for size, step in zip(self.shape[1:], layer.stride, strict=True))
+        return height, width
+
     def logits(self, embedded: Tensor, some: Mapping[str, Tensor] | None = None) -> Tensor:
         """What the network says about one picture of which the layer made this, `(positions, outputs)`."""
         layer = self.layer
-        if isinstance(layer, nn.Linear):
-            made = embedded[None]
-        else:
-            height, width = (size // step for size, step in zip(self.shape[1:], layer.stride, strict=True))
-            made = embedded.mT.reshape(1, -1, height, width)
+        made = embedded[None] if isinstance(layer, nn.Linear) else embedded.mT.reshape(1, -1, *self.grid)
         handle = layer.register_forward_hook(lambda *_: made)
         try:
             blank = torch.zeros(1, *self.shape, dtype=torch.float64)
@@ -90,15 +96,19 @@ class PatchModel:
 
         return grad(loss, argnums=(0, 1))(embedded, some)
 
-    def update(self, pictures: Tensor, labels: Tensor) -> Parameters:
-        """The gradient of the mean over a batch."""
-        named = {name: value.requires_grad_() for name, value in self.parameters.items()}
+    def update(self, pictures: Tensor, labels: Tensor, weights: Parameters | None = None) -> Parameters:
+        """The gradient of the mean over a batch; at other weights, and in their precision, if given."""
+        named = {
+            name: value.detach().requires_grad_() for name, value in (weights or self.parameters).items()
+        }
+        dtype = next(iter(named.values())).dtype
+        buffers = {n: b.to(dtype) if b.is_floating_point() else b for n, b in self.module.named_buffers()}
         with plainly():
-            said = functional_call(self.module, named, (pictures,))
+            said = functional_call(self.module, {**buffers, **named}, (pictures.to(dtype),))
         loss = cross_entropy(_logits(said), labels)
         parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         made = zip(named.items(), parts, strict=True)
-        return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+        return {n: torch.zeros_like(value) if part is None else part.double() for (n, value), part in made}
 
 
 def _logits(said: object) -> Tensor:
@@ -152,8 +162,8 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
         raise _unread("a last layer without a bias, which would count the labels")
     made = seen[0][2]
     positions = made.shape[1] if isinstance(layer, nn.Linear) else made[0, 0].numel()
-    found = PatchModel(own, name, tuple(shape), positions, None, f"{heads[-1]}.bias")
-    return PatchModel(own, name, tuple(shape), positions, _places(found, pictures), f"{heads[-1]}.bias")
+    found = PatchModel(own, name, tuple(shape), positions, None, f"{heads[-1]}.bias", layer.weight.dtype)
+    return replace(found, places=_places(found, pictures))
 
 
 def _reads_patches(layer: nn.Module) -> bool:

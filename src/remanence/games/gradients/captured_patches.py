@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -15,16 +16,15 @@ from remanence.attacks.gradients.patch_fit import PatchFit
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
 from remanence.data.releases import Gradient
-from remanence.games.gradients.captured_whole import CapturedWhole
+from remanence.games.gradients.captured_whole import CapturedWhole, coarsest
+from remanence.games.gradients.explaining import apart, explained, rounded_again
+from remanence.games.gradients.rounding import Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, Caveat
+from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, PATCHES_UNORDERED, Caveat
 from remanence.results.verdict import Policy
 
-_LEFT = (
-    3000  # rounding errors that a tensor of the recomputed update may be off by: a deep network adds up many
-)
-_LEFT_AT_MOST = 1e-2  # of half precision: a residual of a whole tensor would prove nothing
 _NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
+_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
@@ -37,6 +37,7 @@ class Pictures:
     error: float  # of the worst patch, relative; what the residual leaves room for
     unexplained: float  # the share of the update that is left, by norm, in the worst tensor
     explains_all: bool
+    is_ordered: bool = True  # whether no other order of a picture's patches explains the update as well
 
     @property
     def proven(self) -> int:
@@ -50,7 +51,7 @@ class Pictures:
 
 
 def verify_pictures(
-    model: PatchModel, gradient: Mapping[str, Tensor], pictures: Tensor, labels: Tensor, *, precision: float
+    model: PatchModel, gradient: Mapping[str, Tensor], pictures: Tensor, labels: Tensor, *, rounding: Rounding
 ) -> Pictures:
     """Recompute the whole update from pictures and labels; a factor that all of it has is solved for."""
     sent = {name: value.double() for name, value in gradient.items()}
@@ -58,49 +59,62 @@ def verify_pictures(
     if not len(pictures) or pictures.numel() > _ENOUGH * numbers or not pictures.isfinite().all():
         return Pictures(len(pictures), torch.inf, 1.0, explains_all=False)
     made = model.update(pictures, labels)
-    factor = sum(float((sent[n] * made[n]).sum()) for n in sent) / sum(
-        float(made[n].square().sum()) for n in sent
+    own = {name: value.to(model.dtype) for name, value in model.parameters.items()}
+    moves = apart(made, model.update(pictures, labels, rounded_again(own, torch.finfo(model.dtype).eps)))
+    held = explained(sent, made, moves, rounding)
+    name = f"{model.name}.weight" if model.name else "weight"
+    left = (sent[name] - held.scale * made[name]).flatten(1)
+    # Errors of single numbers are independent: of a matrix of them, no direction has more than this share.
+    rounded = _ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
+    errors = _patch_errors(model, pictures, labels, held.scale)
+    held = held.with_more(apart(made, model.update(_blurred(model, pictures, rounded * errors), labels)))
+    worst = float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
+    if not held.is_all or worst > _NO_BETTER:
+        return Pictures(len(pictures), worst, held.left, explains_all=False)
+    is_ordered = model.places is not None or not any(
+        all(held.scale * off <= held.allowed[name] for name, off in apart(made, other).items())
+        for other in _rearranged(model, pictures, labels)
     )
-    # Some tensors have a gradient of zero, as a key's bias has: what is sent of them is rounding alone.
-    floor = precision * max(float(value.norm()) for value in sent.values())
-    shares = [float((sent[n] - factor * made[n]).norm()) / (float(sent[n].norm()) + floor) for n in sent]
-    rounding = min(_LEFT * precision, _LEFT_AT_MOST)
-    fine = factor > 0 and all(
-        share <= rounding or float(sent[n].norm()) < rounding * floor / precision
-        for n, share in zip(sent, shares, strict=True)
-    )
-    error = _worst_patch(model, sent, made, factor, pictures, labels, precision)
-    large = [
-        share
-        for n, share in zip(sent, shares, strict=True)
-        if float(sent[n].norm()) > floor / precision * rounding
-    ]
-    return Pictures(
-        len(pictures), error, max(large, default=1.0), explains_all=bool(fine and error < _NO_BETTER)
-    )
+    return Pictures(len(pictures), worst, held.left, explains_all=True, is_ordered=is_ordered)
 
 
-def _worst_patch(
-    model: PatchModel,
-    sent: Mapping[str, Tensor],
-    made: Mapping[str, Tensor],
-    factor: float,
-    pictures: Tensor,
-    labels: Tensor,
-    precision: float,
-) -> float:
-    """How far a patch may be off: patches solve Σ δ xᵀ = G, and what is left of G comes back in them."""
+def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:
+    """Pictures whose patches are off by as much as they may be, at random."""
+    patches, generator = model.patches(pictures), torch.Generator().manual_seed(0)
+    noise = torch.randn(patches.shape, generator=generator, dtype=patches.dtype)
+    sizes = patches.norm(dim=-1, keepdim=True) * errors.clamp(max=_NO_BETTER).view(*patches.shape[:2], 1)
+    return model.pictures(patches + sizes * noise / noise.norm(dim=-1, keepdim=True))
+
+
+def _rearranged(model: PatchModel, pictures: Tensor, labels: Tensor) -> Iterator[dict[str, Tensor]]:
+    """Updates of the same pictures, one of which has its patches in another order: some networks cannot tell."""
+    places = torch.arange(model.positions).view(model.grid)
+    orders = [places.flip(0), places.flip(1), places.flip(0, 1), places.roll(1, 0), places.roll(1, 1)]
+    orders += [places.mT] if places.shape[0] == places.shape[1] else []
+    flat = [order.flatten() for order in orders]
+    for place in range(model.positions - 1):
+        swapped = places.flatten().clone()
+        swapped[[place, place + 1]] = swapped[[place + 1, place]]
+        flat.append(swapped)
+    patches = model.patches(pictures)
+    for index, order in itertools.product(range(len(pictures)), flat):
+        if not torch.allclose(patches[index], patches[index][order]):
+            moved = patches.clone()
+            moved[index] = patches[index][order]
+            yield model.update(model.pictures(moved), labels)
+
+
+def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: float) -> Tensor:
+    """How far each patch is off, relative, for what G is off: patches solve Σ δ xᵀ = G."""
     own, bias = model.patches(pictures), model.layer.bias
     embedded = own @ model.weight.mT + (0 if bias is None else bias.detach())
     deltas = torch.cat([model.slopes(one, y, {})[0] for one, y in zip(embedded, labels, strict=True)])
-    deltas = deltas * factor / len(pictures)
+    deltas = deltas * scale / len(pictures)
     inverse, failed = torch.linalg.inv_ex(deltas @ deltas.mT)
-    if failed or not (inverse.diagonal() > 0).all():
-        return torch.inf
-    name = f"{model.name}.weight" if model.name else "weight"
-    off = (sent[name] - factor * made[name]).norm() + precision * sent[name].norm()
     sizes = own.flatten(0, 1).norm(dim=1).clamp(min=1e-300)
-    return float((off * inverse.diagonal().sqrt() / sizes).max())
+    if failed or not (inverse.diagonal() > 0).all():
+        return torch.full_like(sizes, torch.inf)
+    return inverse.diagonal().sqrt() / sizes
 
 
 @final
@@ -132,7 +146,7 @@ class CapturedPatches(CapturedWhole):
                     one,
                     pictures[named].double(),
                     labels[named].long(),
-                    precision=self.mechanism.precision,
+                    rounding=self.coarse,
                 )
             )
         return found
@@ -143,17 +157,21 @@ def audit_patches(
     gradients: Sequence[Mapping[str, Tensor]],
     shape: tuple[int, ...],
     *,
-    precision: float,
+    rounding: Rounding,
     policy: Policy,
     seed: int,
     target: str,
 ) -> AuditResult:
     """What updates of a network that reads patches give away; the audit holds counts, and no picture."""
     stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
-    game = CapturedPatches(SharedGradient(model, shape, rounding=precision), Gradient(stacked))
+    precision = coarsest(gradients, rounding)
+    game = CapturedPatches(
+        SharedGradient(model, shape, rounding=precision), Gradient(stacked), rounding=rounding
+    )
     result = audit(game, [PatchFit()], policy=policy, seed=seed, target=target)
+    unordered = () if result.strongest.arrays["is_ordered"].all() else (PATCHES_UNORDERED,)
     told = [
-        replace(entry, caveats=tuple(c for c in entry.caveats if c.id != PATCHES_OPEN.id))
+        replace(entry, caveats=(*(c for c in entry.caveats if c.id != PATCHES_OPEN.id), *unordered))
         if entry.proven
         else entry
         for entry in result.evidence

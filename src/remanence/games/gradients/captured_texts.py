@@ -17,7 +17,8 @@ from remanence.attacks.gradients.token_spans import TokenSpans, rows_that_moved
 from remanence.auditing import AuditResult, audit
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
-from remanence.games.gradients.captured_whole import CapturedWhole
+from remanence.games.gradients.captured_whole import CapturedWhole, coarsest
+from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.texts import Texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import ONE_RELEASE, UPDATE_CROWDED, Caveat
@@ -59,7 +60,7 @@ class CapturedTexts(CapturedWhole):
             named = [ids[ids >= 0] for ids in sequences if (ids >= 0).any()]
             one = {name: values[index] for name, values in gradients.tensors.items()}
             tokens = int(guess.diagnostics["tokens_in_batch"][index])
-            found.append(verify_texts(text, one, named, precision=self.mechanism.precision, tokens=tokens))
+            found.append(verify_texts(text, one, named, rounding=self.coarse, tokens=tokens))
         return found
 
 
@@ -76,19 +77,22 @@ def audit_texts(
     model: nn.Module,
     gradients: Sequence[Mapping[str, Tensor]],
     *,
-    precision: float | None = None,
+    rounding: Rounding | None = None,
     longest: int = 64,
     policy: Policy,
     seed: int,
     target: str,
 ) -> AuditResult:
     """What updates of a transformer give away about their texts; the audit holds counts, and no text."""
-    exact = precision or torch.finfo(next(model.parameters()).dtype).eps
-    taken = [without_decay(text_model(model), one, exact) for one in gradients]
+    rounding = rounding or Rounding.of([next(model.parameters()).dtype])
+    precision = coarsest(gradients, rounding)
+    taken = [without_decay(text_model(model), one, precision) for one in gradients]
     gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
     names = gradients[0].keys()
     stacked = {name: torch.stack([one[name] for one in gradients]) for name in names}
-    game = CapturedTexts(SharedGradient(model, (longest,), rounding=precision), Gradient(stacked))
+    game = CapturedTexts(
+        SharedGradient(model, (longest,), rounding=precision), Gradient(stacked), rounding=rounding
+    )
     result = audit(game, [TokenSpans(longest=longest)], policy=policy, seed=seed, target=target)
     left = float(result.strongest.arrays["unexplained"][0])
     leaks = leak_map(model, gradients[0], precision=game.mechanism.precision)

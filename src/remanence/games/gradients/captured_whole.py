@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import torch
+from torch import Tensor
 
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.knowledge import Knowledge
@@ -16,6 +17,7 @@ from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.bounds.bound import Bound
 from remanence.data.releases import Gradient
 from remanence.games.gradients.captured import require_finite, shuffled
+from remanence.games.gradients.rounding import Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.outcome import Outcome
@@ -49,6 +51,11 @@ class Recomputed(Protocol):
         """Whether nothing is."""
         ...
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether no other order of a record's parts explains it as well."""
+        ...
+
 
 @dataclass(frozen=True)
 class CapturedWhole(AnyGame[SharedGradient]):
@@ -61,10 +68,16 @@ class CapturedWhole(AnyGame[SharedGradient]):
     gradients: Gradient
     criterion: Criterion = Criterion(reduction=Reduction.EACH)
     bounds: tuple[Bound, ...] = ()
+    rounding: Rounding | None = None  # of the updates' numbers; relative to each by default
     default_trials: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_trials", len(self.gradients))
+
+    @property
+    def coarse(self) -> Rounding:
+        """How coarse the updates' numbers are."""
+        return self.rounding or Rounding(self.mechanism.precision)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -110,13 +123,24 @@ class CapturedWhole(AnyGame[SharedGradient]):
         return Outcome(
             main=_counted(found),
             control=_counted(controls),
-            numbers={**guess.numbers(), "proven": counts, "proven_batch_size": sizes, "unexplained": left},
+            numbers={
+                **guess.numbers(),
+                "proven": counts,
+                "proven_batch_size": sizes,
+                "unexplained": left,
+                "is_ordered": torch.tensor([one.is_ordered for one in found]),
+            },
             proven=counts,
         )
 
     @abstractmethod
     def verified(self, guess: Reconstruction, gradients: Gradient) -> Sequence[Recomputed]:
         """What recomputation says about each update and the records that were named."""
+
+
+def coarsest(gradients: Sequence[Mapping[str, Tensor]], rounding: Rounding) -> float:
+    """How coarse the matrices of updates are, relative to the largest number of each."""
+    return max(rounding.of_largest(value) for one in gradients for value in one.values() if value.ndim > 1)
 
 
 def _counted(found: Sequence[Recomputed]) -> Comparison:

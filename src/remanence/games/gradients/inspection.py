@@ -31,6 +31,7 @@ from remanence.games.gradients.files import (
     unwrapped,
 )
 from remanence.games.gradients.opening import Declared, Subject
+from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
@@ -65,7 +66,7 @@ def audit_token_updates(
             hint="audit the update of a single step: what it gives away, several give away in part",
         )
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-    gradients, precision = [], 0.0
+    gradients, coarse = [], Rounding(0.0)
     for path, is_after in [(path, False) for path in updates] + [(path, True) for path in after]:
         held = unwrapped(model, read_tensors(path))
         held = difference(weights, held) if is_after else held
@@ -76,16 +77,15 @@ def audit_token_updates(
             gradient = {name: value.double() / rate for name, value in gradient.items()}
             rounding = rounding_of_difference(weights).times(1 / rate)
         gradients.append(gradient)
-        matrices = [value for value in gradient.values() if value.ndim == 2]
-        precision = max(precision, *(rounding.of_largest(value) for value in matrices))
+        coarse = coarse.or_coarser(rounding)
     if patches is not None:
         result = audit_patches(
-            model, gradients, patches.shape, precision=precision, policy=policy, seed=seed, target=target
+            model, gradients, patches.shape, rounding=coarse, policy=policy, seed=seed, target=target
         )
         proven = any(entry.proven for entry in result.evidence)
         return result if proven or not _has_dense_layers(model, patches.shape) else None
     return audit_texts(
-        model, gradients, precision=precision, longest=longest, policy=policy, seed=seed, target=target
+        model, gradients, rounding=coarse, longest=longest, policy=policy, seed=seed, target=target
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import final
 
@@ -133,9 +134,7 @@ def open_updates(
     head = dense_head(model, example)
     opened = [_open_update(model, head, path, declared, is_after=False) for path in updates]
     opened += [_open_update(model, head, path, declared, is_after=True) for path in after]
-    rounding = Rounding(
-        *(max(getattr(one.rounding, name) for one in opened) for name in ("relative", "absolute"))
-    )
+    rounding = reduce(Rounding.or_coarser, (one.rounding for one in opened))
     notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
     disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
     gradients = [one.gradient for one in opened]

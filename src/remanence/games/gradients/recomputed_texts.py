@@ -4,52 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.text_models import TextModel
+from remanence.games.gradients.explaining import Explained, apart, explained, rounded_again
+from remanence.games.gradients.rounding import Rounding
 
 _AT_ONCE = 1024  # tokens whose gradient is computed at once
+_TRACE = 4  # times what rounding explains: how much a text must count
+_SEEN = 1 / 16  # of what rounding explains in each tensor, as squares: less is no trace of a token
+_SURE = 0.9  # a token that is less likely leaves a trace that nobody overlooks
 
 Named = tuple[Tensor, int | None]  # a text, and its label where a classifier read it
+Parameters = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Recomputed:
+    """An update computed anew from texts, beside what was sent."""
+
+    held: Explained
+    made: Parameters
+    moves: Mapping[str, float]  # how far rounding the weights once moves that
+    counts: tuple[
+        float, ...
+    ]  # how much of the second layer's gradient each text makes, relative to the largest
+    faint: float  # texts that count less may be there or not
 
 
 def recompute(
-    text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor
-) -> tuple[float, list[float]]:
-    """What the texts leave of the update, relatively, in the tensor that they explain least; the scale is fitted.
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    named: Sequence[Named],
+    shares: Tensor,
+    rounding: Rounding,
+    *,
+    moves: Mapping[str, float] | None = None,
+) -> Recomputed:
+    """Compute an update from texts that have these shares in it; what rounding moves is measured, if not given."""
+    sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
+    own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
+    made, counts = _made(text, own, named, shares)
+    if moves is None:
+        precision = torch.finfo(next(iter(own.values())).dtype).eps
+        moves = apart(made, _made(text, rounded_again(own, precision), named, shares)[0])
+    held = explained(sent, made, moves, rounding)
+    second = [name for name in text.second.weights(gradient) if name in sent]
+    size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
+    faint = _TRACE * sum(held.allowed[name] ** 2 for name in second) ** 0.5 / max(size, 1e-300)
+    return Recomputed(held, made, moves, tuple(counts), faint)
 
-    And how much of the second layer's gradient each of them makes: the same pass tells.
-    """
-    if not named:
-        return 1.0, []
-    parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
-    total = [torch.zeros_like(p) for p in parameters.values()]
+
+def _made(
+    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor
+) -> tuple[Parameters, list[float]]:
+    """The gradient of the sum of the texts' losses by their shares; and how much each of them counts."""
+    own = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
     counts = torch.zeros(len(named), dtype=torch.float64)
     for some in alike(named):
         ids = torch.stack([named[index][0] for index in some])
         with _each(text) as each:
-            losses = losses_of(text, ids, [named[index][1] for index in some])
+            losses = losses_of(text, ids, [named[index][1] for index in some], own)
             loss = (shares[some].to(losses) * losses).sum()
-            made = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
         counts[some] = torch.stack(each).sum(0).sqrt().cpu()
-        for sum_, part in zip(total, made, strict=True):
+        for name, part in zip(own, parts, strict=True):
             if part is not None:
-                sum_ += part
-    inner = squares = whole = 0.0
-    for name, made in zip(parameters, total, strict=True):
-        sent = gradient[name].double()
-        inner, squares = inner + float((sent * made).sum()), squares + float(made.double().square().sum())
-        whole += float(sent.square().sum())
-    scale, worst = inner / max(squares, 1e-300), 0.0
-    for name, made in zip(parameters, total, strict=True):
-        sent = gradient[name].double()
-        # A tensor that hardly matters is not asked for all its digits.
-        size = max(float(sent.norm()), 1e-3 * whole**0.5)
-        worst = max(worst, float((sent - scale * made).norm()) / size)
-    return worst, (counts / counts.max().clamp(min=1e-300)).tolist()
+                total[name] += part
+    return total, (counts / counts.max().clamp(min=1e-300)).tolist()
+
+
+def lengthened(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    named: Sequence[Named],
+    shares: Tensor,
+    found: Recomputed,
+) -> list[Named]:
+    """Texts with the token after them that the model is sure of, where what is left of the update has its trace.
+
+    The place before such a token has hardly any gradient, so that it may lie outside the span although it was there.
+    """
+    rest = {
+        name: (gradient[name].double() - found.held.scale * value.double())
+        / max(found.held.allowed[name], 1e-300) ** 2
+        for name, value in found.made.items()
+    }
+    own = {name: text.model.get_parameter(name) for name in rest}
+    longer = []
+    for (ids, label), share in zip(named, shares.tolist(), strict=True):
+        longer.append((ids, label))
+        if label is not None:
+            continue
+        with torch.no_grad():
+            chance, token = text.logits(ids[None])[0, -1].softmax(-1).max(0)
+        if chance < _SURE:
+            continue
+        answer = text.logits(ids[None])[0, -1]
+        parts = torch.autograd.grad(
+            share * found.held.scale * cross_entropy(answer[None], token[None]),
+            list(own.values()),
+            allow_unused=True,
+        )
+        along = size = 0.0
+        for (name, left), part in zip(rest.items(), parts, strict=True):
+            if part is not None:
+                along += float((left * part.double()).sum())
+                size += float(part.double().square().sum()) / max(found.held.allowed[name], 1e-300) ** 2
+        # Nearer to all of the trace than to none, and a trace that rounding could not have left.
+        if along > size / 2 and size > _SEEN * len(rest):
+            longer[-1] = torch.cat([ids, token[None]]), None
+    return longer
 
 
 @contextmanager
@@ -82,11 +154,13 @@ def alike(named: Sequence[Named]) -> list[list[int]]:
     ]
 
 
-def losses_of(text: TextModel, ids: Tensor, labels: Sequence[int | None]) -> Tensor:
+def losses_of(
+    text: TextModel, ids: Tensor, labels: Sequence[int | None], weights: Mapping[str, Tensor] | None = None
+) -> Tensor:
     """Of texts of one length: summed over their places, so that shares are those of a token; or of their labels."""
     given = [label for label in labels if label is not None]
     if given:
         wanted = torch.tensor(given, device=text.device)
-        return cross_entropy(text.logits(ids), wanted, reduction="none")
-    answers, wanted = text.logits(ids[:, :-1]), ids[:, 1:]
+        return cross_entropy(text.logits(ids, weights), wanted, reduction="none")
+    answers, wanted = text.logits(ids[:, :-1], weights), ids[:, 1:]
     return cross_entropy(answers.flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted).sum(1)

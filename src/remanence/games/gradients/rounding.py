@@ -42,6 +42,10 @@ class Rounding:
         """Relative to the largest of these numbers: what an attack may expect."""
         return self.relative + self.absolute / max(float(values.abs().max()), 1e-300)
 
+    def or_coarser(self, other: Rounding) -> Rounding:
+        """The coarser of two, in each respect."""
+        return Rounding(max(self.relative, other.relative), max(self.absolute, other.absolute))
+
     def times(self, factor: float) -> Rounding:
         """The rounding of numbers that were multiplied."""
         return Rounding(self.relative, self.absolute * abs(factor))

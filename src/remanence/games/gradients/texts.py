@@ -8,7 +8,7 @@ computed anew from what remains. Texts are proven if nothing but rounding is lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.attacks.gradients.token_spans import name_sequences
-from remanence.games.gradients.recomputed_texts import Named, alike, losses_of, recompute
+from remanence.games.gradients.recomputed_texts import Named, alike, lengthened, losses_of, recompute
+from remanence.games.gradients.rounding import Rounding
 
-_LEFT = 3000  # rounding errors that a recomputed update may be off by: a transformer adds up many
-_MOST_LEFT = 0.01  # however coarse the numbers are: a wrong token in a hundred leaves more
-_TRACE = 4  # times what may be left: how much a text must count
+_LONGER = 16  # tokens that are added to texts at most
+_NEAR = 0.1  # what may be left of an update for that to be tried
 _SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
 _FAINT = 1e-5  # of the largest gradient: texts with less leave no trace
@@ -47,6 +47,11 @@ class Texts:
         return len(self.sequences) if self.explains_all else 0
 
     @property
+    def is_ordered(self) -> bool:
+        """Tokens are named in their order."""
+        return True
+
+    @property
     def number(self) -> int:
         """How many there were, where it is proven."""
         return self.proven if self.is_complete else 0
@@ -57,7 +62,7 @@ def read_texts(
 ) -> Texts:
     """Everything that one update gives away about its texts."""
     found, tokens = name_sequences(text, gradient, precision=precision, longest=longest)
-    return verify_texts(text, gradient, found, precision=precision, tokens=tokens)
+    return verify_texts(text, gradient, found, rounding=Rounding(precision), tokens=tokens)
 
 
 def verify_texts(
@@ -65,7 +70,7 @@ def verify_texts(
     gradient: Mapping[str, Tensor],
     found: Sequence[Tensor],
     *,
-    precision: float,
+    rounding: Rounding,
     tokens: int = 0,
 ) -> Texts:
     """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
@@ -74,7 +79,6 @@ def verify_texts(
     with torch.no_grad():
         answer = text.logits(found[0][None])
     best = Texts((), (), tokens, 1.0, False)
-    enough = min(_LEFT * precision, _MOST_LEFT)
     for most in (1, _LABELS) if answer.ndim == 3 else (0,):
         if answer.ndim == 3:
             named: list[Named] = [(one, None) for one in _with_last_tokens(text, gradient, found, most)]
@@ -82,18 +86,33 @@ def verify_texts(
             named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
         for shares in _ways_to_share(text, gradient, named, most):
             kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
-            those = [named[index] for index in kept]
-            left, counts = recompute(text, gradient, those, shares[kept])
-            if left < best.unexplained:
-                # One that leaves no trace beyond rounding may be there or not.
-                sure = [one for one, count in zip(those, counts, strict=True) if count > _TRACE * enough]
-                sequences = tuple(tuple(sequence.tolist()) for sequence, _ in sure)
-                labels = tuple(label for _, label in sure if label is not None)
-                is_all = left <= enough
-                best = Texts(sequences, labels, tokens, left, is_all, len(sure) == len(those))
+            tried = _explaining(text, gradient, [named[index] for index in kept], shares[kept], rounding)
+            best = replace(tried, tokens=tokens) if tried.unexplained < best.unexplained else best
             if best.explains_all:
                 return best
     return best
+
+
+def _explaining(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    named: Sequence[Named],
+    shares: Tensor,
+    rounding: Rounding,
+) -> Texts:
+    """What texts with these shares explain, each with the tokens after it that the model was sure of."""
+    if not named:
+        return Texts((), (), 0, 1.0, False)
+    found = recompute(text, gradient, named, shares, rounding)
+    for _ in range(_LONGER if found.held.left < _NEAR else 0):
+        longer = lengthened(text, gradient, named, shares, found)
+        if all(len(new[0]) == len(old[0]) for new, old in zip(longer, named, strict=True)):
+            break
+        named, found = longer, recompute(text, gradient, longer, shares, rounding, moves=found.moves)
+    sure = [one for one, count in zip(named, found.counts, strict=True) if count > found.faint]
+    sequences = tuple(tuple(sequence.tolist()) for sequence, _ in sure)
+    labels = tuple(label for _, label in sure if label is not None)
+    return Texts(sequences, labels, 0, found.held.left, found.held.is_all, len(sure) == len(named))
 
 
 def _ways_to_share(
