@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from patients import patients, prepared
+from scipy.sparse import csr_matrix
 from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, svm, tree
 from sklearn import linear_model as linear
 from sklearn.base import clone
@@ -14,8 +15,9 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, QuantileTransformer, StandardScaler, TargetEncoder
+from sklearn.semi_supervised import SelfTrainingClassifier
 
-from remanence.exceptions import MisfitError
+from remanence.exceptions import InputError, MisfitError
 from remanence.integrations.sklearn import leave_one_out, table_game
 from remanence.mechanisms.tables.belonging import check_belongs
 
@@ -160,3 +162,45 @@ def test_a_target_encoder_that_draws_its_folds_leaves_what_follows_unconfirmed()
         found = check_belongs(model, words, labels)
         assert found.unconfirmed == expected
         assert "model.targetencoder" in found.confirmed
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_that_went_on_from_an_earlier_one_is_neither_confirmed_nor_accused():
+    frame, labels = patients()
+    numbers = frame[["age", "income"]] / [10, 10000]
+    model = (
+        linear.LogisticRegression(warm_start=True, max_iter=3).fit(numbers * 2, labels).fit(numbers, labels)
+    )
+    with pytest.raises(MisfitError, match="Nobody can tell") as caught:
+        table_game(model, numbers, labels)
+    assert "warm_start" in str(caught.value)
+    sure = linear.LogisticRegression(warm_start=True, tol=1e-10, solver="newton-cholesky").fit(
+        numbers, labels
+    )
+    assert len(table_game(sure, numbers, labels).data) == len(frame)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_beyond_the_margin_are_counted():
+    frame, labels = patients()
+    numbers = frame[["age", "income"]] / [10, 10000]
+    model = svm.LinearSVC(tol=1e-8, max_iter=100_000).fit(numbers, labels)
+    own = np.where(labels == model.classes_[1], 1, -1)
+    beyond = int((own * model.decision_function(numbers) > 1).sum())
+    assert 0 < beyond < len(frame)
+    (caveat,) = (c for c in table_game(model, numbers, labels).known_caveats if c.id == "no-trace")
+    assert caveat.seen.startswith(f"{beyond} of {len(frame)} rows")
+    with pytest.raises(InputError, match=r"loss='hinge'.*beyond the margin"):
+        table_game(svm.LinearSVC(loss="hinge", random_state=0).fit(numbers, labels), numbers, labels)
+
+
+def test_rows_without_a_label_and_sparse_tables_are_no_accident():
+    frame, labels = patients()
+    numbers = frame[["age", "income"]] / [10, 10000]
+    partly = np.where(np.arange(len(labels)) % 5 == 0, -1, (labels == "ill").astype(int))
+    model = SelfTrainingClassifier(naive_bayes.GaussianNB()).fit(numbers, partly)
+    with pytest.raises(InputError, match="Nothing that SelfTrainingClassifier holds"):
+        table_game(model, numbers, partly)
+    table = csr_matrix(numbers.to_numpy())
+    with pytest.raises(InputError, match="sparse matrix"):
+        table_game(linear.Ridge().fit(table, frame["age"]), table, frame["age"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import is_classifier, is_regressor
+from sklearn.svm import LinearSVC
 from sklearn.utils import get_tags
 
 from remanence.adversary.priors import FinitePrior
@@ -24,6 +26,7 @@ from remanence.mechanisms.tables.exported import Exported
 from remanence.mechanisms.tables.fitted import FittedModel, numbers_in
 from remanence.mechanisms.tables.objects import arrays_in
 from remanence.mechanisms.tables.parts import (
+    Part,
     as_input,
     columns_read,
     final_estimator,
@@ -34,6 +37,7 @@ from remanence.mechanisms.tables.rows import Rows
 from remanence.results.caveats import (
     COLUMNS_NOT_READ,
     DUPLICATE_RECORDS,
+    NO_TRACE,
     PART_NOT_CONFIRMED,
     PART_NOT_READ,
     TEXTS_AS_WORDS,
@@ -52,6 +56,8 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
     right. What learns without labels needs none.
     """
     require_fitted(estimator)
+    if hasattr(table, "toarray"):
+        numbers(table, "features")  # says what to do with a sparse matrix
     check_columns(estimator, table)
     called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
     names = [str(name) for name in getattr(table, "columns", ())]
@@ -66,12 +72,8 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
         raise MisfitError(
             "Nobody can tell whether this model was fitted on this table.",
             needs="a part of the model that can be recomputed from the table",
-            got="numbers in single precision, which hold on this table only roughly or not at all"
-            if isinstance(final_estimator(estimator), Exported)
-            else f"{type(final_estimator(estimator)).__name__}, whose training draws at random",
-            hint="the .skops file of the estimator"
-            if isinstance(final_estimator(estimator), Exported)
-            else "fit it with random_state=0",
+            got=_why_untold(final_estimator(estimator)),
+            hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
         )
     model = final_estimator(estimator)
     worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"
@@ -87,6 +89,7 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
     data = mechanism.records(table, labels)
     if weights is not None:
         data = replace(data, weights=torch.from_numpy(weights))
+    margin = _beyond_margin(parts_of(estimator, table, labels, weights))
     silent = _silent_parts(estimator, found.confirmed, {path for path, _ in plans})
     caveats = (
         *duplicates(data.flat.numpy(), np.zeros(len(data))),
@@ -97,6 +100,7 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
             if counted
             else []
         ),
+        *([replace(NO_TRACE, seen=margin)] if margin else []),
         *([replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")] if silent else []),
     )
     if not plans:
@@ -104,6 +108,8 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
             f"Nothing that {type(model).__name__} holds is known to tell about single rows.",
             needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
             got=type(model).__name__
+            + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
+            + (f"; {margin[:-1]}" if margin else "")
             + ("" if getattr(model, "fit_intercept", True) else " without an intercept: rows up to a factor"),
             hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; no attack that is "
             "known here is no proof that there is none",
@@ -115,6 +121,28 @@ def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: An
         label = label_error("label" if called in names else called, spread)
         error = replace(error, parts=(*error.parts, label))
     return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
+
+
+def _why_untold(model: Any) -> str:
+    if isinstance(model, Exported):
+        return "numbers in single precision, which hold on this table only roughly or not at all"
+    if getattr(model, "warm_start", False):
+        return f"{type(model).__name__}, which went on from an earlier fit (warm_start)"
+    return f"{type(model).__name__}, whose training draws at random"
+
+
+def _beyond_margin(parts: Iterable[Part]) -> str:
+    """What to say about rows that leave no trace in a support vector machine: those beyond its margin."""
+    for part in parts:
+        if isinstance(part.estimator, LinearSVC) and part.features is not None and part.labels is not None:
+            scores = np.reshape(part.estimator.decision_function(part.features), (len(part.labels), -1))
+            classes = np.asarray(part.estimator.classes_)[-scores.shape[1] :]
+            own = np.where(np.asarray(part.labels)[:, None] == classes, 1, -1)
+            beyond = int((own * scores > 1).all(1).sum())
+            return (
+                f"{beyond} of {len(own)} rows lie beyond the margin of {part.path} and leave no trace in it."
+            )
+    return ""
 
 
 def learns_from_labels(model: Any) -> bool:

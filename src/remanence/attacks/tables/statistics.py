@@ -133,7 +133,7 @@ def published(part: Part) -> list[Published]:
 
 def _groupings(part: Part, rows: int) -> Iterator[tuple[tuple[Any, ...] | None, np.ndarray | None]]:
     yield None, None
-    if part.labels is not None and np.ndim(part.labels) == 1 and hasattr(part.estimator, "classes_"):
+    if part.labels is not None and np.ndim(part.labels) == 1 and _tells_classes(part):
         yield tuple(np.asarray(part.estimator.classes_).tolist()), None
     clusters = getattr(part.estimator, "labels_", None)
     if isinstance(clusters, np.ndarray) and clusters.shape == (rows,) and (clusters >= 0).all():
@@ -177,6 +177,12 @@ def count_tables(part: Part) -> list[CountTable]:
         for place, table in enumerate(tables)
         if np.array_equal(table, _crosstab(part, matrix, place, classes, table.shape))
     ]
+
+
+def _tells_classes(part: Part) -> bool:
+    """Whether every row has one of the model's classes: some models learn from rows without a label too."""
+    classes = np.asarray(getattr(part.estimator, "classes_", ()))
+    return bool(len(classes)) and set(np.asarray(part.labels).tolist()) <= set(classes.tolist())
 
 
 def _codes(part: Part, classes: tuple[Any, ...]) -> list[int]:
@@ -224,6 +230,8 @@ def label_counts(part: Part) -> list[LabelCounts]:
         return []
     model, count, exact = part.estimator, len(labels), 1e-9
     if getattr(model, "class_weight", None) is not None:
+        return []
+    if hasattr(model, "classes_") and not _tells_classes(part):
         return []
     held = [(path, np.ravel(v)) for path, v in arrays_in(model, part.path) if v.dtype.kind in "fiu"]
     if hasattr(model, "classes_"):

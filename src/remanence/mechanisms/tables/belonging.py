@@ -120,8 +120,11 @@ def _check_part(part: Part) -> float | bool | None:
     return compare_with_refit(part)
 
 
-def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float:
-    """How many records' worth the model's equations leave on this table; refuses more than early stopping explains."""
+def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | None:
+    """How many records' worth the model's equations leave on this table; refuses more than early stopping explains.
+
+    None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
+    """
     left = _left_over(own, features, part.weights)
     worth = left.worth(left.total)
     if worth <= _EXACT:
@@ -134,6 +137,8 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float:
         chance = left.worth(totals[0] - totals[-1])
         if off <= max(_SAME_STOP, _BY_CHANCE * chance):
             return worth
+    if getattr(part.estimator, "warm_start", False):
+        return None
     raise MisfitError(
         "This model was not fitted on this table.",
         needs="a table on which the model's own equations hold, or stop where its solver stops",

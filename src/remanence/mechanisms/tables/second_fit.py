@@ -69,12 +69,15 @@ def compare_with_refit(part: Part) -> bool | None:
         }
     off = {path: _distance(mine[path], values) for path, values in determined.items()}
     worst = max(off, key=off.__getitem__, default=None)
+    if worst is not None and off[worst] > _ALIKE and getattr(part.estimator, "warm_start", False):
+        return None  # it went on from an earlier fit, which cannot be repeated
     if worst is not None and off[worst] > _ALIKE:
         raise MisfitError(
             "This model was not fitted on this table.",
             needs="a table on which fitting the same estimator again gives the same numbers",
             got=f"{part.path}: {worst.removeprefix('model.')} differs by {off[worst]:.2g} of its size",
-            hint="the table, the labels and the rows that fit() was called with, in their order",
+            hint="the table, the labels and the rows that fit() was called with, in their order; what partial_fit made "
+            "cannot be repeated",
         )
     telling = any(values.dtype.kind == "f" and values.size for values in determined.values())
     return True if telling and not random else None
