@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -218,3 +219,20 @@ def test_half_precision_hides_no_picture_and_the_error_is_stated(dtype, worst):
     assert proof.proven == 1
     assert torch.equal(named, labels)
     assert distances(found, pictures).max() < min(proof.error, worst)
+
+
+def test_a_batch_that_is_about_to_be_sent_gives_its_pictures_away_too(tmp_path):
+    here = str(Path(__file__).parent)
+    (tmp_path / "net.py").write_text(
+        f"import sys\nsys.path.insert(0, {here!r})\nimport torch\nfrom test_patches import ViT\n\n"
+        "def make():\n    torch.manual_seed(0)\n    return ViT(4, 40)\n"
+    )
+    pictures = np.random.default_rng(0).random((1, 1, 16, 16), dtype=np.float32)
+    out = ["--out", str(tmp_path / "out")]
+    for labels, code in (([3], 1), ([12], 2)):
+        np.savez(tmp_path / "batch.npz", inputs=pictures, labels=np.array(labels))
+        arguments = ["gradient", f"{tmp_path / 'net.py'}:make", "--batch", str(tmp_path / "batch.npz")]
+        run = CliRunner().invoke(app, [*arguments, *out])
+        assert run.exit_code == code, run.output
+        if code == 1:
+            assert "patch-fit, recovered 1 of 1 pictures" in " ".join(run.output.split())

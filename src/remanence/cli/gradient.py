@@ -135,10 +135,11 @@ def gradient(
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
-    from remanence.games.gradients.inspection import audit_filtered, audit_gradients, audit_token_updates
+    from remanence.games.gradients.inspection import audit_filtered, audit_gradients
     from remanence.games.gradients.local_training import LocalTraining
     from remanence.games.gradients.opening import Declared, Noise, open_batch, open_network, open_updates
     from remanence.games.gradients.sending import Filter
+    from remanence.games.gradients.token_updates import Files, audit_token_updates
     from remanence.report.leak_map import (
         filter_sentence,
         leak_map_picture,
@@ -174,12 +175,11 @@ def gradient(
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         said: list[str] = []
         result, opened = None, open_network(network, declared)
-        if sent.batch is None:
+        if filtered is None:
             result = audit_token_updates(
                 opened,
-                updates,
+                Files(updates, weights_after, sent.batch),
                 declared,
-                after=weights_after,
                 longest=effort.longest,
                 policy=policy,
                 seed=effort.seed,

@@ -113,6 +113,7 @@ def _rank(sizes: Tensor, expected: float) -> tuple[int, float]:
     """Where the spectrum falls to what rounding has, and how large that is; `expected` for errors of single numbers."""
     below = torch.cat([sizes[1:], sizes.new_zeros(1)]).clamp(min=_LEAST_NOISE * expected)
     possible = (below <= _MOST_NOISE * expected) & (sizes >= _LEAST_NOISE * expected)
+    possible[-1:] &= sizes[-1:] > _MOST_NOISE * expected  # after the last there is nothing, which is no drop
     drops = (sizes / below).where(possible, 0.0)
     last = int(drops.argmax())
     if drops[last] < _DROP:  # it fades into the noise

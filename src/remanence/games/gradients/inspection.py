@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from remanence.attacks.catalogue import load_attack
 from remanence.attacks.gradients.condensing import condensed
-from remanence.attacks.gradients.dense_layers import DenseHead, Layers, dense_head
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers
 from remanence.attacks.gradients.leak_map import leak_map
-from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.games.gradients.captured import Captured
-from remanence.games.gradients.captured_patches import audit_patches
-from remanence.games.gradients.captured_texts import audit_texts, reads_texts
-from remanence.games.gradients.files import (
-    check_gradient,
-    difference,
-    read_tensors,
-    rounding_of,
-    rounding_of_difference,
-    unwrapped,
-)
-from remanence.games.gradients.opening import Declared, Subject
-from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.opening import Subject
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
@@ -40,70 +27,6 @@ from remanence.results.verdict import Policy
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
 _DOUBLE = 1e-10  # precisions below are double's
 _QUICK = ("exclusive-neurons", "parallel-rows")  # where nothing can be recomputed, a search is in vain
-
-
-def audit_token_updates(
-    model: nn.Module,
-    updates: Sequence[Path],
-    declared: Declared,
-    *,
-    after: Sequence[Path] = (),
-    longest: int,
-    policy: Policy,
-    seed: int,
-    target: str,
-) -> AuditResult | None:
-    """The same for networks that read tokens, of texts or patches of pictures; None for others. One step only."""
-    patches = None if reads_texts(model) else _patches(model, declared.input_shape)
-    if patches is None and not reads_texts(model):
-        return None
-    training = declared.training
-    if not training.is_plain:
-        raise InputError(
-            "Several local steps of a transformer are beyond the exact attack.",
-            needs="an update of one step of SGD",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the update of a single step: what it gives away, several give away in part",
-        )
-    weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-    gradients, coarse = [], Rounding(0.0)
-    for path, is_after in [(path, False) for path in updates] + [(path, True) for path in after]:
-        held = unwrapped(model, read_tensors(path))
-        held = difference(weights, held) if is_after else held
-        gradient = check_gradient(model, held, str(path))
-        rounding, turned = rounding_of(gradient), is_after or training.learning_rate is not None
-        if turned:
-            rate = -(training.learning_rate or 1.0)
-            gradient = {name: value.double() / rate for name, value in gradient.items()}
-            rounding = rounding_of_difference(weights).times(1 / rate)
-        gradients.append(gradient)
-        coarse = coarse.or_coarser(rounding)
-    if patches is not None:
-        result = audit_patches(
-            model, gradients, patches.shape, rounding=coarse, policy=policy, seed=seed, target=target
-        )
-        proven = any(entry.proven for entry in result.evidence)
-        return result if proven or not _has_dense_layers(model, patches.shape) else None
-    return audit_texts(
-        model, gradients, rounding=coarse, longest=longest, policy=policy, seed=seed, target=target
-    )
-
-
-def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
-    """The network as one that reads patches; None where it is none."""
-    try:
-        return patch_model(model, shape)
-    except InputError:
-        return None
-
-
-def _has_dense_layers(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network ends in dense layers, whose features can be read where pictures cannot."""
-    try:
-        dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
-    except InputError:
-        return False
-    return True
 
 
 def audit_gradients(

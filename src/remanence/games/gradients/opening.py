@@ -113,7 +113,7 @@ def open_batch(model: nn.Module, batch: Path, declared: Declared, passed: Filter
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     records = read_batch(batch, dtype)
     head = dense_head(model, records.features)
-    _check_labels(records.labels, head.classes)
+    check_labels(records.labels, head.classes)
     entering = Records(head_inputs(model, head, records.features), records.labels)
     is_relu = head.activation.is_relu
     exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
@@ -228,7 +228,8 @@ def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
-def _check_labels(labels: Tensor, classes: int) -> None:
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that have no class."""
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise InputError(
             "A label has no class in the network.",

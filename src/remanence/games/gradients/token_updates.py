@@ -1,0 +1,133 @@
+"""Updates of networks that read tokens, of texts or patches of pictures: the part of `remanence gradient` for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.patch_models import PatchModel, patch_model
+from remanence.attacks.gradients.watching import logits_of
+from remanence.auditing import AuditResult
+from remanence.data.records import Records
+from remanence.exceptions import InputError
+from remanence.games.gradients.captured_patches import audit_patches
+from remanence.games.gradients.captured_texts import audit_texts, reads_texts
+from remanence.games.gradients.files import (
+    check_gradient,
+    difference,
+    read_batch,
+    read_tensors,
+    rounding_of,
+    rounding_of_difference,
+    unwrapped,
+)
+from remanence.games.gradients.opening import Declared, check_labels
+from remanence.games.gradients.rounding import Rounding
+from remanence.results.verdict import Policy
+
+
+@final
+@dataclass(frozen=True)
+class Files:
+    """What was handed in: updates, weights after a round, or a batch whose update is about to be sent."""
+
+    updates: Sequence[Path] = ()
+    after: Sequence[Path] = ()
+    batch: Path | None = None
+
+
+def audit_token_updates(
+    model: nn.Module,
+    files: Files,
+    declared: Declared,
+    *,
+    longest: int,
+    policy: Policy,
+    seed: int,
+    target: str,
+) -> AuditResult | None:
+    """The same for networks that read tokens, of texts or patches of pictures; None for others. One step only."""
+    dtype, is_text = next((value.dtype for value in model.parameters()), torch.float32), reads_texts(model)
+    batch = None if files.batch is None else read_batch(files.batch, dtype)
+    shape = declared.input_shape if batch is None else tuple(batch.features.shape[1:])
+    patches = None if is_text else _patches(model, shape)
+    if patches is None and not is_text:
+        return None
+    training = declared.training
+    if not training.is_plain:
+        raise InputError(
+            "Several local steps of a transformer are beyond the exact attack.",
+            needs="an update of one step of SGD",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the update of a single step: what it gives away, several give away in part",
+        )
+    weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+    gradients, coarse = [], Rounding(0.0)
+    if batch is not None:
+        gradients, coarse = [_own_update(model, batch, is_text=is_text)], Rounding.of([dtype])
+    for path, is_after in [(path, False) for path in files.updates] + [(path, True) for path in files.after]:
+        held = unwrapped(model, read_tensors(path))
+        held = difference(weights, held) if is_after else held
+        gradient = check_gradient(model, held, str(path))
+        rounding, turned = rounding_of(gradient), is_after or training.learning_rate is not None
+        if turned:
+            rate = -(training.learning_rate or 1.0)
+            gradient = {name: value.double() / rate for name, value in gradient.items()}
+            rounding = rounding_of_difference(weights).times(1 / rate)
+        gradients.append(gradient)
+        coarse = coarse.or_coarser(rounding)
+    if patches is not None:
+        result = audit_patches(
+            model, gradients, patches.shape, rounding=coarse, policy=policy, seed=seed, target=target
+        )
+        proven = any(entry.proven for entry in result.evidence)
+        return result if proven or not _has_dense_layers(model, patches.shape) else None
+    return audit_texts(
+        model, gradients, rounding=coarse, longest=longest, policy=policy, seed=seed, target=target
+    )
+
+
+def _own_update(model: nn.Module, batch: Records, *, is_text: bool) -> dict[str, Tensor]:
+    """The gradient of the owner's own batch; a language model's texts are their own labels."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    inputs = batch.features.long() if is_text else batch.features
+    said = logits_of(model(inputs))
+    if not isinstance(said, Tensor):
+        raise InputError(
+            "The network says nothing that a loss could be computed from.",
+            needs="logits, or an output that has them",
+            got=type(said).__name__,
+            hint="a model with a head: ...ForImageClassification, ...ForSequenceClassification, ...ForCausalLM",
+        )
+    if said.ndim == 3:
+        said, wanted = said[:, :-1].flatten(0, 1), inputs[:, 1:].flatten()
+    else:
+        wanted = batch.labels
+        check_labels(wanted, said.shape[-1])
+    parts = torch.autograd.grad(cross_entropy(said, wanted), list(named.values()), allow_unused=True)
+    made = zip(named.items(), parts, strict=True)
+    return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+
+
+def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
+    """The network as one that reads patches; None where it is none."""
+    try:
+        return patch_model(model, shape)
+    except InputError:
+        return None
+
+
+def _has_dense_layers(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network ends in dense layers, whose features can be read where pictures cannot."""
+    try:
+        dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+    except InputError:
+        return False
+    return True
