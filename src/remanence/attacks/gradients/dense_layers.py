@@ -56,6 +56,11 @@ class DenseHead:
         """The number of neurons of each ReLU layer."""
         return tuple(weight.shape[0] for weight in self.weights[:-1])
 
+    @property
+    def is_large(self) -> bool:
+        """Whether every pass through it takes so long that searches are made only where they decide something."""
+        return sum(weight.numel() for weight in self.weights) > LARGE
+
     def require_relu(self) -> None:
         """Refuse heads in which no neuron can be one sample's alone."""
         if not self.activation.is_relu:

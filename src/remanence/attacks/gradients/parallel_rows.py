@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.gradients.candidates import twins
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.exclusive_neurons import as_reconstruction, dense_mechanism
 from remanence.data.releases import Gradient
@@ -30,6 +31,7 @@ Layer = tuple[Tensor, Tensor | None]
 _ROUNDINGS = 8
 _FINEST = 1e-7  # angles below are not resolved by a product of unit vectors in double precision
 _POINTS_ALONG = 0.8  # the cosine of the angle by which a loss vector may turn in the course of the steps
+_AT_ONCE = 4096  # rows that are compared, each with each
 _SEEN = 64  # how many tolerances a row's size must be
 
 
@@ -98,7 +100,14 @@ def parallel_rows(
     size = rows.norm(dim=1)
     absolute = precision * rows.abs().max()  # at worst: a difference of weights is rounded on their scale
     angle = (_ROUNDINGS * absolute * rows.shape[1] ** 0.5 / size.clamp(min=1e-300)).clamp(min=_FINEST)
-    live = ((angle < 1 / _SEEN) & (bias != 0)).nonzero().squeeze(1)
+    seen = (angle < 1 / _SEEN) & (bias != 0)
+    if (
+        int(seen.sum()) > _AT_ONCE
+    ):  # of very many rows, those that a few sides of them show to be another's multiple
+        sides = torch.randn(rows.shape[1], 4, generator=torch.Generator().manual_seed(0)).to(rows)
+        quotients = (rows @ sides) / bias.where(seen, 1.0)[:, None]
+        seen = twins(quotients[None], seen[None], float(angle[seen].median()))[0] >= 0
+    live = seen.nonzero().squeeze(1)[:_AT_ONCE]
     unit = rows[live] / size[live, None] * bias[live].sign()[:, None]
     same = (2 - 2 * (unit @ unit.mT)).clamp(min=0).sqrt() <= angle[live][:, None] + angle[live]
     inputs, labels = [weight[:0]], [torch.zeros(0, dtype=torch.int64, device=weight.device)]
@@ -127,6 +136,6 @@ def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:
     implied = head.backward(
         [value.unsqueeze(-2) for value in values], logits.softmax(-1) - classes, down_to=1
     )[0]
-    cosine = (implied @ column) / (implied.norm(dim=-1) * column.norm()).clamp(min=1e-300)
+    cosine = (implied @ column.to(implied)) / (implied.norm(dim=-1) * column.norm()).clamp(min=1e-300)
     best = cosine.nan_to_num(nan=-1.0).max(0)
     return best.indices.where(best.values > _POINTS_ALONG, -1)

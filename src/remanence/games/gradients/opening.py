@@ -38,6 +38,11 @@ from remanence.games.gradients.sending import Filter, codes_of, looks_compressed
 from remanence.results.caveats import UPDATE_COMPRESSED, UPDATE_NOISED, Caveat
 from remanence.scale.user_code import call_factory
 
+_NO_SEARCH = (
+    "The network is large, and records were proven at sight: no search was made for more of them (--attack span-fit "
+    "makes one)."
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Subject:
     notes: tuple[str, ...] = ()  # what was found out about the files
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
     filter: Filter | None = None  # that the owner's own update passes before it leaves
-    is_settled: bool = False  # every update was explained whole at sight
+    is_settled: bool = False  # records of every update were proven at sight, and the network is large
 
     @property
     def scope(self) -> str:
@@ -138,7 +143,8 @@ def open_updates(
     notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
     disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
     gradients = [one.gradient for one in opened]
-    settled = all(one.is_settled for one in opened)
+    settled = head.is_large and all(one.is_settled for one in opened)
+    notes += (_NO_SEARCH,) * settled
     return Subject(
         model, head, gradients, None, None, rounding, declared, notes, disturbed, is_settled=settled
     )
@@ -152,7 +158,7 @@ class _Opened:
     rounding: Rounding
     notes: list[str]
     disturbed: Caveat | None = None
-    is_settled: bool = False  # all of it was explained at sight
+    is_settled: bool = False  # records were proven at sight
 
 
 def _open_update(
@@ -210,7 +216,7 @@ def _open_update(
             f"{path.name} goes against the gradient, as new weights minus old ones do: its sign was turned."
         )
         gradient = {name: -value for name, value in gradient.items()}
-    return _Opened(gradient, rounding, notes, is_settled=reading.proof.explains_all)
+    return _Opened(gradient, rounding, notes, is_settled=reading.proof.count > 0)
 
 
 def _fitting(
