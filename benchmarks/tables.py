@@ -5,6 +5,7 @@ python benchmarks/tables.py belonging    models of this table and of other peopl
 python benchmarks/tables.py forest [10]  100 records out of 10, 20 and 40 trees (needs the extra `forests`)
 python benchmarks/tables.py draft FOLDER [5] [compas] the same of the tables of Ferry et al., with so many seeds (`data`
                                          of github.com/vidalt/DRAFT)
+python benchmarks/tables.py large [rows] leave-one-out on a million rows of 100 columns behind a scaler: time and memory
 python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted models (needs sacroml)
 """
 
@@ -343,6 +344,48 @@ def draft() -> None:
             print(f"{name}, bootstrap={bootstrap}: {np.mean(wrong):.4f} of the columns wrong")
 
 
+def many_numbers(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(0)
+    table = draw.normal(50, 10, (rows, 100))
+    return table, table @ draw.normal(size=100) + draw.normal(size=rows)
+
+
+def fitted_on_many(rows: int) -> Any:
+    return make_pipeline(scaled(), linear.Ridge()).fit(*many_numbers(rows))
+
+
+def large() -> None:
+    import resource
+    from concurrent.futures import ProcessPoolExecutor
+
+    from remanence.attacks.glm.closed_form import ClosedForm
+    from remanence.auditing import audit
+    from remanence.integrations.sklearn import leave_one_out
+    from remanence.report.writing import write_report
+
+    def peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    rows = int(sys.argv[2]) if len(sys.argv) > 2 else 10**6
+    with ProcessPoolExecutor(1) as elsewhere:  # what fitting copies does not count
+        model = elsewhere.submit(fitted_on_many, rows).result()
+    nothing = peak()
+    table, amounts = many_numbers(rows)
+    started = time.perf_counter()
+    game = leave_one_out(model, table, amounts)
+    made = time.perf_counter() - started
+    result = audit(game, [ClosedForm()])
+    played, folder = time.perf_counter() - started - made, Path(tempfile.mkdtemp())
+    result.save(folder)
+    write_report(result, folder)
+    told = time.perf_counter() - started - made - played
+    print(f"{rows:,} rows of 100 columns: {result.strongest.main}")
+    print(f"does it belong {made:.0f} s, attack {played:.0f} s, files and report {told:.0f} s")
+    print(
+        f"peak {peak() / 2**30:.1f} GiB: {size:.2f} tables ({(before - nothing) / table.nbytes:.2f} by fitting alone)"
+    )
+
+
 def sacro() -> None:
     from sacroml.attacks.structural_attack import StructuralAttack  # pyright: ignore[reportMissingImports]
     from sacroml.attacks.target import Target  # pyright: ignore[reportMissingImports]
@@ -394,5 +437,6 @@ def sacro() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    commands = {"holders": holders, "belonging": belonging, "forest": forest, "draft": draft, "sacro": sacro}
+    commands = {"holders": holders, "belonging": belonging, "forest": forest, "draft": draft}
+    commands |= {"large": large, "sacro": sacro}
     commands[sys.argv[1]]()

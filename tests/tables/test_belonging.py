@@ -204,3 +204,13 @@ def test_rows_without_a_label_and_sparse_tables_are_no_accident():
     table = csr_matrix(numbers.to_numpy())
     with pytest.raises(InputError, match="sparse matrix"):
         table_game(linear.Ridge().fit(table, frame["age"]), table, frame["age"])
+
+
+def test_a_model_that_writes_over_its_input_leaves_the_table_alone():
+    table, amounts = D.copy() * 100 + 50, T
+    model = make_pipeline(StandardScaler(copy=False), PCA(8, copy=False), linear.Ridge(copy_X=False))
+    model.fit(table.copy(), amounts)
+    for game in (table_game, leave_one_out):
+        held = game(model, table, amounts)
+        assert len(held.data) == len(table)
+        assert (table == D * 100 + 50).all()

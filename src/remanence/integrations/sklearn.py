@@ -19,8 +19,8 @@ from remanence.mechanisms.glm.families import Gaussian
 from remanence.mechanisms.glm.units import standard_units
 from remanence.mechanisms.tables.belonging import check_belongs, check_columns
 from remanence.mechanisms.tables.checked import numbers
-from remanence.mechanisms.tables.objectives import is_linear, objective
-from remanence.mechanisms.tables.parts import require_fitted
+from remanence.mechanisms.tables.objectives import is_described, is_linear, objective
+from remanence.mechanisms.tables.parts import require_fitted, transformed
 from remanence.results.caveats import INACTIVE_FEATURES, PART_NOT_CONFIRMED
 from remanence.scoring.errors import Criterion, relative_error
 
@@ -59,9 +59,9 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     matrix = numbers(features, "features")
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     labels = np.asarray(labels)
-    described = objective(
-        model, matrix if scaler is None else np.asarray(scaler.transform(matrix)), labels, weights
-    )
+    # Where a model's settings say what it minimises, no copy of the table is needed.
+    seen = matrix if is_described(model) else np.asarray(transformed(scaler, matrix))
+    described = objective(model, seen, labels, weights)
     mean_leaks = isinstance(scaler, preprocessing.StandardScaler) and bool(scaler.with_mean)
     _require_equations(described.mechanism, model, matrix, mean_leaks)
     mechanism = described.mechanism

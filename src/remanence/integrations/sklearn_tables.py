@@ -32,6 +32,7 @@ from remanence.mechanisms.tables.parts import (
     final_estimator,
     parts_of,
     require_fitted,
+    spared,
 )
 from remanence.mechanisms.tables.rows import Rows
 from remanence.results.caveats import (
@@ -189,7 +190,7 @@ def _require_transformable(estimator: Any, table: Any) -> None:
     """Refuse a table on which the model cannot even predict: text without an encoder, gaps without an imputer."""
     if not any(hasattr(estimator, name) for name in ("predict", "transform")):
         return
-    some = as_input(estimator, table[:2])
+    some = as_input(estimator, spared(estimator, table[:2]))
     try:
         shape = np.shape((estimator.predict if hasattr(estimator, "predict") else estimator.transform)(some))
     except (ValueError, TypeError, AttributeError) as error:

@@ -11,7 +11,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from remanence.attacks.tables.clues import UNKNOWN, Clue, fill, known
 from remanence.attacks.tables.inverses import alike, backwards
 from remanence.mechanisms.tables.members import members_of, places_of
-from remanence.mechanisms.tables.parts import Part, transformed
+from remanence.mechanisms.tables.parts import Part, spared, transformed
 
 
 def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:
@@ -90,7 +90,10 @@ def _slices(estimator: Any, features: Any) -> dict[str, slice]:
     if isinstance(estimator, ColumnTransformer):
         return dict(estimator.output_indices_)
     if isinstance(estimator, FeatureUnion):
-        widths = [(name, step.transform(features[:1]).shape[1]) for name, step in estimator.transformer_list]
+        widths = [
+            (name, step.transform(spared(step, features[:1])).shape[1])
+            for name, step in estimator.transformer_list
+        ]
         ends = np.cumsum([width for _, width in widths]).tolist()
         return {name: slice(end - width, end) for (name, width), end in zip(widths, ends, strict=True)}
     return {}

@@ -40,6 +40,11 @@ def is_linear(model: Any) -> bool:
     return hasattr(model, "coef_") and hasattr(model, "intercept_") and not hasattr(model, "support_vectors_")
 
 
+def is_described(model: Any) -> bool:
+    """Whether its own settings say what it minimises, whatever the table."""
+    return any(isinstance(model, kinds) for kinds, _ in _DESCRIPTIONS)
+
+
 def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Objective:
     """The objective of a fitted linear model."""
     labels = _one_column(labels, len(features))

@@ -124,13 +124,22 @@ def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> A
         # It encodes the rows that it learns from by folds, and may draw these at random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
-    return _dense(step.transform(as_input(step, features)))
+    return _dense(step.transform(as_input(step, spared(step, features))))
+
+
+def spared(estimator: Any, features: Any) -> Any:
+    """The table, or a copy of it for an estimator that was told to write over its input."""
+    settings = estimator.get_params() if hasattr(estimator, "get_params") else {}
+    writes = any(
+        value is False and name.split("__")[-1] in ("copy", "copy_X") for name, value in settings.items()
+    )
+    return features.copy() if writes else features
 
 
 def _gives_sparse(step: Any, features: Any) -> bool:
     if step is None or isinstance(step, str):
         return False
-    return hasattr(step.transform(as_input(step, features[:1])), "toarray")
+    return hasattr(step.transform(as_input(step, spared(step, features[:1]))), "toarray")
 
 
 def _fitted_transform(step: Any, features: Any, labels: np.ndarray | None) -> Any:

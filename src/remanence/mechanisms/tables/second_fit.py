@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from remanence.exceptions import MisfitError
 from remanence.mechanisms.tables.objects import arrays_in
-from remanence.mechanisms.tables.parts import Part, as_input
+from remanence.mechanisms.tables.parts import Part, as_input, spared
 
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
@@ -34,7 +34,7 @@ def refit(part: Part, seed: int = 0) -> Any:
     settings = fresh.get_params(deep=False)
     if seed and settings.get("random_state", 0) is None:
         fresh.set_params(random_state=seed)
-    features = as_input(part.estimator, part.features)
+    features = as_input(part.estimator, spared(part.estimator, part.features))
     kind = getattr(getattr(part.estimator, "coef_", None), "dtype", None)
     if kind == np.float32 and not hasattr(features, "columns"):
         features = np.asarray(features, dtype=np.float32)  # solvers round as their input does
