@@ -381,9 +381,7 @@ def large() -> None:
     told = time.perf_counter() - started - made - played
     print(f"{rows:,} rows of 100 columns: {result.strongest.main}")
     print(f"does it belong {made:.0f} s, attack {played:.0f} s, files and report {told:.0f} s")
-    print(
-        f"peak {peak() / 2**30:.1f} GiB: {size:.2f} tables ({(before - nothing) / table.nbytes:.2f} by fitting alone)"
-    )
+    print(f"peak {peak() / 2**30:.1f} GiB: {(peak() - nothing) / table.nbytes:.2f} tables, this one included")
 
 
 def sacro() -> None:
