@@ -1,6 +1,7 @@
 """`remanence audit --head`: an audit that starts from files."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -98,6 +99,35 @@ def test_a_head_that_was_not_made_like_this_has_no_verdict(files, tmp_path):
     found = call(files, "untrained.safetensors", "--quick", "--trials", "5", "--out", str(tmp_path / "run"))
     assert isinstance(found.exception, MisfitError)
     assert not (tmp_path / "run" / "audit.json").exists()
+
+
+def test_a_head_needs_all_of_its_files_and_no_other_target(files):
+    given = ["--head", str(files / "head.safetensors"), "--images", str(files / "own")]
+    found = CliRunner().invoke(app, ["audit", *given])
+    assert isinstance(found.exception, InputError)
+    assert found.exception.got == "no --backbone, no --public"
+    more = [*given, "--backbone", "b.pt2", "--public", str(files / "public")]
+    found = CliRunner().invoke(app, ["audit", "wine-pipeline", *more])
+    assert "A target and a head were given" in str(found.exception)
+
+
+def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("remanence.auditing._PATIENCE", 0.0)
+    found = call(files, "head.safetensors", "--steps", "5", "--trials", "10", "--out", str(tmp_path / "run"))
+    assert found.exit_code in (1, 3), found.exception
+    assert re.search(
+        r"linear-reader matched a picture with \d+ of 50 drawings, its control \d+ of 50\. This head: "
+        r"a picture of \d of its 5 classes came back\. Now reconstructor\.",
+        found.output,
+    )
+    document = json.loads((tmp_path / "run" / "audit.json").read_text())
+    reader, network = document["evidence"]
+    given = reader["findings"]["linear_reader_given_the_true_features"]
+    assert reader["findings"]["share_of_that"] == min(1, reader["main"]["rate"] / given)
+    assert "share_of_that" not in network["findings"]  # the features were not given to that one
+    options = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["options"]
+    assert options["head"] == str(files / "head.safetensors")
+    assert "backbone" not in options  # which may be code, and is not run because a folder names it
 
 
 def test_pictures_are_resized_and_normalised_as_told(files):

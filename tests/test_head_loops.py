@@ -63,6 +63,8 @@ RECIPES = {
         BASE, epochs=60, learning_rate=1.0, loop=Loop(averaging=0.5, early_stopping=EarlyStopping(0.3, 2))
     ),
     "GELU between layers": replace(BASE, hidden=(6, 5), learning_rate=0.3, loop=Loop(activation="gelu")),
+    "SiLU between layers": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(activation="silu")),
+    "tanh between layers": replace(BASE, hidden=(6, 5), learning_rate=0.3, loop=Loop(activation="tanh")),
     "a cosine head": replace(BASE, learning_rate=0.3, loop=Loop(cosine=8.0, bias=False)),
     "gradients clipped": replace(
         BASE, hidden=5, batch_size=4, momentum=0.9, loop=Loop(max_norm=0.1, bias=False)
@@ -84,7 +86,7 @@ def plain_loop(recipe, features, labels, tensors, generator):
         layer.weight.data = tensors[i].clone()
         if loop.bias:
             layer.bias.data = tensors[i + 1].clone()
-    between = nn.GELU if loop.activation == "gelu" else nn.ReLU
+    between = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}[loop.activation]
     head = nn.Sequential(layers[0], *[part for layer in layers[1:] for part in (between(), layer)])
     answer = head
     if loop.cosine:

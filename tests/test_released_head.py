@@ -102,6 +102,11 @@ def test_what_is_no_such_head_is_refused_and_nothing_in_a_file_is_executed(tmp_p
         audited({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
     with pytest.raises(InputError, match="not the weights"):
         audited({**state(), "bias": torch.full((3,), torch.nan)})
+    with pytest.raises(InputError, match="whole numbers"):
+        audited({"weight": state()["weight"].to(torch.int8), "bias": state()["bias"]})
+    with pytest.raises(InputError, match="not the weights") as caught:
+        audited(dict(nn.Linear(OWN.embedding.shape[-1], 4).state_dict()))
+    assert "as many classes as it has rows" in caught.value.hint
     torch.save({"weight": Evil()}, tmp_path / "evil.pt")
     with pytest.raises(InputError, match="cannot be read"):
         audited(tmp_path / "evil.pt")
@@ -138,7 +143,7 @@ def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer
 )
 def test_what_is_no_head_is_refused(wrong, tmp_path):
     torch.save(wrong, tmp_path / "head.pt")
-    with pytest.raises(InputError, match="not the weights"):
+    with pytest.raises(InputError, match="not the weights|holds whole numbers"):
         read_head(tmp_path / "head.pt", TransferHead(3, 1), 24)
 
 

@@ -121,7 +121,7 @@ def audit(
     if spoken:
         attacks = texts.asking.attacks(play.attack, texts.secrets)
     elif drawn:
-        attacks, trials = attacks or pictures.attacks(), trials or HEADS
+        attacks, trials = attacks or pictures.attacks(compute_device(play.device)), trials or HEADS
     check_writable(folder)
     keep = telling.show_reconstructions or target in TARGETS
     game = None

@@ -12,7 +12,7 @@ from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
 from remanence.results.evidence import Evidence
 from remanence.results.result import AuditResult
 
-_GIVEN, _SHARE = "given_the_true_features", "share_of_that"
+_GIVEN, _SHARE = "linear_reader_given_the_true_features", "share_of_that"
 
 
 def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
@@ -37,22 +37,34 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
 
 
 def beside_the_embeddings(result: AuditResult, game: Game, *, trials: int, seed: int = 0) -> AuditResult:
-    """The result, with every attack as a share of what the linear reader draws from the true embeddings."""
-    given = play(with_embeddings_given(game), LinearReader(), trials=trials, seed=seed).main
+    """The result, with what the linear reader draws from the true embeddings beside what it draws from heads.
+
+    Like is held against like: no other attack gets a share of what this one achieves.
+    """
+    reader = LinearReader()
+    given = play(with_embeddings_given(game), reader, trials=trials, seed=seed).main
 
     def told(evidence: Evidence) -> Evidence:
-        share = min(1.0, evidence.main.rate / given.rate) if given.rate else 1.0
-        return replace(evidence, findings={**evidence.findings, _GIVEN: given.rate, _SHARE: share})
+        findings = {**evidence.findings, _GIVEN: given.rate}
+        if evidence.attack == reader.info.name:
+            findings[_SHARE] = min(1.0, evidence.main.rate / given.rate) if given.rate else 1.0
+        return replace(evidence, findings=findings)
 
     return replace(result, evidence=tuple(told(each) for each in result.evidence))
 
 
 def what_the_head_withholds(result: AuditResult) -> str:
-    """Does the head protect, or the backbone? In a sentence."""
+    """Does the head protect, or the backbone? In a sentence, by the linear reader where it played."""
     best = result.strongest
-    given, share = best.findings[_GIVEN], best.findings[_SHARE]
+    found = next((each for each in result.evidence if _SHARE in each.findings), best)
+    given = 1000 * found.findings[_GIVEN]
+    told = f"Given the true features, the linear reader meets a picture {given:.0f} times in 1000"
+    if _SHARE not in found.findings:
+        return f"{told}. It did not play against heads, so that nothing is said about what those withhold."
+    more = (
+        "" if best is found else f" {best.attack} meets one in {best.main}, and was not given the features."
+    )
     return (
-        f"Given the true features, the linear reader meets a picture {1000 * given:.0f} times in 1000; from heads made "
-        f"like this {best.attack} does in {best.main}. The head gives away {share:.0%} of what the backbone leaves of "
-        "the pictures."
+        f"{told}, and from heads made like this in {found.main}. By that attack, the head gives away "
+        f"{found.findings[_SHARE]:.0%} of what the backbone leaves of the pictures.{more}"
     )

@@ -43,13 +43,23 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
             if tuple(tensor.shape) == shape and tensor.is_floating_point() and tensor.float().isfinite().all()
         ]
         if not places:
+            whole = [
+                each.dtype for each in left if tuple(each.shape) == shape and not each.is_floating_point()
+            ]
+            if whole:
+                raise InputError(
+                    "The head holds whole numbers.",
+                    needs="the numbers that it computes with",
+                    got=f"{whole[-1]} in a layer of shape {shape}, as quantised heads are stored",
+                    hint="each layer times its scale, such as (weight.float() - zero_point) * scale",
+                )
             raise InputError(
                 "These are not the weights of such a head.",
                 needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
                 got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
                 or "no layers",
-                hint="the head's own state_dict(); in the recipe, two_outputs=True for two classes with two outputs, "
-                "or loop=Loop(bias=False) for a head without a bias",
+                hint="the head's own state_dict(); in the recipe, as many classes as it has rows, two_outputs=True for "
+                "two classes with two outputs, or loop=Loop(bias=False) for a head without a bias",
             )
         found.insert(0, left.pop(places[-1]).detach())
     return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})
