@@ -143,7 +143,7 @@ def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer
 )
 def test_what_is_no_head_is_refused(wrong, tmp_path):
     torch.save(wrong, tmp_path / "head.pt")
-    with pytest.raises(InputError, match="not the weights|holds whole numbers"):
+    with pytest.raises(InputError, match=r"not the weights|holds whole numbers"):
         read_head(tmp_path / "head.pt", TransferHead(3, 1), 24)
 
 
