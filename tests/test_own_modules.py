@@ -80,8 +80,20 @@ def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
         ),
         (nn.Flatten(), "nothing to train"),
         (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
+        (nn.Linear(6, 3, dtype=torch.complex64), "'weight' holds no real numbers"),
+        (nn.Linear(6, 3, device="meta"), "'weight' holds no real numbers"),
     ],
-    ids=["batch norm", "dropout", "random slopes", "LSTM", "instance norm", "no parameters", "all frozen"],
+    ids=[
+        "batch norm",
+        "dropout",
+        "random slopes",
+        "LSTM",
+        "instance norm",
+        "no parameters",
+        "all frozen",
+        "complex",
+        "meta",
+    ],
 )
 def test_what_cannot_be_trained_alike_every_time_is_refused_by_its_name(module, said):
     with pytest.raises(InputError, match=said):

@@ -101,6 +101,16 @@ class AnyModule(Network):
                 got=f"{frozen} frozen parameters" if frozen else "no parameters",
                 hint="layer.requires_grad_() for what your training changes",
             )
+        for name, values in self.trained.items():
+            if values.is_complex() or values.is_meta:
+                raise InputError(
+                    f"The parameter {name!r} holds no real numbers.",
+                    needs="parameters that a loss can be computed with",
+                    got="one on the meta device, which has a shape alone"
+                    if values.is_meta
+                    else str(values.dtype),
+                    hint="a module with its weights loaded, in float32",
+                )
         for name, layer in self.module.named_modules():
             if why := _cannot_train(layer):
                 raise InputError(
