@@ -81,6 +81,7 @@ def test_a_captured_gradient_gives_its_batch_away_without_the_batch(folder, caps
     assert code == 1
     assert "EXPOSED" in out
     assert "Leak map" in out
+    assert "recovered 6 of 6 samples" in " ".join(out.split())
     result = AuditResult.load(folder / "result")
     assert result.verdict is Verdict.EXPOSED
     assert (result.strongest.main.successes, result.strongest.main.trials) == (6, 6)

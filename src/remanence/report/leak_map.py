@@ -84,7 +84,10 @@ def proven_sentence(result: AuditResult, declared: int | None) -> str:
     if size == 1:
         return "The one record is proven by recomputing the update, and so is that there is no other."
     if size:
-        return f"{proven} of {size} records are proven by recomputing the update, and so is their number."
+        return (
+            f"{proven} of {size} records are proven by recomputing the update, and so is their number. "
+            "Equal records count once: a batch that has each twice sends the same."
+        )
     if declared:
         return (
             f"{proven} of {declared} records (declared) are proven by recomputing their part of the update."
