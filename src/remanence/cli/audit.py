@@ -121,7 +121,8 @@ def audit(
     if spoken:
         attacks = texts.asking.attacks(play.attack, texts.secrets)
     elif drawn:
-        attacks, trials = attacks or pictures.attacks(compute_device(play.device)), trials or HEADS
+        attacks = attacks or pictures.attacks(compute_device(play.device))
+        trials = HEADS if trials is None else trials
     check_writable(folder)
     keep = telling.show_reconstructions or target in TARGETS
     game = None
