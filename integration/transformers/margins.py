@@ -1,8 +1,8 @@
 """How far updates of true texts are from what is computed anew, beside what rounding every weight once moves.
 
 pip install transformers; python integration/transformers/margins.py
-Sixteen times that is allowed. *worst*: the quotient in the worst tensor of a model. Both sides are computed on one machine;
-an encoder's single text is computed in the same order on both, and leaves nothing.
+Sixteen times that is allowed. *worst*: the quotient in the worst tensor of a model. Both sides are computed on one
+machine; an encoder's single text is computed in the same order on both, and leaves nothing.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def text_model(model: nn.Module) -> TextModel:
     with _watching(model, seen), torch.no_grad():
         try:
             model(ids)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             raise _no_text_model(
                 f"a model that cannot read ids alone: {str(error).splitlines()[0]}"
             ) from None
