@@ -12,7 +12,7 @@ from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
 from remanence.games.heads.fit import LEVEL, SIBLINGS, _distances, fit
 from remanence.mechanisms.heads.embedding import embed
-from remanence.report.words import released
+from remanence.report.this_head import released
 from remanence.results.verdict import exposes
 from remanence.scoring.rates import SuccessRate
 

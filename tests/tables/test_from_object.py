@@ -257,7 +257,7 @@ def test_words_that_a_loose_fit_blurs_come_back_by_training_with_each_candidate(
     model = make_pipeline(words, linear.LogisticRegression(tol=0.01)).fit(frame, labels)
     game = table_game(model, frame, labels)
     trained = play(game, WholeObject()).main
-    monkeypatch.setattr("remanence.attacks.tables.explained._FITS", 0)
+    monkeypatch.setattr("remanence.attacks.tables.left_over._FITS", 0)
     by_equations = play(game, WholeObject()).main
     assert trained.rate > 0.95
     assert by_equations.rate < 0.8
