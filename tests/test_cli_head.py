@@ -139,7 +139,8 @@ def test_pictures_are_resized_and_normalised_as_told(files):
 
 
 def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_path):
-    (tmp_path / "own" / "a").mkdir(parents=True)
+    for name in "ab":
+        (tmp_path / "own" / name).mkdir(parents=True)
     with pytest.raises(InputError, match="class has no pictures"):
         read_pictures(tmp_path / "own", classes_of(tmp_path / "own"), Preparation())
     (tmp_path / "own" / "a" / "x.png").write_bytes(b"no picture")
@@ -147,6 +148,11 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
         read_pictures(tmp_path / "own", ["a"], Preparation())
     with pytest.raises(InputError, match="no such folder"):
         classes_of(tmp_path / "nowhere")
+    (tmp_path / "flat" / "cats").mkdir(parents=True)
+    for folder, got in ((tmp_path / "flat", "cats"), (tmp_path / "flat" / "cats", "no folders")):
+        with pytest.raises(InputError, match="has no classes") as refused:
+            classes_of(folder)
+        assert got in str(refused.value)
     with pytest.raises(InputError, match="means and deviations"):
         Preparation(8, (0.5, 0.5), (0.5, 0.5))
     line = ["audit", "--head", str(files / "head.safetensors"), "--backbone", "nowhere"]

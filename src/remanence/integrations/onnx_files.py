@@ -49,7 +49,7 @@ def read_onnx(file: Path) -> BaseEstimator:
         raise InputError(
             "The model cannot be read.",
             needs="an ONNX file of a scaler, a linear model, support vectors, neighbours or a Gaussian process",
-            got=f"{file.name}: {type(error).__name__}",
+            got=f"{file.name}: {error if isinstance(error, UnusableFileError) else 'not such a file, or cut short'}",
             hint="skops.io.dump(model, 'model.skops'), the estimator that it was made from",
         ) from None
     first = made[0]

@@ -71,14 +71,17 @@ class Preparation:
 
 def classes_of(folder: Path) -> list[str]:
     """The classes of a folder of pictures: the names of the folders in it, in order."""
-    if not folder.is_dir():
+    exists = folder.is_dir()
+    inner = [each.name for each in folder.iterdir() if each.is_dir()] if exists else []
+    found = sorted(name for name in inner if not name.startswith("."))
+    if len(found) < 2:
         raise InputError(
-            "There is no such folder of pictures.",
-            needs="a folder with one folder for each class",
-            got=str(folder),
+            "The folder of pictures has no classes." if exists else "There is no such folder of pictures.",
+            needs="a folder with one folder for each class, of which there are two or more",
+            got=f"{folder}: {', '.join(found) or 'no folders'}" if exists else str(folder),
             hint="pictures/cat/1.png, pictures/dog/1.png",
         )
-    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return found
 
 
 def picture_files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
