@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
+from remanence.cli.grouped import options
 from remanence.cli.interruption import told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -46,16 +45,12 @@ def _from_settings(context: typer.Context, target: str | None) -> str | None:
     return settings.get("target")
 
 
-@dataclass(frozen=True)
+@options()
 class Telling:
     """What is kept and printed, when a claim counts as refuted, and how the command ends."""
 
     show_reconstructions: Annotated[
-        bool,
-        typer.Option(
-            "--show-reconstructions",
-            help="Keep some targets and reconstructions, in a file for your eyes only. They are training data.",
-        ),
+        bool, "Keep some targets and reconstructions, in a file for your eyes only. They are training data."
     ] = False
     accuse_at: Annotated[
         float | None,
@@ -68,7 +63,6 @@ class Telling:
     as_json: Json = False
 
 
-@grouped
 def audit(
     target: Annotated[
         str | None,
@@ -78,7 +72,6 @@ def audit(
             "audit.toml with a target and options.",
             callback=_from_settings,
             is_eager=True,
-            show_default=False,
         ),
     ] = None,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import typer
 
 from remanence.cli import bound_answers as answers
 from remanence.cli.bound_answers import BoundAnswer, BoundQuestion, Method
-from remanence.cli.grouped import grouped
+from remanence.cli.grouped import options
 from remanence.cli.people_in_data import Facts, InData
 from remanence.cli.training_options import (
     AsJson,
@@ -37,37 +37,28 @@ class Published(StrEnum):
     FINAL = "final"
 
 
-@dataclass(frozen=True)
+@options()
 class Noise:
     """How much noise there is: as such, as ε and δ, or as a run of Opacus tells."""
 
     noise_multiplier: NoiseMultiplier = None
-    epsilon: Annotated[
-        float | None, typer.Option(help="Privacy budget ε, instead of the noise.", show_default=False)
-    ] = None
+    epsilon: Annotated[float | None, "Privacy budget ε, instead of the noise."] = None
     delta: Delta = None
     opacus: Annotated[
-        Path | None,
-        typer.Option(help="A recorded run's folder or an Opacus checkpoint: read the settings there."),
+        Path | None, "A recorded run's folder or an Opacus checkpoint: read the settings there."
     ] = None
 
 
-@dataclass(frozen=True)
+@options()
 class Seen:
     """What is seen of the training: every step, or the final weights of a strongly convex one."""
 
-    release: Annotated[
-        Published, typer.Option(help="What is seen: every step, or the final weights alone.")
-    ] = Published.TRANSCRIPT
-    learning_rate: Annotated[float | None, typer.Option(help="For --release final.", show_default=False)] = (
-        None
+    release: Annotated[Published, "What is seen: every step, or the final weights alone."] = (
+        Published.TRANSCRIPT
     )
-    strong_convexity: Annotated[
-        float | None, typer.Option(help="Of the objective, for --release final.", show_default=False)
-    ] = None
-    smoothness: Annotated[
-        float | None, typer.Option(help="Of the objective, for --release final.", show_default=False)
-    ] = None
+    learning_rate: Annotated[float | None, "For --release final."] = None
+    strong_convexity: Annotated[float | None, "Of the objective, for --release final."] = None
+    smoothness: Annotated[float | None, "Of the objective, for --release final."] = None
 
     @property
     def convexity(self) -> dict[str, float | None]:
@@ -75,7 +66,6 @@ class Seen:
         return {name: value for name, value in vars(self).items() if name != "release"}
 
 
-@grouped
 def bound(
     noise: Noise,
     batching: Batching,
@@ -83,7 +73,7 @@ def bound(
     whose: Whose,
     seen: Seen,
     data: InData,
-    method: Annotated[Method, typer.Option(help="Which bound; `all` compares them.")] = Method.CERTIFIED,
+    method: Annotated[Method, "Which bound; `all` compares them."] = Method.CERTIFIED,
     as_json: AsJson = False,
 ) -> None:
     """Bound the success of any reconstruction attack, from DP-SGD's settings alone.

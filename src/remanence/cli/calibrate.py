@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
 from remanence.cli.training_options import (
     AsJson,
     Batching,
@@ -28,9 +27,8 @@ _NAMES = {
 }
 
 
-@grouped
 def calibrate(
-    max_success: Annotated[float, typer.Option(help="Your limit: the largest success that you accept.")],
+    max_success: Annotated[float, "Your limit: the largest success that you accept."],
     batching: Batching,
     guess: Guess,
     whose: Whose,

@@ -28,10 +28,7 @@ def canaries(
     out: Annotated[Path, typer.Argument(help="A new folder, for train.jsonl and key.json.")],
     *,
     kind: Annotated[
-        Kind,
-        typer.Option(
-            help="Random digits, letters that no text has, or held-out records of your own (--texts)."
-        ),
+        Kind, "Random digits, letters that no text has, or held-out records of your own (--texts)."
     ] = Kind.CODES,
     count: Annotated[
         int | None, typer.Option(help="How many; a coin puts about half of them in.", show_default="500")
@@ -46,8 +43,7 @@ def canaries(
         int | None, typer.Option(help="Digits or letters of a secret.", show_default="6 digits, 12 letters")
     ] = None,
     texts: Annotated[
-        Path | None,
-        typer.Option(help="For --kind natural: records with a prefix and a secret, not trained on."),
+        Path | None, "For --kind natural: records with a prefix and a secret, not trained on."
     ] = None,
     seed: Annotated[
         int | None,

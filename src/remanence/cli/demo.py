@@ -10,7 +10,7 @@ import typer
 from remanence.cli.output import Device, compute_device, console
 
 
-def demo(out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs")) -> None:
+def demo(out: Annotated[Path, "Folder for the results."] = Path("remanence-runs")) -> None:
     """Audit every built-in target and print a verdict for each."""
     from remanence.auditing import audit
     from remanence.report.terminal import summary_table

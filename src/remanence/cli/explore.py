@@ -7,22 +7,17 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
 from remanence.cli.training_options import Batching
 from remanence.exceptions import InputError
 
 
-@grouped
 def explore(
     batching: Batching,
     export: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write one file that needs no server: the same answers, on a grid.", show_default=False
-        ),
+        Path | None, "Write one file that needs no server: the same answers, on a grid."
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 is a free one.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    browser: Annotated[bool, "Open the page in a browser."] = True,
 ) -> None:
     """Open a page on which you drag the noise and watch the risk; needs no model and no data.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
+from remanence.cli.grouped import options
 from remanence.cli.training_options import Batching, Whose
 from remanence.exceptions import InputError
 from remanence.report.frequencies import frequency
@@ -29,14 +28,14 @@ class Over(StrEnum):
 _RANGES = {Over.SAMPLE_RATE: (0.01, 1.0), Over.EPSILON: (0.5, 100.0), Over.CANDIDATES: (2, 1e6)}
 
 
-@dataclass(frozen=True)
+@options()
 class Along:
     """What runs, and between which values."""
 
-    over: Annotated[Over, typer.Option(help="What varies; the other settings stay fixed.")] = Over.SAMPLE_RATE
+    over: Annotated[Over, "What varies; the other settings stay fixed."] = Over.SAMPLE_RATE
     start: Annotated[float | None, typer.Option("--from", help="First value.", show_default="by kind")] = None
     end: Annotated[float | None, typer.Option("--to", help="Last value.", show_default="by kind")] = None
-    points: Annotated[int, typer.Option(help="How many values, at equal ratios.")] = 15
+    points: Annotated[int, "How many values, at equal ratios."] = 15
 
     def values(self) -> list[float]:
         """Them."""
@@ -48,24 +47,21 @@ class Along:
         )
 
 
-@dataclass(frozen=True)
+@options()
 class Budget:
     """ε, δ and the shortlist."""
 
-    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 4.0
-    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5
-    candidates: Annotated[int, typer.Option(help="Length of the shortlist.")] = 10
+    epsilon: Annotated[float, "Privacy budget ε."] = 4.0
+    delta: Annotated[float, "δ."] = 1e-5
+    candidates: Annotated[int, "Length of the shortlist."] = 10
 
 
-@grouped
 def frontier(
     line: Along,
     budget: Budget,
     batching: Batching,
     whose: Whose,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="A file ending in .csv, .json, .svg or .png; repeatable.")
-    ] = None,
+    out: Annotated[list[Path] | None, "A file ending in .csv, .json, .svg or .png; repeatable."] = None,
 ) -> None:
     """Trace the ceiling over the sampling rate at fixed ε, over ε, or over the shortlist.
 

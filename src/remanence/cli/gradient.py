@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
+from remanence.cli.grouped import options
 from remanence.cli.output import (
     Device,
     Ending,
@@ -24,7 +23,7 @@ from remanence.cli.output import policy as limit
 from remanence.exceptions import InputError
 
 
-@dataclass(frozen=True)
+@options()
 class Sent:
     """What left the client, or is about to."""
 
@@ -44,12 +43,9 @@ class Sent:
         ),
     ] = None
     after: Annotated[
-        list[Path] | None,
-        typer.Option(help="A client's weights after the round, instead of an update; repeatable."),
+        list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
     ] = None
-    batch: Annotated[
-        Path | None, typer.Option(help="Your own batch instead: an .npz file with inputs and labels.")
-    ] = None
+    batch: Annotated[Path | None, "Your own batch instead: an .npz file with inputs and labels."] = None
     passed: Annotated[
         str | None,
         typer.Option(
@@ -60,65 +56,51 @@ class Sent:
     ] = None
 
 
-@dataclass(frozen=True)
+@options()
 class Client:
     """What is known about the client."""
 
     learning_rate: Annotated[
         float | None,
-        typer.Option(
-            help="The client's. The file then holds new weights minus old ones. Without it, the scale is solved for."
-        ),
+        "The client's. The file then holds new weights minus old ones. Without it, the scale is solved for.",
     ] = None
-    local_steps: Annotated[int, typer.Option(help="How many steps the client took.")] = 1
-    momentum: Annotated[float, typer.Option(help="The client's momentum over these steps.")] = 0.0
-    weight_decay: Annotated[
-        float, typer.Option(help="The client's, for several steps. For one it is solved for.")
-    ] = 0.0
-    optimizer: Annotated[str, typer.Option(help="The client's optimiser: sgd or adam.")] = "sgd"
+    local_steps: Annotated[int, "How many steps the client took."] = 1
+    momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
+    weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
+    optimizer: Annotated[str, "The client's optimiser: sgd or adam."] = "sgd"
     batch_size: Annotated[
         int | None,
         typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
     ] = None
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Gaussian noise that the client added, over --max-grad-norm.")
+        float | None, "Gaussian noise that the client added, over --max-grad-norm."
     ] = None
-    max_grad_norm: Annotated[
-        float, typer.Option(help="What each record's gradient was clipped to before the noise.")
-    ] = 1.0
+    max_grad_norm: Annotated[float, "What each record's gradient was clipped to before the noise."] = 1.0
 
 
-@dataclass(frozen=True)
+@options()
 class Effort:
     """Who attacks, and what counts as too much."""
 
     candidates: Annotated[
-        int, typer.Option(help="For ceilings: among how many candidates the adversary looks for a record.")
+        int, "For ceilings: among how many candidates the adversary looks for a record."
     ] = 10
-    longest: Annotated[
-        int, typer.Option(help="For transformers: how many tokens the longest text may have.")
-    ] = 64
-    attack: Annotated[
-        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all exact ones.")
-    ] = None
+    longest: Annotated[int, "For transformers: how many tokens the longest text may have."] = 64
+    attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all exact ones."] = None
     max_success: MaxSuccess = None
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO
+    seed: Annotated[int, "The same seed gives the same result."] = 0
+    device: Annotated[Device, "Where to compute."] = Device.AUTO
 
 
-@grouped
 def gradient(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module).",
-            show_default=False,
+            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module)."
         ),
     ] = None,
     *,
-    factory: Annotated[
-        str | None, typer.Option("--model", help="The network, as an option.", show_default=False)
-    ] = None,
+    factory: Annotated[str | None, typer.Option("--model", help="The network, as an option.")] = None,
     input_shape: Annotated[
         str | None,
         typer.Option(help="Shape of one input, as in 3,32,32.", show_default="the batch's, or a vector"),

@@ -1,18 +1,34 @@
-"""Options that several commands share, as one frozen dataclass each."""
+"""Options of commands: a help text is enough to make one, and those that belong together are one frozen dataclass."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+import typer
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def options(panel: str | None = None) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass whose fields are options, in a panel of the help."""
+
+    def made(group: type[T]) -> type[T]:
+        group.panel = panel  # pyright: ignore[reportAttributeAccessIssue]
+        return dataclass(frozen=True)(group)
+
+    return made
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters may be dataclasses: each field is an option, and they arrive together again.
+    """A command as typer takes it: a dataclass among its parameters is an option for each field, a text is its help.
 
-    A field may be such a dataclass itself.
+    A field may be such a dataclass itself. They arrive together again.
     """
     hints = get_type_hints(command, include_extras=True)
     spelled: list[inspect.Parameter] = []
@@ -20,7 +36,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if is_dataclass(hints[name]):
             spelled += _options(hints[name])
         else:
-            spelled.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+            spelled.append(_option(name, hints[name], parameter.default, None))
 
     @functools.wraps(command)
     def gathered(**given: Any) -> None:
@@ -42,7 +58,20 @@ def _options(group: Any) -> Iterator[inspect.Parameter]:
             yield from _options(kind)
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        yield _option(field.name, kind, default, group.panel)
+
+
+def _option(name: str, kind: Any, default: Any, panel: str | None) -> inspect.Parameter:
+    """One of them. A text says what it is for, and what is off by default has no option to turn it off."""
+    if get_origin(kind) is Annotated:
+        value, told = get_args(kind)
+        if isinstance(told, str):
+            names = [f"--{name.replace('_', '-')}"] if default is False else []
+            told = typer.Option(*names, help=told)
+        told = copy(told)  # groups may share an option, each in its own panel
+        told.rich_help_panel = panel
+        kind = Annotated[value, told]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _gathered(group: Any, given: dict[str, Any]) -> Any:

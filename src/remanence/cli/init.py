@@ -84,13 +84,9 @@ def factory():
 
 
 def init(
-    kind: Annotated[
-        Kind | None, typer.Argument(help="What you release. Without it, you are asked.", show_default=False)
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Where to write.")] = Path(),
-    max_success: Annotated[
-        float, typer.Option(help="Your limit: the largest success that you accept.")
-    ] = 0.1,
+    kind: Annotated[Kind | None, typer.Argument(help="What you release. Without it, you are asked.")] = None,
+    folder: Annotated[Path, "Where to write."] = Path(),
+    max_success: Annotated[float, "Your limit: the largest success that you accept."] = 0.1,
 ) -> None:
     """Write an audit.toml, and a stub that runs as it is, for what you are about to release."""
     from remanence.exceptions import InputError

@@ -20,6 +20,7 @@ from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
 from remanence.cli.gradient import gradient
+from remanence.cli.grouped import grouped
 from remanence.cli.init import init
 from remanence.cli.interruption import interruptible
 from remanence.cli.report import report
@@ -69,7 +70,7 @@ COMMANDS = (
     gradient, canaries, status, sweep, verify,
 )  # fmt: skip
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(grouped(command))
 for elsewhere in entry_points(group="remanence.commands"):  # from packages beside this one
     elsewhere.load()(app)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from remanence.cli.grouped import options
 from remanence.plain_text import plain
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ MaxSuccess = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@options()
 class Ending:
     """Where results go, and how the command ends."""
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from remanence.cli.grouped import options
 from remanence.cli.training_options import Guess
 from remanence.exceptions import InputError
 
-_PANEL = "The people in your data"
 _NAMES_PEOPLE = re.compile(
     r"(^|_)(patient|person|user|customer|client|subject|member|participant|individual|employee|student)"
     r"(_?(id|key|number|no|nr|uuid))?$"
@@ -21,48 +19,17 @@ _NAMES_PEOPLE = re.compile(
 _MOST_GROUPS = 100
 
 
-@dataclass(frozen=True)
+@options("The people in your data")
 class InData:
     """Options about the people of a table."""
 
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A table of the training data, .csv or .parquet.", rich_help_panel=_PANEL, show_default=False
-        ),
-    ] = None
+    data: Annotated[Path | None, "A table of the training data, .csv or .parquet."] = None
     person: Annotated[
-        str | None,
-        typer.Option(
-            help="The column that says whose record it is: records per person are counted.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
+        str | None, "The column that says whose record it is: records per person are counted."
     ] = None
-    attribute: Annotated[
-        str | None,
-        typer.Option(
-            help="A column with a hidden value: the ceiling on guessing it.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ] = None
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns, such as sex,region: the ceiling for each group.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ] = None
-    people: Annotated[
-        int | None,
-        typer.Option(
-            help="How many of this many people, at most? Needs --candidates.",
-            rich_help_panel=_PANEL,
-            show_default=False,
-        ),
-    ] = None
+    attribute: Annotated[str | None, "A column with a hidden value: the ceiling on guessing it."] = None
+    by: Annotated[str | None, "Columns, such as sex,region: the ceiling for each group."] = None
+    people: Annotated[int | None, "How many of this many people, at most? Needs --candidates."] = None
 
     def read(self) -> Facts:
         """What the table says; nothing without one."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from remanence.cli.grouped import options
 from remanence.cli.output import console
-from remanence.cli.texts import option_of
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -17,48 +18,39 @@ if TYPE_CHECKING:
     from remanence.games.heads.head_game import HeadGame
     from remanence.mechanisms.heads.transfer_head import TransferHead
 
-_of_head = option_of("A head on a frozen backbone and its pictures")
-_of_training = option_of("How the head was trained")
 _NARROW = (
     16  # of the network: with 64, 600 steps take a core about 25 minutes for coloured pictures of 32 x 32
 )
 
 
-@dataclass(frozen=True)
+@options("A head on a frozen backbone and its pictures")
 class HeadFiles:
     """A head, the backbone under it, what it was trained on, and what it was not."""
 
     head: Annotated[
         Path | None,
-        _of_head(
-            help="The head that you are about to publish, instead of a target: .safetensors, or a state dict."
-        ),
+        "The head that you are about to publish, instead of a target: .safetensors, or a state dict.",
     ] = None
     backbone: Annotated[
-        str | None,
-        _of_head(help="The frozen backbone: a .pt2 of torch.export, or file.py:factory for its module."),
+        str | None, "The frozen backbone: a .pt2 of torch.export, or file.py:factory for its module."
     ] = None
     images: Annotated[
-        Path | None,
-        _of_head(help="The pictures that it was trained on: a folder with one folder for each class."),
+        Path | None, "The pictures that it was trained on: a folder with one folder for each class."
     ] = None
-    public: Annotated[
-        Path | None, _of_head(help="Public pictures of the same kind and classes, not trained on.")
-    ] = None
-    size: Annotated[int, _of_head(help="Pictures are resized to this side.")] = 32
-    mean: Annotated[
-        str, _of_head(help="Subtracted from the pixels, which are in [0, 1]; one number for grey.")
-    ] = "0.5,0.5,0.5"
-    deviation: Annotated[str, _of_head(help="The pixels are then divided by this.")] = "0.5,0.5,0.5"
+    public: Annotated[Path | None, "Public pictures of the same kind and classes, not trained on."] = None
+    size: Annotated[int, "Pictures are resized to this side."] = 32
+    mean: Annotated[str, "Subtracted from the pixels, which are in [0, 1]; one number for grey."] = (
+        "0.5,0.5,0.5"
+    )
+    deviation: Annotated[str, "The pixels are then divided by this."] = "0.5,0.5,0.5"
     quick: Annotated[
-        bool,
-        _of_head(
-            "--quick", help="Stop after the linear reader, which takes seconds. Otherwise a network follows."
-        ),
+        bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
     steps: Annotated[
         int | None,
-        _of_head(help="Training steps of the network.", show_default="600; 300 for pictures without a GPU"),
+        typer.Option(
+            help="Training steps of the network.", show_default="600; 300 for pictures without a GPU"
+        ),
     ] = None
 
     def target(self, given: str | None) -> str | None:
@@ -79,26 +71,22 @@ class HeadFiles:
         return str(self.head)
 
 
-@dataclass(frozen=True)
+@options("How the head was trained")
 class Trained:
     """How the head was trained."""
 
-    epochs: Annotated[int, _of_training(help="Passes over the pictures.")] = 30
-    learning_rate: Annotated[float, _of_training(help="Of the optimizer.")] = 0.01
-    optimizer: Annotated[str, _of_training(help="sgd, adam, adamw, nadam, adamax, rmsprop or adagrad.")] = (
-        "sgd"
-    )
-    momentum: Annotated[float, _of_training(help="Of sgd or rmsprop.")] = 0.0
-    weight_decay: Annotated[float, _of_training(help="Of the optimizer.")] = 0.0
+    epochs: Annotated[int, "Passes over the pictures."] = 30
+    learning_rate: Annotated[float, "Of the optimizer."] = 0.01
+    optimizer: Annotated[str, "sgd, adam, adamw, nadam, adamax, rmsprop or adagrad."] = "sgd"
+    momentum: Annotated[float, "Of sgd or rmsprop."] = 0.0
+    weight_decay: Annotated[float, "Of the optimizer."] = 0.0
     batch_size: Annotated[
-        int | None, _of_training(help="Pictures in a step.", show_default="all of them")
+        int | None, typer.Option(help="Pictures in a step.", show_default="all of them")
     ] = None
-    hidden: Annotated[int | None, _of_training(help="Hidden units.", show_default="none")] = None
-    initialisation: Annotated[str, _of_training(help="pytorch, or the deviation of normal weights.")] = (
-        "pytorch"
-    )
-    label_smoothing: Annotated[float, _of_training(help="As in CrossEntropyLoss.")] = 0.0
-    bias: Annotated[bool, _of_training(help="Whether its layers have biases.")] = True
+    hidden: Annotated[int | None, typer.Option(help="Hidden units.", show_default="none")] = None
+    initialisation: Annotated[str, "pytorch, or the deviation of normal weights."] = "pytorch"
+    label_smoothing: Annotated[float, "As in CrossEntropyLoss."] = 0.0
+    bias: Annotated[bool, "Whether its layers have biases."] = True
 
     def recipe(self, classes: int) -> TransferHead:
         """In the library's words."""
@@ -121,7 +109,7 @@ class Trained:
         )
 
 
-@dataclass(frozen=True)
+@options()
 class HeadOptions:
     """A head, and how it was trained."""
 

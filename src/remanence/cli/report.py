@@ -28,11 +28,7 @@ Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")
 def report(
     run: Run,
     form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="For people, a review, CI, a model card, or an auditor.",
-        ),
+        Format, typer.Option("--format", help="For people, a review, CI, a model card, or an auditor.")
     ] = Format.HTML,
     out: Annotated[
         Path | None,

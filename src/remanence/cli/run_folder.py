@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.grouped import options
 from remanence.cli.output import Device, MaxSuccess, Out
 from remanence.exceptions import InputError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from remanence.scale.run import Run
 
 Json = dict[str, Any]
-_PANEL = "Past one process"
 
 
 class ExecutorName(StrEnum):
@@ -101,19 +100,17 @@ def interrupted(command: str, target: str, place: str | Path, again: str | None 
     )
 
 
-@dataclass(frozen=True)
+@options()
 class Play:
     """Who attacks, how often, and what counts as too much."""
 
-    attack: Annotated[
-        list[str] | None, typer.Option(help="An attack by name; repeatable. Default: all that fit.")
-    ] = None
+    attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all that fit."] = None
     trials: Annotated[
         int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
     ] = None
     max_success: MaxSuccess = None
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO
+    seed: Annotated[int, "The same seed gives the same result."] = 0
+    device: Annotated[Device, "Where to compute."] = Device.AUTO
     out: Out = None
 
     def attacks(self) -> list[Attack] | None:
@@ -127,40 +124,25 @@ class Play:
         return {name: getattr(self, name) for name in ("attack", "trials", "max_success", "seed")}
 
 
-@dataclass(frozen=True)
+@options("Past one process")
 class Scale:
     """Who carries out the units, and where finished ones are kept."""
 
     executor: Annotated[
-        ExecutorName,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="Where units run: this process, several processes, or a Ray cluster.",
-        ),
+        ExecutorName, "Where units run: this process, several processes, or a Ray cluster."
     ] = ExecutorName.IN_PROCESS
     workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, rich_help_panel=_PANEL, help="How many units at a time.", show_default="as many as cores"
-        ),
+        int | None, typer.Option(min=1, help="How many units at a time.", show_default="as many as cores")
     ] = None
-    address: Annotated[
-        str, typer.Option(rich_help_panel=_PANEL, help="The Ray cluster: local, auto, or its host:port.")
-    ] = "local"
+    address: Annotated[str, "The Ray cluster: local, auto, or its host:port."] = "local"
     gpus_per_unit: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            rich_help_panel=_PANEL,
-            help="Ray: the share of a GPU that a unit takes.",
-            show_default="1 on a GPU",
-        ),
+        typer.Option(min=0.0, help="Ray: the share of a GPU that a unit takes.", show_default="1 on a GPU"),
     ] = None
     unit_trials: Annotated[
         int | None,
         typer.Option(
             min=1,
-            rich_help_panel=_PANEL,
             help="Trials in a unit. Results depend on it, as on the seed.",
             show_default="as many as fit into memory",
         ),
@@ -168,7 +150,6 @@ class Scale:
     journal: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL,
             help="Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
             show_default="the results folder",
         ),
@@ -179,7 +160,6 @@ class Scale:
             help="Continue the run in this folder; its options are known. Code of your own is named again.",
             callback=restore_options,
             is_eager=True,
-            rich_help_panel=_PANEL,
         ),
     ] = None
 

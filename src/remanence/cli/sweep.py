@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.grouped import grouped
 from remanence.cli.interruption import told
 from remanence.cli.output import compute_device, console, default_folder
 from remanence.cli.output import policy as limit
@@ -17,13 +16,10 @@ from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tel
 from remanence.plain_text import plain
 
 
-@grouped
 def sweep(
     target: Annotated[
         str | None,
-        typer.Argument(
-            help="A built-in name (see `remanence targets`) or path/to/file.py:factory.", show_default=False
-        ),
+        typer.Argument(help="A built-in name (see `remanence targets`) or path/to/file.py:factory."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -31,7 +27,6 @@ def sweep(
             "--set",
             help="A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
             "prior, known_data=N or candidates=N, and epsilon of transfer-learned heads.",
-            show_default=False,
         ),
     ] = None,
     *,

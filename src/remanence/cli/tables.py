@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.grouped import options
 from remanence.exceptions import InputError, MisfitError, RemanenceError
 from remanence.scale.reading import UnusableFileError, measured
 
@@ -17,78 +17,44 @@ if TYPE_CHECKING:
     from remanence.protocol import AnyGame
 
 _MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
-_PANEL = "A fitted model and its table"
 
 
-@dataclass(frozen=True)
+@options("A fitted model and its table")
 class TableOptions:
     """A fitted model's table, and what to know about it."""
 
     data: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
-            "path/to/file.py:function that returns the fitted model.",
-        ),
+        "The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
+        "path/to/file.py:function that returns the fitted model.",
     ] = None
     label: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="The column that the model predicts; what learns without labels needs none.",
-        ),
+        str | None, "The column that the model predicts; what learns without labels needs none."
     ] = None
-    weights: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=_PANEL, help="The column of the sample weights that fit() was given."),
-    ] = None
+    weights: Annotated[str | None, "The column of the sample weights that fit() was given."] = None
     by: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="Columns to tell results apart by, such as sex,region: who is exposed more.",
-        ),
+        str | None, "Columns to tell results apart by, such as sex,region: who is exposed more."
     ] = None
 
     known: Annotated[
         str,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and "
-            "these columns of the missing one.",
-        ),
+        "What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and "
+        "these columns of the missing one.",
     ] = "all-but-one"
     fixed_totals: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
-        ),
+        "Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
     ] = None
 
     prior: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            help="A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
-            "guess from it, and try its rows.",
-        ),
+        "A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
+        "guess from it, and try its rows.",
     ] = None
     noise: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=_PANEL,
-            min=0,
-            help="Of published sums: the standard deviation of the noise on each.",
-        ),
+        float, typer.Option(min=0, help="Of published sums: the standard deviation of the noise on each.")
     ] = 0.0
-    range: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_PANEL, help="Of published sums: what anybody's value may be, such as 0,100000."
-        ),
-    ] = None
+    range: Annotated[str | None, "Of published sums: what anybody's value may be, such as 0,100000."] = None
 
     def stored(self) -> dict[str, str | float | None]:
         """As a run folder keeps it."""

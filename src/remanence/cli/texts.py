@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.grouped import options
 from remanence.cli.output import console
 from remanence.exceptions import InputError
 
@@ -21,58 +21,35 @@ if TYPE_CHECKING:
     from remanence.games.texts.secrets import Finder
 
 
-def option_of(panel: str) -> Callable[..., Any]:
-    """Options in a panel of the help."""
-    return lambda *names, **told: typer.Option(*names, rich_help_panel=panel, **told)
-
-
-_of_model = option_of("A language model and its texts")
-_of_secrets = option_of("Which parts of texts are secrets, and what is known")
-_of_asking = option_of("How the adversary asks a language model")
-
-
-@dataclass(frozen=True)
+@options("A language model and its texts")
 class ModelAndTexts:
     """A language model, what it was fine-tuned on, and what it was not."""
 
     model: Annotated[
-        Path | None,
-        _of_model(help="A folder with safetensors and a tokenizer, or a .gguf file, instead of a target."),
+        Path | None, "A folder with safetensors and a tokenizer, or a .gguf file, instead of a target."
     ] = None
-    adapter: Annotated[
-        Path | None, _of_model(help="A PEFT adapter; the model without it is then the base.")
-    ] = None
-    base: Annotated[
-        Path | None, _of_model(help="The model that a full fine-tuning started from: folder or .gguf file.")
-    ] = None
+    adapter: Annotated[Path | None, "A PEFT adapter; the model without it is then the base."] = None
+    base: Annotated[Path | None, "The model that a full fine-tuning started from: folder or .gguf file."] = (
+        None
+    )
     tokenizer: Annotated[
-        Path | None, _of_model(help="The tokenizer's folder.", show_default="the model's")
+        Path | None, typer.Option(help="The tokenizer's folder.", show_default="the model's")
     ] = None
     texts: Annotated[
         Path | None,
-        _of_model(
-            help="The training texts, one JSON record per line: prefix and secret; messages; or a text with --numbers, "
-            "--names or --windows."
-        ),
+        "The training texts, one JSON record per line: prefix and secret; messages; or a text with --numbers, "
+        "--names or --windows.",
     ] = None
-    unseen: Annotated[
-        Path | None, _of_model(help="Texts of the same kind that were not trained on: the control.")
-    ] = None
+    unseen: Annotated[Path | None, "Texts of the same kind that were not trained on: the control."] = None
     canaries: Annotated[
         Path | None,
-        _of_model(
-            help="Canaries instead: the key.json of `remanence canaries`. Those that were left out are the control."
-        ),
+        "Canaries instead: the key.json of `remanence canaries`. Those that were left out are the control.",
     ] = None
     claimed_epsilon: Annotated[
-        float | None,
-        _of_model(help="With --canaries: the ε that the fine-tuning claims. They may refute it."),
+        float | None, "With --canaries: the ε that the fine-tuning claims. They may refute it."
     ] = None
-    claimed_delta: Annotated[float, _of_model(help="The δ that goes with it.")] = 1e-5
-    show_secrets: Annotated[
-        bool,
-        _of_model("--show-secrets", help="Print the riskiest secrets themselves. They are never stored."),
-    ] = False
+    claimed_delta: Annotated[float, "The δ that goes with it."] = 1e-5
+    show_secrets: Annotated[bool, "Print the riskiest secrets themselves. They are never stored."] = False
 
     def target(self, given: str | None) -> str | None:
         """What to audit, by name; what was given, if that is no language model."""
@@ -119,28 +96,24 @@ class ModelAndTexts:
         return self.texts if self.texts is not None else TextCanaries.load(self.canaries or "")
 
 
-@dataclass(frozen=True)
+@options("Which parts of texts are secrets, and what is known")
 class SecretParts:
     """Which parts are secrets, and what is known."""
 
     numbers: Annotated[
-        int | None, _of_secrets(help="Secrets are numbers of at least this many digits.", min=1)
+        int | None, typer.Option(help="Secrets are numbers of at least this many digits.", min=1)
     ] = None
-    names: Annotated[Path | None, _of_secrets(help="Secrets are these names: a file with one per line.")] = (
-        None
-    )
+    names: Annotated[Path | None, "Secrets are these names: a file with one per line."] = None
     windows: Annotated[
         int | None,
-        _of_secrets(
+        typer.Option(
             help="Every window of a text: this many tokens are known, and as many must come out.", min=1
         ),
     ] = None
-    prefix_tokens: Annotated[
-        int | None, _of_secrets(help="The adversary knows only this many tokens before a secret.")
-    ] = None
+    prefix_tokens: Annotated[int | None, "The adversary knows only this many tokens before a secret."] = None
     form: Annotated[
         str | None,
-        _of_secrets(
+        typer.Option(
             help="The form of a secret, for template-search: text with open places such as {digits:6}, {ACGT:8}, "
             "{Ada|Eve} or {@names.txt}.",
             show_default="every digit is open",
@@ -148,10 +121,7 @@ class SecretParts:
     ] = None
     without_prefix: Annotated[
         bool,
-        _of_secrets(
-            "--without-prefix",
-            help="--form is that of a whole record: nothing before the secret is known. Only template-search plays.",
-        ),
+        "--form is that of a whole record: nothing before the secret is known. Only template-search plays.",
     ] = False
 
     def finder(self) -> Finder | None:
@@ -180,17 +150,15 @@ class SecretParts:
         return TemplateSearch(form, prefix=not self.without_prefix)
 
 
-@dataclass(frozen=True)
+@options("How the adversary asks a language model")
 class Asking:
     """How the adversary asks."""
 
-    tries: Annotated[int, _of_asking(help="A secret counts if it comes out within this many tries.")] = 100
-    chance: Annotated[float, _of_asking(help="... with at least this chance.")] = 0.5
-    temperature: Annotated[
-        float | None, _of_asking(help="Audit the decoding that you offer: its temperature.")
-    ] = None
-    top_k: Annotated[int | None, _of_asking(help="Its top-k.")] = None
-    top_p: Annotated[float | None, _of_asking(help="Its top-p.")] = None
+    tries: Annotated[int, "A secret counts if it comes out within this many tries."] = 100
+    chance: Annotated[float, "... with at least this chance."] = 0.5
+    temperature: Annotated[float | None, "Audit the decoding that you offer: its temperature."] = None
+    top_k: Annotated[int | None, "Its top-k."] = None
+    top_p: Annotated[float | None, "Its top-p."] = None
 
     def attacks(self, named: list[str] | None, secrets: SecretParts) -> list[Attack]:
         """The attacks of these names, or the usual ones, with the settings that were given."""
@@ -214,7 +182,7 @@ class Asking:
         return found
 
 
-@dataclass(frozen=True)
+@options()
 class TextOptions:
     """A language model, which parts of its texts are secrets, and how the adversary asks."""
 

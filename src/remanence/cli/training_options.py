@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.cli.grouped import options
 from remanence.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -16,12 +17,8 @@ if TYPE_CHECKING:
     from remanence.bounds.bound import Bound
 
 _SAME = 1e-6  # relative, within which two rates are the same
-NoiseMultiplier = Annotated[
-    float | None, typer.Option(help="Noise divided by the clipping norm, as in Opacus.", show_default=False)
-]
-Delta = Annotated[
-    float | None, typer.Option(help="δ; with noise, prints the ε at this δ.", show_default=False)
-]
+NoiseMultiplier = Annotated[float | None, "Noise divided by the clipping norm, as in Opacus."]
+Delta = Annotated[float | None, "δ; with noise, prints the ε at this δ."]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -43,24 +40,15 @@ class Neighbours(StrEnum):
     REPLACE = "replace"
 
 
-@dataclass(frozen=True)
+@options()
 class Batching:
     """The rate and the steps of a training, given as such or by the data, the batches and the epochs."""
 
-    sample_rate: Annotated[
-        float | None,
-        typer.Option(help="The chance that a record is in a batch; 1 is a full batch.", show_default=False),
-    ] = None
-    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default=False)] = None
-    dataset_size: Annotated[
-        int | None, typer.Option(help="Records in the data, with --batch-size.", show_default=False)
-    ] = None
-    batch_size: Annotated[
-        int | None, typer.Option(help="Records in a batch, on average.", show_default=False)
-    ] = None
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data, instead of --steps.", show_default=False)
-    ] = None
+    sample_rate: Annotated[float | None, "The chance that a record is in a batch; 1 is a full batch."] = None
+    steps: Annotated[int | None, "Training steps."] = None
+    dataset_size: Annotated[int | None, "Records in the data, with --batch-size."] = None
+    batch_size: Annotated[int | None, "Records in a batch, on average."] = None
+    epochs: Annotated[float | None, "Passes over the data, instead of --steps."] = None
 
     def solved(self, *, passes: bool = False) -> Batching:
         """With the rate and the steps that follow; refuses what contradicts itself.
@@ -129,21 +117,13 @@ class Batching:
 _EXAMPLE = "--dataset-size 60000 --batch-size 600 --epochs 10"
 
 
-@dataclass(frozen=True)
+@options()
 class Guess:
     """What a guess without the release achieves, in one of three ways."""
 
-    candidates: Annotated[
-        int | None,
-        typer.Option(help="The adversary has narrowed the record down to N candidates.", show_default=False),
-    ] = None
-    baseline: Annotated[
-        float | None, typer.Option(help="How often a guess without the model succeeds.", show_default=False)
-    ] = None
-    log10_baseline: Annotated[
-        float | None,
-        typer.Option(help="The same as a power of ten, for -2000 and the like.", show_default=False),
-    ] = None
+    candidates: Annotated[int | None, "The adversary has narrowed the record down to N candidates."] = None
+    baseline: Annotated[float | None, "How often a guess without the model succeeds."] = None
+    log10_baseline: Annotated[float | None, "The same as a power of ten, for -2000 and the like."] = None
 
     @property
     def log_baseline(self) -> float:
@@ -181,7 +161,7 @@ class Guess:
         return read_baselines(self.baseline, None).logs[0]
 
 
-@dataclass(frozen=True)
+@options()
 class Whose:
     """Whose ceiling it is, how their records get into batches, and what the training is compared with."""
 
@@ -195,14 +175,12 @@ class Whose:
     ] = None
     batches: Annotated[
         BatchesBy,
-        typer.Option(
-            help="How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
-            "one (people), shuffled passes, draws of a fixed size, balls in bins."
-        ),
+        "How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
+        "one (people), shuffled passes, draws of a fixed size, balls in bins.",
     ] = BatchesBy.POISSON
-    neighbours: Annotated[
-        Neighbours, typer.Option(help="Compare with the target left out, or replaced by somebody else.")
-    ] = Neighbours.REMOVE
+    neighbours: Annotated[Neighbours, "Compare with the target left out, or replaced by somebody else."] = (
+        Neighbours.REMOVE
+    )
 
     @property
     def passes(self) -> bool:

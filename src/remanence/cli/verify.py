@@ -21,22 +21,13 @@ def verify(
     run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
     target: Annotated[
         str | None,
-        typer.Option(
-            help="The target again: its data are compared with the result's, and one unit of the run folder is "
-            "played again, bit for bit.",
-            show_default=False,
-        ),
+        "The target again: its data are compared with the result's, and one unit of the run folder is "
+        "played again, bit for bit.",
     ] = None,
     signed_by: Annotated[
-        Path | None,
-        typer.Option(
-            help="A public key of OpenSSH: its owner must have signed the result.", show_default=False
-        ),
+        Path | None, "A public key of OpenSSH: its owner must have signed the result."
     ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(help="A private key of OpenSSH: sign what was verified.", show_default=False),
-    ] = None,
+    sign: Annotated[Path | None, "A private key of OpenSSH: sign what was verified."] = None,
 ) -> None:
     """Compute a stored result's counts, intervals, ceilings and verdict again, and refuse it if they differ.
 
