@@ -220,6 +220,18 @@ def test_a_batch_and_its_gradient_agree_with_a_comparison_by_hand():
     assert 0 < evidence.main.successes < 8
 
 
+def test_layers_that_are_kept_as_stored_are_attacked_like_others():
+    network = relu_network(2100, 2000, 7, dtype=torch.float32, seed=3)  # above four million weights
+    inputs, labels = batch(4, 2100, 7, 3)
+    gradient = Gradient(leak(network, inputs.float(), labels))
+    guess = ExclusiveNeurons().prepare(
+        Captured(SharedGradient(network, (2100,)), gradient, [Records(inputs, labels)]).knowledge,
+        torch.Generator(),
+    )(gradient)
+    off = torch.cdist(inputs.double(), guess.records.features[0]).amin(1) / inputs.norm(dim=1)
+    assert off.max() < 1e-4
+
+
 def test_batches_must_be_as_many_as_gradients():
     network = relu_network(36, 120, 7, seed=3)
     gradient = Gradient(leak(network, *batch(8, 36, 7, 3)))

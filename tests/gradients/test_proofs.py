@@ -237,3 +237,12 @@ def test_leaks_of_one_sample_are_whole_whatever_the_precision():
         reading = read(network, gradient, Rounding(torch.finfo(dtype).eps))
         assert (reading.proof.count, reading.proof.batch_size) == (1, 1)
         assert right(reading, inputs, labels) == 1
+
+
+def test_a_record_without_a_trace_is_not_left_out_of_the_batch_size():
+    """Seven of eight records explain a bfloat16 update whole; the network is all but certain about the eighth."""
+    setting = foreign_updates.draw(1_000_574, 4096)
+    reading = foreign_updates.read(setting, foreign_updates.update_of(setting.network, setting), search=True)
+    assert reading.proof.explains_all
+    assert (reading.proof.count, len(setting.labels)) == (7, 8)
+    assert reading.proof.batch_size is None

@@ -26,7 +26,7 @@ def reconstruct_features(
     model: nn.Module, gradient: Mapping[str, Tensor], example: Tensor, *, precision: float, starts: int = 4096
 ) -> Recovered:
     """Stage one: the features of every sample that the dense layers' gradient gives away."""
-    head = dense_head(model, example)
+    head = dense_head(model, example).double()
     layers = head.layers_of({name: value.unsqueeze(0) for name, value in gradient.items()})
     return reconstruct_low_rank(head, layers, precision=precision, starts=starts)
 

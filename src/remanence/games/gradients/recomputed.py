@@ -19,6 +19,7 @@ _WHOLE = 2.0  # how many times the rounding errors, as they follow from the netw
 _WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
 _LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
 BITS = 20  # of evidence that a stranger would have to meet by chance
+_NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
 STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
 
 
@@ -267,23 +268,24 @@ class Recomputed:
         """The batch size that the shares imply, where that is no accident; None otherwise."""
         size = 1 / self.proposal.shares
         middle = size.median()
-        off = (size / middle - 1).abs().max() if len(size) > 1 else self._share_error()
-        off = max(float(off), self._share_error())
+        off = max(float((size / middle - 1).abs().max()), 64 * self.precision)
         whole = int(middle.round())
         chance = 2 * off * whole
         agrees = abs(float(middle) - whole) <= 2 * off * whole
         return whole if agrees and chance < 1e-3 and whole >= len(self.proposal) else None
 
-    def _share_error(self) -> float:
-        return 64 * self.precision
-
     def distinct(self) -> int | None:
-        """How many records there are, if all have the same share; class weights have one for each label."""
+        """How many records there are, if all have the same share; class weights have one for each label.
+
+        None where the share is that of a larger batch: a record that the network is certain about leaves no trace.
+        """
         shares, labels = self.proposal.shares, self.proposal.labels
-        groups = (
-            [shares] if _equal(shares, self.precision) else [shares[labels == y] for y in labels.unique()]
-        )
-        return len(shares) if all(_equal(group, self.precision) for group in groups) else None
+        if not _equal(shares, self.precision):
+            groups = [shares[labels == y] for y in labels.unique()]
+            return len(shares) if all(_equal(group, self.precision) for group in groups) else None
+        whole = 1 / float(shares.median())
+        others = 0 < round(whole) - len(shares) <= len(shares) and abs(whole - round(whole)) < _NEAR_A_WHOLE
+        return None if others else len(shares)
 
 
 def _over(rest: Tensor, allowed: Tensor) -> Tensor:
