@@ -19,6 +19,7 @@ from .attacks.gradients.matching import DLG as DLG
 from .attacks.gradients.matching import IDLG as IDLG
 from .attacks.gradients.matching import GradientMatching as GradientMatching
 from .attacks.gradients.matching import InvertingGradients as InvertingGradients
+from .attacks.inferring_reader import InferringReader as InferringReader
 from .attacks.linear_reader import LinearReader as LinearReader
 from .attacks.oblivious import Oblivious as Oblivious
 from .attacks.reconstructor.attack import Reconstructor as Reconstructor
@@ -55,6 +56,7 @@ from .games.attributes import infer_attributes as infer_attributes
 from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
 from .games.heads.audit_head import exposed_pictures as exposed_pictures
+from .games.heads.unknown_recipe import what_the_recipe_is_worth as what_the_recipe_is_worth
 from .games.heads.head_game import HeadAudit as HeadAudit
 from .games.heads.head_game import HeadGame as HeadGame
 from .games.heads.head_game import head_game as head_game

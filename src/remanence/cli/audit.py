@@ -96,6 +96,7 @@ def audit(
     from remanence.games.heads.audit_head import tolerated
     from remanence.games.heads.given_embeddings import beside_the_embeddings
     from remanence.games.heads.head_game import HEADS, HeadGame
+    from remanence.games.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
     from remanence.games.texts.game import Texts
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
@@ -135,6 +136,8 @@ def audit(
             elif drawn:
                 game = load_head_game(pictures, place)
                 policy = tolerated(game) if play.max_success is None else policy
+                if pictures.files.recipe_unknown:
+                    attacks = and_without_the_recipe(game, attacks)
             else:
                 game = load_table_game(target, table) if table.data else load_game(target)
                 place = "cpu" if table.data else place
@@ -166,9 +169,10 @@ def audit(
                     run=run,
                 )
                 if isinstance(game, HeadGame):
-                    result = beside_the_embeddings(
+                    given = beside_the_embeddings(
                         result, game.to(place).heads, trials=trials or HEADS, seed=play.seed
                     )
+                    result = beside_the_recipe(given)
                 result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             tell_reuse(run)
@@ -178,8 +182,8 @@ def audit(
         show_result(result, path)
         if isinstance(game, Texts):
             show_texts(result, game, secrets=texts.files.show_secrets)
-        if drawn and pictures.files.images is not None:
-            show_pictures(result, pictures.files.images)
+        if isinstance(game, HeadGame) and pictures.files.images is not None:
+            show_pictures(result, game, pictures.files.images)
         if table.data and game is not None:
             show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)

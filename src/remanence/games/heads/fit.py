@@ -22,6 +22,7 @@ from remanence.data.records import Records
 from remanence.data.releases import Weights
 from remanence.exceptions import MisfitError
 from remanence.games.heads.traits import Measure, one_sided
+from remanence.mechanisms.heads.embedding import without_pictures
 from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scoring.rates import SuccessRate
 
@@ -54,7 +55,7 @@ class Fit:
         """Why a head that was not made like this has no verdict; `instead` is how it may have been made."""
         return MisfitError(
             "This head was not made like this.",
-            needs=f"a head of this recipe on these pictures: {_told(recipe)}",
+            needs=f"a head of this recipe on these pictures: {recipe_words(recipe)}",
             got=f"one that is further off than heads made anew, p = {self.p_value:.3g}; most of all in {self.furthest}",
             hint=instead
             or "the epochs, optimizer, batches, initialisation and preprocessing that made it; the same pictures, "
@@ -76,8 +77,8 @@ def fit(
     So many heads on `others`, public pictures of the same classes, tell what the test can tell.
     """
     counts = tuple(torch.unique(own.labels, return_counts=True)[1].tolist())
-    sets = StratifiedPrior(_light(public), counts)
-    same = _light(own)[None][torch.zeros(SIBLINGS, dtype=torch.int64, device=own.labels.device)]
+    sets = StratifiedPrior(without_pictures(public), counts)
+    same = without_pictures(own)[None][torch.zeros(SIBLINGS, dtype=torch.int64, device=own.labels.device)]
 
     def made(how: TransferHead, pictures: Records) -> Weights:
         return _as_precise(how.release(None, pictures, generator), head)
@@ -152,11 +153,6 @@ def _without_a_start(recipe: TransferHead) -> TransferHead:
     return recipe if recipe.hidden is not None or turns else replace(recipe, initialisation=0.0)
 
 
-def _light(records: Records) -> Records:
-    """Without the pictures, which no head reads."""
-    return Records(records.labels[:, None], records.labels, embedding=records.embedding)
-
-
 def _as_precise(heads: Weights, like: Weights) -> Weights:
     """In the released head's own precision, and back."""
     return Weights({name: values.to(like[name].dtype).float() for name, values in heads.tensors.items()})
@@ -185,6 +181,7 @@ def _standard(distances: Tensor) -> Tensor:
     return (distances - middle) / spread
 
 
-def _told(recipe: TransferHead) -> str:
+def recipe_words(recipe: TransferHead) -> str:
+    """What is done, and nothing that is not."""
     shown = {name: value for name, value in recipe.settings().items() if value not in (None, False, 0.0)}
     return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -95,3 +95,8 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
         for module, mode in modes.items():
             module.training = mode
     return Records(records.features, records.labels, records.weights, torch.cat(parts).float())
+
+
+def without_pictures(records: Records) -> Records:
+    """Embeddings alone: no head reads more."""
+    return Records(records.labels[:, None], records.labels, embedding=records.embedding)
