@@ -17,7 +17,7 @@ from torch import nn
 from remanence import InferringReader, LinearReader, Loop, Records, TransferHead, play
 from remanence.attacks.inferring_reader import plausible
 from remanence.games.heads.head_game import head_game
-from remanence.mechanisms.heads.embedding import embed
+from remanence.mechanisms.heads.embedding import embed, embedding_of
 from remanence.results.evidence import Evidence
 
 PYTORCH = TransferHead(10, 30, 0.05, initialisation="pytorch")
@@ -52,7 +52,7 @@ def main(trials: int = 100) -> None:
     own, public = digits[:10], digits[100:1000]
     print("| recipe | told | inferred | control | fits | a default | s |\n|---|--:|--:|--:|--:|--:|--:|")
     for name, recipe in RECIPES.items():
-        game = head_game(own.embedding, own.features, own.labels, recipe, prior=public).heads
+        game = head_game(embedding_of(own), own.features, own.labels, recipe, prior=public).heads
         default = replace(DEFAULT, hidden=recipe.hidden)
         told = play(game, LinearReader(), trials=trials)
         started = time.process_time()

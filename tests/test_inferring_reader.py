@@ -41,7 +41,7 @@ def test_the_recipe_of_a_head_is_found_without_its_pictures():
         rejected += int((p_values <= 0.05).sum())
     assert min(right) > 0.9, right
     assert rejected <= 0.12 * 300  # one in twenty, and what another draw of pictures adds
-    unlike = replace(FEW[0], epochs=300, learning_rate=0.5, weight_decay=0.1)
+    unlike = replace(FEW[0], learning_rate=1e-3, initialisation=0.5)
     heads = unlike.release(None, game.targets.sample(50, generator(1)), generator(2))
     assert float((judge(heads)[1] <= 0.01).double().mean()) > 0.9
 

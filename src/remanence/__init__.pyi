@@ -56,11 +56,11 @@ from .games.attributes import infer_attributes as infer_attributes
 from .games.gradients.guard import ExclusivityGuard as ExclusivityGuard
 from .games.heads.audit_head import audit_head as audit_head
 from .games.heads.audit_head import exposed_pictures as exposed_pictures
-from .games.heads.unknown_recipe import what_the_recipe_is_worth as what_the_recipe_is_worth
 from .games.heads.head_game import HeadAudit as HeadAudit
 from .games.heads.head_game import HeadGame as HeadGame
 from .games.heads.head_game import head_game as head_game
 from .games.heads.private_recipe import private_recipe as private_recipe
+from .games.heads.unknown_recipe import what_the_recipe_is_worth as what_the_recipe_is_worth
 from .games.leave_one_out import LeaveOneOut as LeaveOneOut
 from .games.membership import Membership as Membership
 from .games.recorded_runs.audit_run import audit_run as audit_run

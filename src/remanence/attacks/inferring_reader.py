@@ -121,9 +121,10 @@ def plausible(head: TransferHead) -> Iterator[TransferHead]:
         loop=None if computes == Loop() else computes,
     )
     starts = ("pytorch", 0.002, 0.02) if head.hidden or loop.cosine else ("pytorch", 0.0, 0.002, 0.02)
-    sgd = product(("sgd",), (0.001, 0.01, 0.1), (0.0, 0.9), (0.0, 0.1))
-    adam = product(("adam",), (0.001, 0.01, 0.1), (0.0,), (0.0,))
-    for start, epochs, (name, rate, momentum, decay) in product(starts, (10, 30, 100), (*sgd, *adam)):
+    sgd = product(("sgd",), (0.001, 0.01, 0.1), ((0.0, 0.0), (0.0, 0.1), (0.9, 0.0)))
+    adam = product(("adam",), (0.001, 0.01, 0.1), ((0.0, 0.0),))
+    steps = *sgd, *adam
+    for start, epochs, (name, rate, (momentum, decay)) in product(starts, (10, 20, 50, 100, 200), steps):
         yield replace(
             shape,
             epochs=epochs,
