@@ -47,11 +47,7 @@ class HeadFiles:
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
     recipe_unknown: Annotated[
-        bool,
-        _of_head(
-            "--recipe-unknown",
-            help="Let an adversary play too who infers from the head how it was trained; says what that costs them.",
-        ),
+        bool, "Let an adversary play too who infers how the head was trained, and say what that costs them."
     ] = False
     steps: Annotated[
         int | None,
