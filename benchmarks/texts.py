@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.mechanisms.language_model import LanguageModel, Secret
 
 _AT_ONCE = 2500  # continuations that are drawn together, so that their logits fit into memory

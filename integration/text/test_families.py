@@ -35,7 +35,7 @@ from small import FAMILIES, saved, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
 from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.exceptions import InputError
 from remanence.games.texts.secrets import Windows, read_records
 from remanence.integrations.language_model_files import load_language_model

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from remanence.attacks.texts.attacks import Asked, TemplateSearch
 from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.auditing import AuditResult
 from remanence.cli.main import main
 from remanence.exceptions import InputError

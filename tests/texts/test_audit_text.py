@@ -17,7 +17,7 @@ from remanence.attacks.texts.attacks import (
     TemplateSearch,
     TextAttack,
 )
-from remanence.attacks.texts.odds import within
+from remanence.attacks.texts.probabilities import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
 from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.games.texts.audit_text import Rule, audit_text, text_game

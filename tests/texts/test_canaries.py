@@ -12,7 +12,7 @@ import torch
 from small_models import random_model, trained
 
 from remanence.attacks.texts.attacks import NearVerbatim, Sampling
-from remanence.attacks.texts.odds import queries_for
+from remanence.attacks.texts.probabilities import queries_for
 from remanence.bounds import Segment
 from remanence.cli.main import main
 from remanence.exceptions import IncompatibleGameError, InputError

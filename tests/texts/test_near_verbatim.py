@@ -8,7 +8,7 @@ from small_models import random_model
 from remanence.attacks.texts import near_verbatim as search
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import Secret
 

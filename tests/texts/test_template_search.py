@@ -7,7 +7,7 @@ from small_models import MINE, UNSEEN, random_model, trained
 
 from remanence.attacks.texts.attacks import Asked, TemplateSearch
 from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.attacks.texts.template import Spelling, Template, token_texts
 from remanence.attacks.texts.template_search import ranks
 from remanence.exceptions import InputError

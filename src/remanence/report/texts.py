@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from remanence.attacks.texts.odds import within
+from remanence.attacks.texts.probabilities import within
 from remanence.auditing import AuditResult
 from remanence.report.svg import ATTACK, GUESS, INK, logarithmic, picture
 from remanence.results.evidence import Evidence

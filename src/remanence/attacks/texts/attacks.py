@@ -15,7 +15,7 @@ from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
 from remanence.attacks.texts.decoding import GREEDY, Decoding
 from remanence.attacks.texts.near_verbatim import near_verbatim
-from remanence.attacks.texts.odds import log_probabilities, queries_for
+from remanence.attacks.texts.probabilities import log_probabilities, queries_for
 from remanence.attacks.texts.template import Spelling, Template, token_texts
 from remanence.attacks.texts.template_search import ranks
 from remanence.checks import whole

@@ -18,7 +18,7 @@ import torch
 
 from remanence.attacks.texts.branches import Branches
 from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.odds import log_probabilities
+from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.attacks.texts.template import Spelling, State
 from remanence.checks import whole
 from remanence.exceptions import InputError

@@ -18,7 +18,7 @@ from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack
 from remanence.attacks.texts.attacks import Asked, Prompting, Sampling, TextAttack
 from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.odds import least_log_probability, log_probabilities
+from remanence.attacks.texts.probabilities import least_log_probability, log_probabilities
 from remanence.bounds.bound import Bound
 from remanence.checks import number, whole
 from remanence.data.records import Records

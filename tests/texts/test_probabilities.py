@@ -7,9 +7,9 @@ import pytest
 import torch
 from small_models import MINE, UNSEEN, random_model, trained
 
-from remanence.attacks.texts import odds
+from remanence.attacks.texts import probabilities
 from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.odds import (
+from remanence.attacks.texts.probabilities import (
     least_log_probability,
     log_probabilities,
     log_within,
@@ -71,7 +71,7 @@ def test_small_batches_and_a_common_beginning_change_nothing(monkeypatch):
     torch.testing.assert_close(
         log_probabilities(remembering, secrets, DECODINGS), expected, rtol=1e-5, atol=1e-5
     )
-    monkeypatch.setattr(odds, "_NUMBERS", 5 * 16 * 5)
+    monkeypatch.setattr(probabilities, "_NUMBERS", 5 * 16 * 5)
     torch.testing.assert_close(
         log_probabilities(remembering, secrets, DECODINGS), expected, rtol=1e-5, atol=1e-5
     )
@@ -81,7 +81,7 @@ def test_small_batches_and_a_common_beginning_change_nothing(monkeypatch):
 def test_memory_is_bounded_by_the_size_of_a_batch(monkeypatch):
     model, sizes = random_model(), []
     logits = lambda ids: (sizes.append(ids.numel() * 5), model.logits(ids))[1]  # noqa: E731
-    monkeypatch.setattr(odds, "_NUMBERS", 1000)
+    monkeypatch.setattr(probabilities, "_NUMBERS", 1000)
     log_probabilities(dataclasses.replace(model, logits=logits), random_secrets(200, 5), [Decoding()])
     assert len(sizes) > 10
     assert max(sizes) <= 1000
