@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import normalize
+from torch.nn.utils import parametrizations
+from torch.nn.utils.parametrize import remove_parametrizations
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -71,6 +73,10 @@ RECIPES = {
     ),
     "bfloat16 while training": replace(BASE, loop=Loop(autocast="bfloat16")),
     "hidden units in bfloat16": replace(BASE, hidden=5, learning_rate=0.3, loop=Loop(autocast="bfloat16")),
+    "float16 while training": replace(BASE, loop=Loop(autocast="float16")),
+    "hidden units in float16, by Adam": replace(
+        BASE, hidden=5, optimizer="adam", loop=Loop(autocast="float16")
+    ),
 }
 OWN = pictures(10, seed=5)
 
@@ -131,7 +137,8 @@ def plain_loop(recipe, features, labels, tensors, generator):
                 )
             else:
                 criterion = nn.CrossEntropyLoss(weights, label_smoothing=loop.label_smoothing)
-                with torch.autocast("cpu", torch.bfloat16, enabled=loop.autocast == "bfloat16"):
+                lower = getattr(torch, loop.autocast)
+                with torch.autocast("cpu", lower, enabled=lower != torch.float32):
                     logits = answer(inputs)
                 loss = criterion(logits.float(), answers)
                 if loop.mixup:
@@ -188,7 +195,7 @@ def test_a_recipe_gives_what_a_plain_loop_gives_from_the_same_start(name):
             assert not found.any()
             continue
         # Largest difference: 3e-7 of numbers up to 2; in bfloat16 one that rounds the other way is a 256th off.
-        step = 1e-2 if "bfloat16" in name else 5e-6
+        step = 1e-2 if "bfloat16" in name else 2e-3 if "float16" in name else 5e-6
         torch.testing.assert_close(found[0], expected, rtol=step, atol=step)
         moved = max(moved, float((expected - start).abs().max()))
     assert moved > 1e-3
@@ -228,6 +235,20 @@ def test_a_head_without_a_bias_is_read_from_its_weights_alone():
     with pytest.raises(InputError, match="not the weights") as caught:
         read_head(layer, BASE, 24)
     assert "bias=False" in caught.value.hint
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_weights_that_are_computed_from_others_are_refused_by_their_names(norm):
+    layer = norm(nn.Linear(24, 3))
+    with pytest.raises(InputError, match="computes its weights from other numbers") as caught:
+        read_head(layer, BASE, 24)
+    assert "parametrizations.weight.original" in caught.value.got
+    with pytest.raises(InputError, match="No recipe can be read off this optimizer") as caught:
+        TransferHead.from_training(torch.optim.SGD(layer.parameters(), lr=0.1), epochs=3)
+    assert "without weight_norm" in caught.value.needs
+    answered = layer.weight.detach().clone()
+    remove_parametrizations(layer, "weight")
+    torch.testing.assert_close(read_head(layer, BASE, 24)["weight"][0], answered, rtol=1e-3, atol=1e-4)
 
 
 def test_a_recipe_is_read_off_the_objects_of_a_loop():

@@ -17,6 +17,8 @@ from remanence.mechanisms.heads.transfer_head import TransferHead
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
 
+_COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning call them
+
 HeadWeights = Mapping[str, Tensor] | nn.Module | Path | str
 
 
@@ -29,6 +31,14 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
             needs="a state dict: names and tensors",
             got=f"{type(tensors).__name__} of other things",
             hint="head.state_dict(), not a checkpoint around it",
+        )
+    if computed := [name for name in tensors if name.endswith(_COMPUTED) or "parametrizations." in name]:
+        raise InputError(
+            "The head computes its weights from other numbers.",
+            needs="the weights that it answers with",
+            got=f"{', '.join(computed[:3])}, as weight_norm and other parametrizations have them",
+            hint='torch.nn.utils.parametrize.remove_parametrizations(head, "weight"), or remove_weight_norm(head); no '
+            "recipe trains like that, so that the head may be told from those that a recipe makes",
         )
     rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
     left = list(tensors.values())

@@ -79,7 +79,7 @@ def _layers(tensors: list[Tensor]) -> dict[str, Any]:
     order = [shape for weight in weights for shape in (weight, weight[:1])]
     chained = 0 < len(weights) <= 3 and all(after[1] == before[0] for before, after in pairwise(weights))
     if not chained or shapes not in (order, weights):
-        needs = "the weights, and the biases of all or none, of one to three linear layers"
+        needs = "weights, and biases of all or none, of one to three linear layers without weight_norm or the like"
         raise _unread("optimizer", needs, f"tensors of the shapes {shapes}")
     outputs, hidden = weights[-1][0], tuple(weight[0] for weight in weights[:-1])
     return {
