@@ -42,6 +42,7 @@ _PUBLIC = 300  # pictures that heads are asked about
 _BLUR = 0.01  # of a trait, which is a logarithm: rounding is no other recipe
 _SHRINK = 0.2  # towards independent traits, which a hundred heads cannot tell apart
 _NOTHING = 1e-12
+_EPOCHS = 10, 20, 30, 50, 100, 200
 _DIRECTIONS = 8
 
 
@@ -124,7 +125,7 @@ def plausible(head: TransferHead) -> Iterator[TransferHead]:
     sgd = product(("sgd",), (0.001, 0.01, 0.1), ((0.0, 0.0), (0.0, 0.1), (0.9, 0.0)))
     adam = product(("adam",), (0.001, 0.01, 0.1), ((0.0, 0.0),))
     steps = *sgd, *adam
-    for start, epochs, (name, rate, (momentum, decay)) in product(starts, (10, 20, 50, 100, 200), steps):
+    for start, epochs, (name, rate, (momentum, decay)) in product(starts, _EPOCHS, steps):
         yield replace(
             shape,
             epochs=epochs,
