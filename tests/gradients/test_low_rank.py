@@ -46,7 +46,7 @@ def test_a_batch_as_large_as_the_layer_yields_nothing_and_says_so():
     inputs, labels = batch(24, 60, 10, 0)
     head = dense_head(network)
     found = reconstruct_low_rank(
-        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16, starts=64
+        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16, rounds=4
     )
     assert not found.found.any()
     assert torch.equal(found.unexplained, torch.ones(1, 2).double())
@@ -59,7 +59,7 @@ def test_a_repeated_sample_is_one_direction_and_no_false_samples_appear():
     labels = torch.cat([labels, labels[:1]])
     head = dense_head(network)
     found = reconstruct_low_rank(
-        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16, starts=256
+        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16
     )
     assert met(found, inputs, labels)[1] == 0
 
