@@ -128,8 +128,6 @@ def low_rank(options: argparse.Namespace) -> None:
                 head,
                 head.layers_of(gradient),
                 precision=torch.finfo(torch.float32).eps,
-                slots=128,
-                starts=options.starts,
             )
             if device == "cuda":
                 torch.cuda.synchronize()
@@ -275,7 +273,6 @@ def main() -> None:
     parser.add_argument("--cifar", type=Path, default=Path("cifar10.npz"))
     parser.add_argument("--retina", type=Path, default=Path("retinamnist.npz"))
     parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--starts", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=4800)
     parser.add_argument("--networks", type=int, default=3)
     parser.add_argument("--device", default="cpu")

@@ -244,7 +244,7 @@ def _exactly(mechanism: SharedGradient, gradient: Mapping[str, Tensor], batch: R
     head = dense_head(mechanism.module, batch.features[:2])
     if not head.is_whole_network:
         return 0
-    found = reconstruct_low_rank(head, head.layers_of(gradient), precision=1.2e-7, starts=64)
+    found = reconstruct_low_rank(head, head.layers_of(gradient), precision=1.2e-7)
     guesses = found.inputs[0][found.found[0]]
     if not len(guesses):
         return 0

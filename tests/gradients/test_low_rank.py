@@ -58,9 +58,7 @@ def test_a_repeated_sample_is_one_direction_and_no_false_samples_appear():
     inputs = torch.cat([inputs, inputs[:1]])
     labels = torch.cat([labels, labels[:1]])
     head = dense_head(network)
-    found = reconstruct_low_rank(
-        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16
-    )
+    found = reconstruct_low_rank(head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16)
     assert met(found, inputs, labels)[1] == 0
 
 

@@ -23,12 +23,12 @@ Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → featu
 
 
 def reconstruct_features(
-    model: nn.Module, gradient: Mapping[str, Tensor], example: Tensor, *, precision: float, starts: int = 4096
+    model: nn.Module, gradient: Mapping[str, Tensor], example: Tensor, *, precision: float
 ) -> Recovered:
     """Stage one: the features of every sample that the dense layers' gradient gives away."""
     head = dense_head(model, example).double()
     layers = head.layers_of({name: value.unsqueeze(0) for name, value in gradient.items()})
-    return reconstruct_low_rank(head, layers, precision=precision, starts=starts)
+    return reconstruct_low_rank(head, layers, precision=precision)
 
 
 def extractor_of(model: nn.Module, head: DenseHead) -> Extractor:

@@ -1,10 +1,10 @@
 """Whole batches from the low rank and the sparsity of a dense layer's gradient, without any exclusive neuron.
 
-The first layer's gradient is G₀ = A X: column m of A holds sample m's derivatives δ_m / M, row m of X its input. Its rank
-is the batch size, and a column of A is zero wherever its sample does not activate the neuron. `sparse_columns` finds
-these columns up to their scales. With A known, X = A⁺ G₀; the bias gradient Σ_m a_m fixes the scales. Only samples whose
-derivatives, recomputed from what was found, are their columns are named (after Dimitrov et al. 2024, SPEAR, whose search
-grows with 2^b).
+The first layer's gradient is G₀ = A X: column m of A holds sample m's derivatives δ_m / M, row m of X its
+input. Its rank is the batch size, and a column of A is zero wherever its sample does not activate the neuron.
+`sparse_columns` finds these columns up to their scales. With A known, X = A⁺ G₀; the bias gradient Σ_m a_m
+fixes the scales. Only samples whose derivatives, recomputed from what was found, are their columns are named
+(after Dimitrov et al. 2024, SPEAR, whose search grows with 2^b).
 """
 
 from __future__ import annotations
@@ -114,7 +114,13 @@ def reconstruct_low_rank(
 
 
 def unmixed(
-    head: DenseHead, layers: Layers, *, precision: float, slots: int = SLOTS, rounds: int = ROUNDS, seed: int = 0
+    head: DenseHead,
+    layers: Layers,
+    *,
+    precision: float,
+    slots: int = SLOTS,
+    rounds: int = ROUNDS,
+    seed: int = 0,
 ) -> Recovered:
     """Inputs behind updates of several steps: the span and the zeros survive, what a step makes of them does not.
 

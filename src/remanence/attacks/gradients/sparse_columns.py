@@ -1,13 +1,14 @@
 """The columns of a dense layer's gradient, one for each sample: what sparsity and the known weights say together.
 
-The first layer's gradient is G = A X: column m of A holds sample m's derivatives, row m of X its input and a 1 for the
-bias. With an orthonormal basis U of G's columns and K = Uᵀ G there is one invertible Q with A = U Q and X = Q⁻¹ K.
-Nobody knows Q, but the weights are known: an input says which neurons are on, in every layer, and its column is then a
-combination of as many known vectors as there are logits, zero wherever the first layer's neuron is off. So each sample's
-row t of Q⁻¹ says what its column may be, and all columns together give Q⁻¹ by least squares. From a random start the two
-are made to agree. That brings most samples close to the truth. What remains is a linear problem with outliers: a
-column must vanish on the rows whose neurons its input clearly switches off, which the ℓ₁-norm settles exactly. Columns
-that vanish on as many rows as they should are kept, and make the rest easier.
+The first layer's gradient is G = A X: column m of A holds sample m's derivatives, row m of X its input and a 1
+for the bias. With an orthonormal basis U of G's columns and K = Uᵀ G there is one invertible Q with A = U Q and
+X = Q⁻¹ K. Nobody knows Q, but the weights are known: an input says which neurons are on, in every layer, and
+its column is then a combination of as many known vectors as there are logits, zero wherever the first layer's
+neuron is off. So each sample's row t of Q⁻¹ says what its column may be, and all columns together give Q⁻¹ by
+least squares. From a random start the two are made to agree. That brings most samples close to the truth. What
+remains is a linear problem with outliers: a column must vanish on the rows whose neurons its input clearly
+switches off, which the ℓ₁-norm settles exactly. Columns that vanish on as many rows as they should are kept,
+and make the rest easier.
 
 (Dimitrov et al. 2024 draw rows until the submatrix of some has a sample that activates none, about 2^b draws.)
 """
@@ -27,15 +28,19 @@ _STEPS = 25  # towards agreement, before columns are looked at again; twice as m
 _ROWS = 3  # clearly switched-off rows that a column is found from, times the batch size
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
 _ZERO = 1e-3  # relative to the mean entry: an entry below counts as zero
-_FAINT = 1e-2  # rows this small are left out: bringing all rows to one size would magnify their rounding errors
+_FAINT = (
+    1e-2  # rows this small are left out: bringing all rows to one size would magnify their rounding errors
+)
 _VANISHES, _AS_MANY = 0.65, 0.85  # shares of the rows that should vanish: of those that do, and in number
-_MORE = 1.2  # any direction vanishes on as many rows as there are samples, less one: how many times that a column must
+_MORE = (
+    1.2  # times the batch size: on how many rows a column must vanish; any direction can on as many as that
+)
 _CLOSE = 0.85  # the cosine between a column and what the network allows, from which it is worth polishing
-_OWN = 0.5  # in every other step, what weight a column itself has where its point is on: it tells samples of one label apart
+_OWN = 0.5  # the weight of a column itself, in every other step: it tells samples of one label apart
 _RIDGE = 1e-2  # on rows of Q⁻¹ that are nearly dependent
 _LOGITS = 16  # that a column is a combination of, at most
 _AT_ONCE = 2**24  # numbers in the largest tensor of a chunk
-_RESTART, _PATIENCE = 3, 6  # rounds without a new column, after which open points are drawn anew, and the search given up
+_RESTART, _PATIENCE = 3, 6  # rounds in vain after which points are drawn anew, and the search is given up
 
 
 @final
@@ -145,9 +150,7 @@ class SparseColumns:
                 on = (points @ self.head.weights[0].mT > 0).mT
                 allowed = normalize(allowed, dim=0) + _OWN * made * on
             allowed = normalize(torch.where(settled, made, allowed), dim=0)
-            points = torch.linalg.solve(
-                allowed.mT @ allowed + 1e-6 * identity, allowed.mT @ self.basis
-            )
+            points = torch.linalg.solve(allowed.mT @ allowed + 1e-6 * identity, allowed.mT @ self.basis)
         return *turned(points), fit
 
     def _allowed(self, points: Tensor, made: Tensor) -> Tensor:
@@ -176,7 +179,7 @@ class SparseColumns:
         return torch.cat(parts).mT
 
     def _polish(self, points: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Columns that vanish on rows that their points clearly switch off, and whether they do so on as many as they should.
+        """Columns that vanish where their points clearly switch neurons off, and whether they do so as often as needed.
 
         Reweighted inverse iteration ends at a minimum of the ℓ₁-norm on these rows, whatever the few of them hold that
         should not be among them.
@@ -199,7 +202,9 @@ class SparseColumns:
             entries = (columns @ rows.mT).abs()
             vanish = entries < threshold * entries.mean(1, keepdim=True)
             enough = vanish.sum(1) > _MORE * self.size
-            exact = [torch.linalg.eigh(rows[some].mT @ rows[some]).eigenvectors[:, 0] for some in vanish[enough]]
+            exact = [
+                torch.linalg.eigh(rows[some].mT @ rows[some]).eigenvectors[:, 0] for some in vanish[enough]
+            ]
             columns = columns.clone()
             if exact:
                 columns[enough] = torch.stack(exact)
@@ -210,9 +215,7 @@ class SparseColumns:
         return columns, fine & (vanish.sum(1) > _MORE * self.size)
 
 
-def _column_space(
-    rows: Tensor, precision: float, most: int, generator: torch.Generator
-) -> Tensor | None:
+def _column_space(rows: Tensor, precision: float, most: int, generator: torch.Generator) -> Tensor | None:
     """An orthonormal basis of the columns' span, from random sketches; None where the rank is too high."""
     widest = min(2 * most, *rows.shape)
     width = min(64, widest)
