@@ -206,7 +206,7 @@ def test_in_a_large_network_neurons_with_a_twin_give_the_same_batch(monkeypatch,
     layers = head.layers_of(leak(network, inputs, labels))
     every = reconstruct(head, layers, precision=2.2e-16)
     monkeypatch.setattr(candidates, "_LARGE", 0)
-    tested = candidates.worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, 1e-6)
+    tested = candidates.worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, 1e-6)
     assert 0 < tested.sum() < 100  # most neurons are shared, and are not looked at
     some = reconstruct(head, layers, precision=2.2e-16)
     assert int(some.found.sum()) == int(every.found.sum()) > 0

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from remanence.data.records import Records
@@ -235,6 +234,8 @@ def _assign(errors: Tensor) -> Tensor:
     finite = errors.detach().cpu().double()
     ceiling = finite[finite.isfinite()].max().item() if finite.isfinite().any() else 0.0
     cost = finite.clamp(max=2 * ceiling + 1).numpy()
+    from scipy.optimize import linear_sum_assignment  # loaded here: most audits start faster without it
+
     rows, columns = linear_sum_assignment(cost)
     chosen = torch.full((errors.shape[0],), -1, dtype=torch.int64)
     chosen[torch.from_numpy(rows)] = torch.from_numpy(columns)

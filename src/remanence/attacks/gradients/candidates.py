@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.dense_layers import DenseHead, Layers
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.remainder import Remainder
 
 _AT_ONCE = 2**22  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
@@ -44,14 +45,19 @@ class Candidates:
 
 
 def worth_testing(
-    head: DenseHead, layers: Layers, live: Tensor, tolerance: float, *, only_twins: bool = True
+    head: DenseHead,
+    first: tuple[Tensor, Tensor | None],
+    live: Tensor,
+    tolerance: float,
+    *,
+    only_twins: bool = True,
 ) -> Tensor:
     """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
 
     In a large network every test is a pass through it, and most neurons are shared: these are looked at first, and
     without `only_twins` as many of all as can be afforded. In a small one, or without a bias, all are.
     """
-    rows, signal = layers[0]
+    rows, signal = first
     weights = sum(weight.numel() for weight in head.weights)
     if signal is None or weights < _LARGE:
         return live
@@ -84,14 +90,13 @@ def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:
     return torch.zeros_like(order).scatter(1, order, before.where(twin, -1))
 
 
-def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: float) -> Candidates:
+def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: float) -> Candidates:
     """Test every live neuron `(trials, neurons)` of the first layer.
 
     `precision` is the rounding error of the numbers that the gradient was computed in.
     """
-    rows, signal = layers[0]
+    rows, signal = left.first
     bias = head.biases[0]
-    columns = layers[1][0].mT  # (trials, neurons, outputs)
     if signal is not None and bias is not None:
         # h_j of the input that row j implies
         own = (rows * head.weights[0]).sum(-1) / signal + bias
@@ -99,7 +104,9 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
     else:
         own = (rows * head.weights[0]).sum(-1)
         live = live & (own != 0)
-    if len(head.weights) == 2:  # columns are multiples of loss vectors, which have one negative entry
+    if len(head.weights) == 2 and left.second is not None:
+        # columns are multiples of loss vectors, which have one negative entry
+        columns = left.second.mT
         floor = _CLEARLY_NEGATIVE * columns.abs().amax(-1, keepdim=True)
         live = live & ((columns < -floor).sum(-1) == 1)
     trial, neuron = live.nonzero(as_tuple=True)
@@ -111,12 +118,12 @@ def find_candidates(head: DenseHead, layers: Layers, live: Tensor, precision: fl
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
         if signal is None:
-            found = _without_bias(head, rows[t, j], columns[t, j].to(rows), own[t, j], j, precision)
+            found = _without_bias(head, rows[t, j], left.columns(t, j).to(rows), own[t, j], j, precision)
         else:
             found = _with_bias(
                 head,
                 rows[t, j] / signal[t, j, None],
-                columns[t, j].to(rows),
+                left.columns(t, j).to(rows),
                 signal[t, j],
                 own[t, j],
                 precision,

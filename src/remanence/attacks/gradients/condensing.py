@@ -21,8 +21,9 @@ from torch import Tensor
 
 from remanence.attacks.gradients.candidates import twins
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.parts import working
 
-_SKETCHED = 144  # directions that are looked for; fewer than these are a low rank
+_FEW, _SKETCHED = 16, 144  # directions that are looked for; fewer than these are a low rank
 _SHORT = 2 * _SKETCHED  # inputs that are shorter are left as they are
 _SMALL = 2**19  # and layers that have fewer weights
 _AT_ONCE = 2**19  # numbers that are made double at a time
@@ -61,12 +62,13 @@ def condensed(
         return None
     spans = [_span(own, bias, relative, absolute) for own, bias in gradients]
     basis = spans[0] if len(spans) == 1 else torch.linalg.qr(torch.cat(spans).mT)[0].mT
-    inside = _written(weight, basis)
+    basis = basis.to(torch.float64 if relative <= _COARSE else torch.float32)
+    inside = torch.cat([part.to(basis) @ basis.mT for part in _blocks(weight)]).double()
     columns, written = [], []
     for own, _ in gradients:
-        norm, along = _outside(weight, own, basis, relative, absolute)
+        part, norm, along = _written(weight, own, basis, relative, absolute)
         columns.append(along)
-        written.append((_written(own, basis), norm))
+        written.append((part, norm))
     rest = inside.new_zeros(len(inside), len(columns))
     parts = []
     for index, (part, norm) in enumerate(
@@ -77,20 +79,21 @@ def condensed(
         parts.append(torch.cat([part, own_rest], 1))
     first = torch.cat([inside, torch.stack(columns, 1)], 1)
     return Coordinates(
-        replace(head, weights=(first, *head.weights[1:]), numbers=weight.shape[1]), parts, basis
+        replace(head, weights=(first, *head.weights[1:]), numbers=weight.shape[1]), parts, basis.double()
     )
 
 
 def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float) -> Tensor:
     """An orthonormal basis of a gradient's rows, or of those that have a twin."""
     precision = relative + absolute / max(float(weight.abs().max()), 1e-300)
-    generator = torch.Generator().manual_seed(0)
-    sketch = torch.randn(weight.shape[1], _SKETCHED, generator=generator).to(weight.device)
-    working = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    sketch = sketch.to(working)
-    seen = torch.cat([part.to(working) @ sketch for part in _blocks(weight)]).double()
-    within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
-    rank = int((sizes > 0.1 * precision * sizes[0]).sum()) if precision <= _COARSE else len(sizes)
+    for width in (_FEW, _SKETCHED) if precision <= _COARSE else (_SKETCHED,):
+        generator = torch.Generator().manual_seed(0)
+        sketch = torch.randn(weight.shape[1], width, generator=generator).to(weight.device, working(weight))
+        seen = torch.cat([part.to(sketch) @ sketch for part in _blocks(weight)]).double()
+        within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
+        rank = int((sizes > 0.1 * precision * sizes[0]).sum()) if precision <= _COARSE else len(sizes)
+        if rank < width:
+            break
     if rank == len(sizes) and bias is not None and precision <= _COARSE:
         tolerance = min(1e-2, max(1e-6, 1e4 * precision))
         live = bias != 0
@@ -99,33 +102,31 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
         if len(some):
             return torch.linalg.qr(weight[some].double().mT)[0].mT
     # Combinations of the gradient's rows: they span what it spans, however rough the sketch is.
+    within = within[:, :rank].to(torch.float64 if precision <= _COARSE else torch.float32)
     combined = within.new_zeros(rank, weight.shape[1])
-    for part, rows in zip(_blocks(weight), within[:, :rank].split(_rows(weight)), strict=True):
-        combined += rows.mT @ part.double()
+    for part, rows in zip(_blocks(weight), within.split(_rows(weight)), strict=True):
+        combined += rows.mT @ part.to(rows)
+    combined = combined.double()
     # Turned at random, so that no coordinate is so small that rounding is all there is of it.
     turn = torch.randn(rank, rank, generator=generator, dtype=torch.float64).to(weight.device)
     return torch.linalg.qr(turn)[0] @ torch.linalg.qr(combined.mT)[0].mT
 
 
-def _written(weight: Tensor, basis: Tensor) -> Tensor:
-    """Rows in coordinates."""
-    return torch.cat([part.double() @ basis.mT for part in _blocks(weight)])
-
-
-def _outside(
+def _written(
     weight: Tensor, gradient: Tensor, basis: Tensor, relative: float, absolute: float
-) -> tuple[Tensor, Tensor]:
-    """What each neuron's gradient has outside the span: its norm, and the neuron's weight along it."""
-    norms, along = [], []
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A gradient's rows in coordinates, the norms of what lies outside the span, and the weights along that."""
+    inside, norms, along = [], [], []
     for own, part in zip(_blocks(weight), _blocks(gradient), strict=True):
-        row = part.double()
-        rest = row - (row @ basis.mT) @ basis
+        row = part.to(basis)
+        inside.append(row @ basis.mT)
+        rest = torch.addmm(row, inside[-1], basis, alpha=-1)
         norm = rest.norm(dim=1)
         allowed = relative * row.norm(dim=1) + absolute * row.shape[1] ** 0.5
         norm = norm.where(norm > (1 if relative > _COARSE else _ROUNDINGS) * allowed, 0.0)
         norms.append(norm)
-        along.append((own.double() * rest).sum(1) / norm.where(norm > 0, torch.inf))
-    return torch.cat(norms), torch.cat(along)
+        along.append((own.to(rest) * rest).sum(1) / norm.where(norm > 0, torch.inf))
+    return torch.cat(inside).double(), torch.cat(norms).double(), torch.cat(along).double()
 
 
 def _rows(weight: Tensor) -> int:

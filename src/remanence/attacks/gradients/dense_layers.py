@@ -119,23 +119,9 @@ class DenseHead:
 
         `present` weights the samples; 0 leaves one out.
         """
-        return [(delta.mT @ values, delta.sum(-2)) for values, delta in self._parts(x, labels, present)]
+        return [(delta.mT @ values, delta.sum(-2)) for values, delta in self.parts(x, labels, present)]
 
-    def left_by(self, layers: Layers, x: Tensor, labels: Tensor, present: Tensor) -> Layers:
-        """What samples do not explain of gradients that have a dimension for trials."""
-        parts = [
-            (values.to(weight), delta.to(weight), bias, weight)
-            for (values, delta), (weight, bias) in zip(self._parts(x, labels, present), layers, strict=True)
-        ]
-        return [
-            (
-                torch.baddbmm(weight, delta.mT, values, alpha=-1),
-                None if bias is None else bias - delta.sum(-2),
-            )
-            for values, delta, bias, weight in parts
-        ]
-
-    def _parts(self, x: Tensor, labels: Tensor, present: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+    def parts(self, x: Tensor, labels: Tensor, present: Tensor | None) -> list[tuple[Tensor, Tensor]]:
         """What enters each layer and the loss's derivative in what it puts out, times `present`."""
         inputs, logits = self.forward(x)
         deltas = self.backward(inputs, self.loss_vectors(logits, labels))
@@ -148,7 +134,10 @@ class DenseHead:
         return logits.softmax(-1) - one_hot(labels, self.classes).to(logits)
 
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights."""
+        """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights.
+
+        Those of large layers stay as they were sent.
+        """
         found = []
         folded = self.folded or (None,) * len(self.names)
         for name, own_weight, bias, fold in zip(self.names, self.weights, self.biases, folded, strict=True):
@@ -160,12 +149,14 @@ class DenseHead:
                     got="a weight that is frozen, shared with another layer, or made of other parameters (weight norm)",
                     hint="the same network without that: what its update gives away, this one gives away too",
                 )
-            weight = gradient[f"{prefix}weight"].to(own_weight)
+            weight = gradient[f"{prefix}weight"].to(own_weight.device)
+            if own_weight.numel() <= LARGE or fold is not None:
+                weight = weight.to(own_weight)
             if fold is not None:
                 own = gradient[fold.bias].to(fold.factor) / (
                     fold.factor if fold.bias == f"{prefix}bias" else 1
                 )
-                found.append((weight / fold.factor[:, None], own))
+                found.append((weight / fold.factor[:, None].to(weight), own))
             else:
                 found.append((weight, None if bias is None else gradient[f"{prefix}bias"].to(bias)))
         return found

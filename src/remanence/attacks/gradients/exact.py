@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from remanence.attacks.gradients.candidates import Candidates, find_candidates, worth_testing
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
+from remanence.attacks.gradients.remainder import Remainder
 
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
@@ -87,20 +88,20 @@ def reconstruct(
     """
     head.require_readable()
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
-    trials, _, numbers = layers[0][0].shape
-    inputs, shares = layers[0][0].new_zeros(trials, 0, numbers), layers[0][0].new_zeros(trials, 0)
-    labels = torch.zeros(trials, 0, dtype=torch.int64, device=layers[0][0].device)
-    left, level = layers, layers[0][0].abs().amax(-1)
+    trials = len(layers[0][0])
+    inputs, labels, shares = _nothing(layers)
+    level = layers[0][0].abs().amax(-1)
     live = level > 0
     sizes = shares.new_full((trials, head.classes), size)
     if start is not None:
         inputs, labels, shares = _compact(start.inputs, start.labels, start.shares, slots)
-        left = _subtract(head, left, inputs, labels, shares)
-        live = left[0][0].abs().amax(-1) > _NOISE * precision * level
+    left = Remainder.of(head, layers, inputs, labels, shares)
+    if start is not None:
+        live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
     first = peel  # neurons with a twin come first, and others where these give nothing more
     for _ in range(_ROUNDS if peel else 1):
-        some = worth_testing(head, left, live, tolerance, only_twins=first)
+        some = worth_testing(head, left.first, live, tolerance, only_twins=first)
         candidates = find_candidates(head, left, some, precision)
         candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
         sizes = _vote(candidates, sizes, tolerance)
@@ -108,7 +109,7 @@ def reconstruct(
         # Half a sample is the most that rounding may excuse.
         excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
         agreed = (candidates.batch_size / implied - 1).abs() < excuse
-        found = _merge(head, left[0][0], candidates[agreed], implied[agreed], trials, tolerance)
+        found = _merge(head, left.first[0], candidates[agreed], implied[agreed], trials, tolerance)
         new: Found = _compact(*_unseen(inputs, *found, tolerance), slots)
         twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
         if not new[1].shape[1]:
@@ -118,13 +119,13 @@ def reconstruct(
         inputs, labels, shares = _compact(
             *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
         )
-        left = _subtract(head, left, *new)
+        left = Remainder.of(head, layers, inputs, labels, shares)
         # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
-        live = left[0][0].abs().amax(-1) > _NOISE * precision * level
-        live &= (_residuals(left, layers).amax(1) > _NOISE * precision)[:, None]
+        live = left.first[0].abs().amax(-1) > _NOISE * precision * level
+        live &= (left.shares().amax(1) > _NOISE * precision)[:, None]
         if not live.any() or inputs.shape[1] >= slots:
             break
-    inputs, unexplained = _refine(head, layers, left, inputs, labels, shares, precision)
+    inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
     return Recovered(inputs, labels, shares, unexplained).padded(slots)
 
 
@@ -145,8 +146,8 @@ def reconstruct_at_any_scale(
 def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
     tolerance = min(1e-2, max(1e-6, 1e4 * precision))
-    live = worth_testing(head, layers, layers[0][0].abs().amax(-1) > 0, tolerance, only_twins=False)
-    candidates = find_candidates(head, layers, live, precision)
+    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance, only_twins=False)
+    candidates = find_candidates(head, Remainder.of(head, layers, *_nothing(layers)), live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
     while len(found) < most:
@@ -156,6 +157,12 @@ def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int
         found.append(value)
         sizes = sizes[(sizes / value - 1).abs() > 2 * tolerance]
     return found
+
+
+def _nothing(layers: Layers) -> Found:
+    trials, _, numbers = layers[0][0].shape
+    none = layers[0][0].new_zeros(trials, 0, dtype=torch.float64)
+    return none.new_zeros(trials, 0, numbers), none.long(), none
 
 
 def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
@@ -245,26 +252,15 @@ def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Foun
     return inputs.gather(1, across), labels.gather(1, order), shares.gather(1, order)
 
 
-def _subtract(head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Layers:
-    """The gradient that the recovered samples do not explain."""
-    return head.left_by(layers, inputs, labels.clamp(min=0), shares * (labels >= 0))
-
-
 def _refine(
-    head: DenseHead,
-    layers: Layers,
-    left: Layers,
-    inputs: Tensor,
-    labels: Tensor,
-    shares: Tensor,
-    precision: float,
+    head: DenseHead, left: Remainder, inputs: Tensor, labels: Tensor, shares: Tensor, precision: float
 ) -> tuple[Tensor, Tensor]:
     """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
 
     Where much is left, the update is not the gradient of these samples alone, and a fit would spoil right inputs.
     """
     present = labels >= 0
-    rest = _residuals(left, layers)
+    rest = left.shares()
     improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
     for _ in range(_REFINEMENTS):
         if not improving.any():
@@ -273,13 +269,13 @@ def _refine(
         losses = head.loss_vectors(logits, labels.clamp(min=0))
         deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
         gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
-        step, failed = torch.linalg.solve_ex(gram, product(deltas, left[0][0]))
+        step, failed = torch.linalg.solve_ex(gram, product(deltas, left.first[0]))
         # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
         usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
         tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
-        after = _subtract(head, layers, tried, labels, shares)
-        rest_after = _residuals(after, layers)
+        after = Remainder.of(head, left.whole, tried, labels, shares)
+        rest_after = after.shares()
         improving &= rest_after.sum(1) < rest.sum(1)
         inputs = torch.where(improving[:, None, None], tried, inputs)
         worthwhile = rest_after.sum(1) < rest.sum(1) / 2
@@ -287,10 +283,3 @@ def _refine(
         improving &= worthwhile
         left = after  # where nothing improves any more, it is not looked at again
     return inputs, rest
-
-
-def _residuals(left: Layers, whole: Layers) -> Tensor:
-    """What is left of each layer's gradient, relative, by norm: `(trials, layers)`."""
-    sizes = torch.stack([weight.flatten(1).norm(dim=1) for weight, _ in whole], 1)
-    rest = torch.stack([weight.flatten(1).norm(dim=1) for weight, _ in left], 1)
-    return (rest / sizes).where(sizes > 0, 0.0)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import LARGE
 from remanence.attacks.gradients.exposure import Exposure
+from remanence.attacks.gradients.parts import row_slices
 
-_RANKS_UP_TO = 128
+_FEW, _RANKS_UP_TO = 16, 128
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,16 @@ def leak_map(
 
 def _rank(values: Tensor, precision: float) -> int | None:
     """The numerical rank, looked for below 128; None where it is that or more, or as large as the layer."""
-    width = min(_RANKS_UP_TO, *values.shape)
-    generator = torch.Generator(device=values.device).manual_seed(0)
-    sketch = torch.randn(
-        values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
-    )
-    dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
-    parts = [part.to(dtype) @ sketch.to(dtype) for part in values.split(max(1, LARGE // values.shape[1]))]
-    sizes = torch.linalg.svdvals(torch.cat(parts).double())
-    rank = int((sizes > 64 * precision * sizes[0]).sum())
-    return rank if rank < width else None
+    least = min(values.shape)
+    for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
+        generator = torch.Generator(device=values.device).manual_seed(0)
+        sketch = torch.randn(
+            values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
+        )
+        dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
+        parts = [values[rows].to(dtype) @ sketch.to(dtype) for rows in row_slices(values)]
+        sizes = torch.linalg.svdvals(torch.cat(parts).double())
+        rank = int((sizes > 64 * precision * sizes[0]).sum())
+        if rank < width:
+            return rank
+    return None

@@ -119,7 +119,7 @@ def parallel_rows(
         group = live[same[best]]
         x = (weight[group] * bias[group, None]).sum(0) / bias[group].square().sum()
         inputs.append(x[None])
-        labels.append(likely_label(head, x, layers[1][0][:, group].sum(1))[None])
+        labels.append(likely_label(head, x, layers[1][0][:, group].to(x).sum(1))[None])
         gone = same[best].clone()
         same[gone] = False
         same[:, gone] = False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
+from remanence.attacks.gradients.parts import working
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
@@ -80,7 +81,7 @@ class SpanEquations:
     @classmethod
     def of(cls, head: DenseHead, layers: Layers, precision: float) -> SpanEquations | None:
         """From one gradient; None where its span is everything."""
-        (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
+        (weight, bias), numbers, last = layers[0], layers[0][0].shape[-1], layers[-1][0][0]
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
         if min(rows.shape) > _LARGE and precision <= COARSE:  # a sketch tells a low rank, and its span
             sketch = torch.randn(rows.shape[1], _SKETCHED, generator=torch.Generator().manual_seed(0))
@@ -102,7 +103,7 @@ class SpanEquations:
             inside / inside.norm(),
             inside.norm(),
             None if bias is None else directions[:, numbers],
-            (layers[-1][0][0], None if layers[-1][1] is None else layers[-1][1][0]),
+            (last.to(working(last)), None if layers[-1][1] is None else layers[-1][1][0]),
         )
 
     def solve(

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.parts import row_slices
 from remanence.exceptions import MisfitError
-from remanence.games.gradients.parts import row_slices
 from remanence.games.gradients.rounding import Rounding
 
 Layer = tuple[Tensor, Tensor | None]

@@ -59,6 +59,7 @@ class Captured(AnyGame[SharedGradient]):
     training: LocalTraining = field(default_factory=LocalTraining)
     disturbed: Caveat | None = None  # why the update cannot be recomputed, where it is known that it cannot
     bounds: tuple[Bound, ...] = ()
+    belongings: Sequence[Belonging] | None = None  # where the updates were held against the weights already
     default_trials: int = field(init=False, repr=False)  # every gradient
 
     def __post_init__(self) -> None:
@@ -85,7 +86,9 @@ class Captured(AnyGame[SharedGradient]):
                     raise misfit(fit, f"update {number}")
 
     @cached_property
-    def _belongings(self) -> list[Belonging]:
+    def _belongings(self) -> Sequence[Belonging]:
+        if self.belongings is not None:
+            return self.belongings
         head, updates = self._updates(self.gradients)
         return [belonging(head, one, self._rounding) for one in updates]
 
@@ -115,6 +118,8 @@ class Captured(AnyGame[SharedGradient]):
 
     def to(self, device: torch.device | str) -> Captured:
         """The same game on another device."""
+        if next(iter(self.gradients.tensors.values())).device == torch.device(device):
+            return self  # with what it knows about the updates already
         batches = None if self.batches is None else [batch.to(device) for batch in self.batches]
         return replace(self, gradients=self.gradients.to(device), batches=batches)
 
@@ -239,8 +244,8 @@ def shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
 
 
 def _mixed(flat: Tensor, generator: torch.Generator) -> Tensor:
-    """The same numbers in a random order; of very many, sixteen at a time, which leaves no row or column whole."""
-    together = 1 if len(flat) <= LARGE else 16
+    """The same numbers in a random order; of very many, 64 at a time, which leaves no row or column whole."""
+    together = 1 if len(flat) <= LARGE else 64
     whole = len(flat) // together * together
     order = torch.randperm(whole // together, generator=generator, device=generator.device)
     mixed = flat.clone()

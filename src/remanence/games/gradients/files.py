@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import LARGE
+from remanence.attacks.gradients.parts import row_slices, working
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.rounding import Rounding
@@ -147,9 +148,11 @@ def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
     apart = total = 0.0
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
-            own, given = parameter.detach(), tensors[name]
-            apart += float((given.to(own) - own).norm().double()) ** 2
-            total += float(own.norm().double()) ** 2
+            own, given = parameter.detach().flatten(1), tensors[name].flatten(1)
+            for rows in row_slices(own):
+                part = own[rows].to(working(own))
+                apart += float((given[rows].to(part) - part).norm()) ** 2
+                total += float(part.norm()) ** 2
     return total > 0 and apart < 0.25 * total
 
 

@@ -62,6 +62,7 @@ def audit_gradients(
         training=training,
         disturbed=subject.disturbed,
         bounds=_ceilings(subject),
+        belongings=None if subject.reading is None else [subject.reading.belonging],
     )
     settled = (
         subject.is_settled and head.numbers is not None
@@ -131,8 +132,8 @@ def _condensed(subject: Subject) -> tuple[DenseHead, Layers, Records | None]:
         head = head.double()
     each = [head.layers_of({name: v[None] for name, v in one.items()}) for one in subject.gradients]
     firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
-    found = None
-    if batch is None:
+    found = None if subject.reading is None else subject.reading.coordinates
+    if batch is None and found is None:
         found = condensed(head, firsts, relative=rounding.relative, absolute=rounding.absolute)
     if found is not None:
         head = found.head

@@ -100,6 +100,7 @@ class Subject:
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
     filter: Filter | None = None  # that the owner's own update passes before it leaves
     is_settled: bool = False  # records of every update were proven at sight, and the network is large
+    reading: Reading | None = None  # of a single update that is as it was read
 
     @property
     def scope(self) -> str:
@@ -145,8 +146,9 @@ def open_updates(
     gradients = [one.gradient for one in opened]
     settled = head.is_large and all(one.is_settled for one in opened)
     notes += (_NO_SEARCH,) * settled
+    reading = opened[0].reading if len(opened) == 1 else None
     return Subject(
-        model, head, gradients, None, None, rounding, declared, notes, disturbed, is_settled=settled
+        model, head, gradients, None, None, rounding, declared, notes, disturbed, None, settled, reading
     )
 
 
@@ -159,6 +161,7 @@ class _Opened:
     notes: list[str]
     disturbed: Caveat | None = None
     is_settled: bool = False  # records were proven at sight
+    reading: Reading | None = None  # where the gradient is as it was read
 
 
 def _open_update(
@@ -216,7 +219,10 @@ def _open_update(
             f"{path.name} goes against the gradient, as new weights minus old ones do: its sign was turned."
         )
         gradient = {name: -value for name, value in gradient.items()}
-    return _Opened(gradient, rounding, notes, is_settled=reading.proof.count > 0)
+    as_read = reading.sign > 0 and not (reading.belonging.decay and training.is_plain)
+    return _Opened(
+        gradient, rounding, notes, None, reading.proof.count > 0, reading=reading if as_read else None
+    )
 
 
 def _fitting(

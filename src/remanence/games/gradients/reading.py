@@ -9,11 +9,12 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.condensing import condensed
+from remanence.attacks.gradients.condensing import Coordinates, condensed
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
+from remanence.attacks.gradients.parts import working
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
 from remanence.games.gradients.files import difference, rounding_of_difference
@@ -34,6 +35,7 @@ class Reading:
     belonging: Belonging
     proof: Proof
     sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
+    coordinates: Coordinates | None = None  # in which a large first layer was read
 
 
 def read_update(
@@ -53,14 +55,15 @@ def read_update(
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
     training = training or LocalTraining()
+    weight, bias = one[0]
     if found is None:
+        one[0] = weight.to(working(weight)), bias
         return _read(head, one, rounding, training, search=search)
-    reading = _read(
-        found.head, [(found.gradients[0], one[0][1]), *one[1:]], rounding, training, search=search
-    )
+    one[0] = found.gradients[0], bias
+    reading = _read(found.head, one, rounding, training, search=search)
     proposal = reading.proof.proposal
     proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
-    return replace(reading, proof=replace(reading.proof, proposal=proposal))
+    return replace(reading, proof=replace(reading.proof, proposal=proposal), coordinates=found)
 
 
 def _read(
@@ -81,7 +84,7 @@ def _read(
         for sign in (1, -1) if both else (best.sign,):
             if best.proof.count and sign != best.sign:
                 continue
-            turned: list[Layer] = [(sign * w, None if b is None else sign * b) for w, b in one]
+            turned = one if sign == 1 else [(-w, None if b is None else -b) for w, b in one]
             for records in look(head, turned, rounding, training):
                 proof = prove(head, turned, records, rounding, training, scale_is_known=sign == 1)
                 if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):

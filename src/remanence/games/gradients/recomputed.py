@@ -10,8 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.attacks.gradients.dense_layers import DenseHead, product
-from remanence.games.gradients.parts import forwards, row_slices
+from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.parts import backwards, forwards, norm, row_slices, working
 from remanence.games.gradients.rounding import Layer, Rounding, loss_spread, rounding_errors
 
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
@@ -69,7 +69,7 @@ class Recomputed:
             inverse = torch.linalg.pinv((deltas[0] * proposal.shares.unsqueeze(-1)).mT)  # (records, neurons)
             off = off + rounding.absolute * inverse.norm(dim=-1, keepdim=True)
         value_errors, delta_errors = rounding_errors(head, values, logits, deltas, off, rounding.relative)
-        sizes = torch.stack([weight.norm() for weight, _ in layers])
+        sizes = torch.stack([norm(weight) for weight, _ in layers])
         return cls(head, layers, proposal, rounding, values, deltas, value_errors, delta_errors, sizes)
 
     @property
@@ -80,10 +80,10 @@ class Recomputed:
     def left(self, index: int) -> Iterator[tuple[slice, Tensor]]:
         """What the records leave of a layer's update, some rows at a time: a large layer is never there twice."""
         weight = self.layers[index][0]
-        weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(weight)
-        values = self.values[index].to(weight)
+        values = self.values[index].to(working(weight))
+        weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(values)
         for rows in row_slices(weight):
-            yield rows, torch.addmm(weight[rows], weighted[:, rows].mT, values, alpha=-1)
+            yield rows, torch.addmm(weight[rows].to(values), weighted[:, rows].mT, values, alpha=-1)
 
     def left_of_bias(self, index: int) -> Tensor | None:
         """The same for its bias."""
@@ -95,6 +95,7 @@ class Recomputed:
     def tolerance(self, index: int, rows: slice) -> Tensor:
         """How far recomputed numbers may be from what was sent, if nothing but rounding lies between them."""
         weight, shares = self.layers[index][0][rows], ROUNDINGS * self.proposal.shares.unsqueeze(-1)
+        weight = weight.to(working(weight))
         delta, off = self.deltas[index][:, rows].abs() * shares, self.delta_errors[index][:, rows] * shares
         both = torch.cat([off, delta]).to(weight)
         apart = torch.cat([self.values[index].abs(), self.value_errors[index]]).to(weight)
@@ -112,7 +113,7 @@ class Recomputed:
         """The share of each layer's update that is left, by norm."""
         left = torch.stack(
             [
-                torch.stack([rest.norm() for _, rest in self.left(index)]).norm()
+                torch.stack([rest.norm() for _, rest in self.left(index)]).norm().double()
                 for index in range(len(self.layers))
             ]
         )
@@ -162,7 +163,7 @@ class Recomputed:
                 continue
             inner = value @ value.mT + (0 if bias is None else 1)
             gram += (delta @ delta.mT) * inner / size**2  # every layer counts alike
-            along = (product(delta, weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
+            along = (backwards(delta, weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
             right += along / size**2
         found, failed = torch.linalg.solve_ex(gram, right)
         return None if failed or not found.isfinite().all() else found

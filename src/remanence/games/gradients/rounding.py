@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead, product
-from remanence.games.gradients.parts import backwards, forwards
+from remanence.attacks.gradients.parts import backwards, forwards
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
 

@@ -1,0 +1,43 @@
+"""A layer some rows at a time: a large one is never there twice, whatever precision it was sent in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+_AT_ONCE = 2**19  # numbers
+
+
+def working(weight: Tensor) -> torch.dtype:
+    """The precision to compute in with these numbers: half precision is for sending."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32
+
+
+def row_slices(weight: Tensor) -> Iterator[slice]:
+    """Rows of a layer that are looked at together."""
+    at_once = max(1, _AT_ONCE // max(1, weight.shape[1]))
+    yield from (slice(start, start + at_once) for start in range(0, len(weight), at_once))
+
+
+def norm(weight: Tensor) -> Tensor:
+    """The norm of all numbers, in double precision."""
+    parts = [weight[rows].to(working(weight)).norm() for rows in row_slices(weight)]
+    return torch.stack(parts).norm().double() if parts else torch.zeros((), dtype=torch.float64)
+
+
+def forwards(values: Tensor, weight: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """`values @ change(weight).mT`."""
+    own = values.to(working(weight))
+    parts = [own @ change(weight[rows].to(own)).mT for rows in row_slices(weight)]
+    return torch.cat(parts, -1).to(values.dtype)
+
+
+def backwards(values: Tensor, weight: Tensor, change: Callable[[Tensor], Tensor] = Tensor.detach) -> Tensor:
+    """`values @ change(weight)`."""
+    own = values.to(working(weight))
+    made = own.new_zeros(*values.shape[:-1], weight.shape[1])
+    for rows in row_slices(weight):
+        made += own[..., rows] @ change(weight[rows].to(own))
+    return made.to(values.dtype)
