@@ -10,6 +10,16 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
+_AT_ONCE = 2**19  # numbers that are looked at together, so that no large tensor is copied
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite. A sum tells, unless it overflows."""
+    if not (values.is_floating_point() or values.is_complex()):
+        return True
+    parts = values.detach().reshape(-1).split(_AT_ONCE)
+    return all(bool(part.sum().isfinite() or part.isfinite().all()) for part in parts)
+
 
 @dataclass(frozen=True)
 class Release:
@@ -43,16 +53,17 @@ class Release:
         for name, tensor in sorted(self.tensors.items()):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-            digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def not_finite(self) -> Tensor:
         """Which trials have a number that is NaN or infinite, `(trials,)`: their training came to nothing."""
-        lost = torch.zeros(len(self), dtype=torch.bool)
-        for tensor in self.tensors.values():
-            if tensor.is_floating_point() or tensor.is_complex():
-                lost |= ~tensor.isfinite().reshape(len(self), -1).all(1).cpu()
-        return lost
+        return torch.tensor(
+            [
+                not all(is_finite(tensor[trial]) for tensor in self.tensors.values())
+                for trial in range(len(self))
+            ]
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -20,7 +20,7 @@ from torch import Tensor
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.remainder import Remainder
 
-_AT_ONCE = 2**22  # numbers in the largest tensor of a chunk
+_AT_ONCE = 2**20  # numbers in the largest tensor of a chunk
 _CLEARLY_NEGATIVE = 1e-3
 _LARGE = 2**22  # weights of a network in which passes are worth saving
 _SIDES = 4  # from which implied inputs are looked at, to see which are the same
@@ -117,21 +117,36 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
     parts = []
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
+        columns = left.columns(t, j).to(rows)
         if signal is None:
-            found = _without_bias(head, rows[t, j], left.columns(t, j).to(rows), own[t, j], j, precision)
+            found = _without_bias(head, rows[t, j], columns, own[t, j], j, precision)
         else:
-            found = _with_bias(
-                head,
-                rows[t, j] / signal[t, j, None],
-                left.columns(t, j).to(rows),
-                signal[t, j],
-                own[t, j],
-                precision,
-            )
+            x = rows[t, j] / signal[t, j, None]
+            if len(head.weights) > 2:
+                may = _silent_outside(head, x, columns, precision)
+                t, j, x, columns = t[may], j[may], x[may], columns[may]
+            found = _with_bias(head, x, columns, signal[t, j], own[t, j], precision)
         parts.append(Candidates(t, j, *found))
     return Candidates(
         *(torch.cat([getattr(p, name) for p in parts]) for name in Candidates.__dataclass_fields__)
     )
+
+
+def _silent_outside(head: DenseHead, x: Tensor, columns: Tensor, precision: float) -> Tensor:
+    """Columns that are zero where the input activates nothing: one pass shows it, for every label alike.
+
+    What is left out would deviate by more than `tolerance_of`, whatever rounding excuses.
+    """
+    inputs, logits = head.forward(x)
+    outside = (columns * (inputs[2] <= 0)).norm(dim=-1) / columns.norm(dim=-1)
+    chances = logits.softmax(-1).topk(2).values
+    loss = torch.maximum(1 - chances[:, 0], chances[:, 1])  # of the likeliest label, which is the least
+    return outside < tolerance_of(precision) + 4 * precision / loss.clamp(min=precision)
+
+
+def tolerance_of(precision: float) -> float:
+    """How far a column may deviate from the one that an input implies."""
+    return min(1e-2, max(1e-6, 1e4 * precision))
 
 
 def _with_bias(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.attacks.gradients.candidates import Candidates, find_candidates, worth_testing
+from remanence.attacks.gradients.candidates import Candidates, find_candidates, tolerance_of, worth_testing
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
 from remanence.attacks.gradients.remainder import Remainder
 
@@ -87,7 +87,7 @@ def reconstruct(
     batch size, whole or not, where it need not be voted on.
     """
     head.require_readable()
-    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
+    tolerance = tolerance_of(precision)
     trials = len(layers[0][0])
     inputs, labels, shares = _nothing(layers)
     level = layers[0][0].abs().amax(-1)
@@ -145,8 +145,8 @@ def reconstruct_at_any_scale(
 
 def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
     """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
-    tolerance = min(1e-2, max(1e-6, 1e4 * precision))
-    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance, only_twins=False)
+    tolerance = tolerance_of(precision)
+    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
     candidates = find_candidates(head, Remainder.of(head, layers, *_nothing(layers)), live, precision)
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []

@@ -23,8 +23,9 @@ def row_slices(weight: Tensor) -> Iterator[slice]:
 
 def norm(weight: Tensor) -> Tensor:
     """The norm of all numbers, in double precision."""
-    parts = [weight[rows].to(working(weight)).norm() for rows in row_slices(weight)]
-    return torch.stack(parts).norm().double() if parts else torch.zeros((), dtype=torch.float64)
+    # Numbers, not tensors: small ones that stay between large ones that go would keep their memory.
+    squares = sum(float(weight[rows].to(working(weight)).norm()) ** 2 for rows in row_slices(weight))
+    return torch.tensor(squares, dtype=torch.float64, device=weight.device).sqrt()
 
 
 def forwards(values: Tensor, weight: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

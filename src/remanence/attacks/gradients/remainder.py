@@ -59,5 +59,7 @@ def _less(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
 
 def _left(weight: Tensor, values: Tensor, delta: Tensor) -> Tensor:
     """The norm, for each trial, of a layer's gradient less its parts."""
-    parts = (_less(weight[:, rows], values, delta[..., rows]) for rows in row_slices(weight[0]))
-    return torch.stack([part.flatten(1).norm(dim=1) for part in parts]).norm(dim=0).double()
+    squares = values.new_zeros(len(weight), dtype=torch.float64)
+    for rows in row_slices(weight[0]):
+        squares += _less(weight[:, rows], values, delta[..., rows]).flatten(1).norm(dim=1).square()
+    return squares.sqrt()

@@ -45,7 +45,8 @@ class Captured(AnyGame[SharedGradient]):
     them, it counts if the game can recompute the update, or the part of it that is the sample's alone, from what
     the attack proposed. Where a batch size is neither proven nor declared (`batch_size`), nothing is divided by it: a
     trial is then an update, and succeeds if one record of it is proven. The control is the same attack on the same
-    gradients with the entries of every tensor shuffled.
+    gradients with the entries of every tensor shuffled (of layers of more than four million weights, the first alone:
+    all that is read is read off it).
     """
 
     said: ClassVar[tuple[str, str]] = ("recovered", "samples")
@@ -149,7 +150,7 @@ class Captured(AnyGame[SharedGradient]):
         """Attack every gradient, and a shuffled copy of each."""
         _, reconstruct = prepared
         gradients = self.gradients.take(slice(0, unit.size))
-        mixed = shuffled(gradients, draws.stream("control"))
+        mixed = shuffled(gradients, draws.stream("control"), spare_large=True)
         guess, decoy = blindly(reconstruct, gradients, mixed, draws.stream("coins"))
         proofs = self.proofs(guess, gradients)
         sizes = self._sizes(proofs)
@@ -234,12 +235,18 @@ def _samples(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.reshape(-1, 1).cpu() for part in parts])
 
 
-def shuffled(gradients: Gradient, generator: torch.Generator) -> Gradient:
-    """The entries of every tensor in another order: the same numbers, and no structure."""
+def shuffled(gradients: Gradient, generator: torch.Generator, *, spare_large: bool = False) -> Gradient:
+    """The entries of every tensor in another order: the same numbers, and no structure.
+
+    `spare_large` leaves large tensors behind the first as they are, which saves a copy of the update.
+    """
     mixed = {}
     for name, values in gradients.tensors.items():
         flat = values.flatten(1)
-        mixed[name] = torch.stack([_mixed(one, generator) for one in flat]).view_as(values)
+        if spare_large and mixed and flat.shape[1] > LARGE:
+            mixed[name] = values
+        else:
+            mixed[name] = torch.stack([_mixed(one, generator) for one in flat]).view_as(values)
     return Gradient(mixed)
 
 

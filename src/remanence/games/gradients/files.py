@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from remanence.attacks.gradients.dense_layers import LARGE
 from remanence.attacks.gradients.parts import row_slices, working
 from remanence.data.records import Records
+from remanence.data.releases import is_finite
 from remanence.exceptions import InputError
 from remanence.games.gradients.rounding import Rounding
 from remanence.scale.folders import MOST
@@ -96,14 +97,14 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=str(gradient[name].dtype),
                 hint="multiply the codes by their scale first, as the server does, and save the product",
             )
-        if not gradient[name].sum(dtype=torch.float64).isfinite():
+        if not is_finite(gradient[name]):
             raise InputError(
                 f"The gradient of {name} is not finite: {source}.",
                 needs="finite numbers",
                 got=f"{int((~gradient[name].isfinite()).sum())} entries that are NaN or infinite",
                 hint="check the loss of that batch; mixed precision may have overflowed",
             )
-    if not any(gradient[name].any() for name in wanted):
+    if not any(value.count_nonzero() for value in gradient.values()):
         raise InputError(
             f"The gradient is zero everywhere: {source}.",
             needs="a gradient that a batch has made",

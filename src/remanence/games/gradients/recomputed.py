@@ -111,12 +111,10 @@ class Recomputed:
 
     def unexplained(self) -> Tensor:
         """The share of each layer's update that is left, by norm."""
-        left = torch.stack(
-            [
-                torch.stack([rest.norm() for _, rest in self.left(index)]).norm().double()
-                for index in range(len(self.layers))
-            ]
-        )
+        squares = [
+            sum(float(rest.norm()) ** 2 for _, rest in self.left(index)) for index in range(len(self.layers))
+        ]
+        left = torch.tensor(squares, dtype=torch.float64, device=self.sizes.device).sqrt()
         return (left / self.sizes).where(self.sizes > 0, 0.0)
 
     def refitted(self) -> Recomputed | None:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.parts import norm
 from remanence.games.gradients.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed
 from remanence.games.gradients.rounding import Layer, Rounding, loss_spread
 
@@ -104,7 +105,7 @@ def _result(
 
 def _nothing(proposal: Proposal, layers: Sequence[Layer]) -> Proof:
     none = torch.zeros(len(proposal), dtype=torch.bool, device=proposal.labels.device)
-    left = torch.tensor([1.0 if weight.any() else 0.0 for weight, _ in layers], dtype=torch.float64)
+    left = torch.tensor([1.0 if norm(weight) > 0 else 0.0 for weight, _ in layers], dtype=torch.float64)
     return Proof(proposal, none, proposal.shares.new_full((len(proposal),), torch.inf), left, False, None)
 
 
