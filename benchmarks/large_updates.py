@@ -18,11 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-from torch import nn
-from torch.nn.functional import cross_entropy
-
 SHAPES = {"wide": "3072", "deep": "3072", "convolutional": "3,52,52"}
 FACTORIES = """
 import torch
@@ -49,8 +44,13 @@ def convolutional():
 """
 
 
-def prepare(folder: Path, name: str, batch: int) -> int:
-    """Write the update of one batch in three forms; the network's number of parameters."""
+def prepare(folder: Path, name: str, batch: int) -> None:
+    """Write the update of one batch in four forms; in a process of its own, whose memory nobody inherits."""
+    import torch
+    from safetensors.torch import save_file
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
     space: dict[str, object] = {}
     exec(FACTORIES, space)  # noqa: S102, our own text above
     model = space[name]()  # pyright: ignore[reportCallIssue]
@@ -61,13 +61,13 @@ def prepare(folder: Path, name: str, batch: int) -> int:
     gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     save_file(gradient, folder / "float32.safetensors")
     save_file({n: v.half() for n, v in gradient.items()}, folder / "float16.safetensors")
+    save_file({n: v.bfloat16() for n, v in gradient.items()}, folder / "bfloat16.safetensors")
     with torch.no_grad():
         save_file(model.state_dict(), folder / "before.safetensors")
         for parameter in model.parameters():
             assert parameter.grad is not None
             parameter -= 0.1 * parameter.grad
         save_file(model.state_dict(), folder / "after.safetensors")
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def timed(command: list[str]) -> tuple[float, float, int, str]:
@@ -90,17 +90,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--only", choices=SHAPES)
+    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.prepare:
+        return prepare(options.prepare, options.only, options.batch)
     for name in [options.only] if options.only else SHAPES:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             (folder / "networks.py").write_text(FACTORIES)
-            count = prepare(folder, name, options.batch)
+            made = ["--prepare", place, "--only", name, "--batch", str(options.batch)]
+            subprocess.run([sys.executable, __file__, *made], check=True)  # noqa: S603, our own command
+            count = (folder / "float32.safetensors").stat().st_size // 4
             build = f"import sys; sys.path.insert(0, {place!r}); import remanence.cli.main, networks; networks.{name}()"
             *_, bare, _ = timed([sys.executable, "-c", build])
             forms = {
                 "float32": ["--gradient", "float32.safetensors"],
                 "float16": ["--gradient", "float16.safetensors"],
+                "bfloat16": ["--gradient", "bfloat16.safetensors"],
                 "before and after": ["--before", "before.safetensors", "--after", "after.safetensors"],
             }
             for form, files in forms.items():
@@ -116,9 +122,8 @@ def main() -> None:
                 ]
                 command += ["--input-shape", SHAPES[name], "--out", str(folder / "out")]
                 seconds, processor, peak, said = timed(command)
-                proven = next(
-                    (line for line in said.splitlines() if "records are proven" in line), said[-300:]
-                )
+                lines = said.splitlines()
+                proven = next((line[:40] for line in lines if "records are proven" in line), said[-300:])
                 print(
                     f"{name:13} {count / 1e6:.0f} M, {form:16}: {seconds:5.1f} s, {processor:5.1f} s of processor, "
                     f"peak {peak / 1e9:.2f} GB, beyond the network {(peak - bare) / size:.1f} times the files' "

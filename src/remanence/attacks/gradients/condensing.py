@@ -12,7 +12,7 @@ multiples of one another, as the rows of a sample with two neurons to itself are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -21,12 +21,11 @@ from torch import Tensor
 
 from remanence.attacks.gradients.candidates import twins
 from remanence.attacks.gradients.dense_layers import DenseHead
-from remanence.attacks.gradients.parts import working
+from remanence.attacks.gradients.parts import largest, norm, row_slices, rows_times, working
 
 _FEW, _SKETCHED = 16, 144  # directions that are looked for; fewer than these are a low rank
 _SHORT = 2 * _SKETCHED  # inputs that are shorter are left as they are
 _SMALL = 2**19  # and layers that have fewer weights
-_AT_ONCE = 2**19  # numbers that are made double at a time
 _GROUPS = 128  # rows with a twin that make a basis
 _COARSE = 1e-4  # precisions above are half precision, in which numbers were rounded once
 _ROUNDINGS = 8  # rounding errors that a row may lie outside the span, in single and double precision
@@ -63,7 +62,7 @@ def condensed(
     spans = [_span(own, bias, relative, absolute) for own, bias in gradients]
     basis = spans[0] if len(spans) == 1 else torch.linalg.qr(torch.cat(spans).mT)[0].mT
     basis = basis.to(torch.float64 if relative <= _COARSE else torch.float32)
-    inside = torch.cat([part.to(basis) @ basis.mT for part in _blocks(weight)]).double()
+    inside = rows_times(weight, basis.mT).double()
     columns, written = [], []
     for own, _ in gradients:
         part, norm, along = _written(weight, own, basis, relative, absolute)
@@ -85,16 +84,19 @@ def condensed(
 
 def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float) -> Tensor:
     """An orthonormal basis of a gradient's rows, or of those that have a twin."""
-    precision = relative + absolute / max(float(weight.abs().max()), 1e-300)
-    for width in (_FEW, _SKETCHED) if precision <= _COARSE else (_SKETCHED,):
+    precision = relative + absolute / max(largest(weight), 1e-300)
+    is_coarse = precision > _COARSE
+    # A sketch of independent rounding errors has no singular value far above their norm.
+    noise = relative * float(norm(weight)) + absolute * weight.numel() ** 0.5 if is_coarse else 0.0
+    for width in (_FEW, _SKETCHED):
         generator = torch.Generator().manual_seed(0)
         sketch = torch.randn(weight.shape[1], width, generator=generator).to(weight.device, working(weight))
-        seen = torch.cat([part.to(sketch) @ sketch for part in _blocks(weight)]).double()
+        seen = rows_times(weight, sketch).double()
         within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
-        rank = int((sizes > 0.1 * precision * sizes[0]).sum()) if precision <= _COARSE else len(sizes)
+        rank = int((sizes > (noise or 0.1 * precision * sizes[0])).sum())
         if rank < width:
             break
-    if rank == len(sizes) and bias is not None and precision <= _COARSE:
+    if rank == len(sizes) and bias is not None and not is_coarse:
         tolerance = min(1e-2, max(1e-6, 1e4 * precision))
         live = bias != 0
         place = twins((seen / bias.where(live, 1.0)[:, None])[None], live[None], tolerance)[0]
@@ -102,10 +104,11 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
         if len(some):
             return torch.linalg.qr(weight[some].double().mT)[0].mT
     # Combinations of the gradient's rows: they span what it spans, however rough the sketch is.
-    within = within[:, :rank].to(torch.float64 if precision <= _COARSE else torch.float32)
+    rank = len(sizes) if is_coarse else rank
+    within = within[:, :rank].to(torch.float32 if is_coarse else torch.float64)
     combined = within.new_zeros(rank, weight.shape[1])
-    for part, rows in zip(_blocks(weight), within.split(_rows(weight)), strict=True):
-        combined += rows.mT @ part.to(rows)
+    for rows in row_slices(weight):
+        combined += within[rows].mT @ weight[rows].to(within)
     combined = combined.double()
     # Turned at random, so that no coordinate is so small that rounding is all there is of it.
     turn = torch.randn(rank, rank, generator=generator, dtype=torch.float64).to(weight.device)
@@ -116,22 +119,14 @@ def _written(
     weight: Tensor, gradient: Tensor, basis: Tensor, relative: float, absolute: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A gradient's rows in coordinates, the norms of what lies outside the span, and the weights along that."""
-    inside, norms, along = [], [], []
-    for own, part in zip(_blocks(weight), _blocks(gradient), strict=True):
-        row = part.to(basis)
-        inside.append(row @ basis.mT)
-        rest = torch.addmm(row, inside[-1], basis, alpha=-1)
-        norm = rest.norm(dim=1)
+    inside = rows_times(gradient, basis.mT)
+    norms, along = torch.empty_like(inside[:, 0]), torch.empty_like(inside[:, 0])
+    for rows in row_slices(weight):
+        row = gradient[rows].to(basis)
+        rest = torch.addmm(row, inside[rows], basis, alpha=-1)
+        size = rest.norm(dim=1)
         allowed = relative * row.norm(dim=1) + absolute * row.shape[1] ** 0.5
-        norm = norm.where(norm > (1 if relative > _COARSE else _ROUNDINGS) * allowed, 0.0)
-        norms.append(norm)
-        along.append((own.to(rest) * rest).sum(1) / norm.where(norm > 0, torch.inf))
-    return torch.cat(inside).double(), torch.cat(norms).double(), torch.cat(along).double()
-
-
-def _rows(weight: Tensor) -> int:
-    return max(1, _AT_ONCE // weight.shape[1])
-
-
-def _blocks(weight: Tensor) -> Iterator[Tensor]:
-    yield from weight.split(_rows(weight))
+        size = size.where(size > (1 if relative > _COARSE else _ROUNDINGS) * allowed, 0.0)
+        norms[rows] = size
+        along[rows] = (weight[rows].to(rest) * rest).sum(1) / size.where(size > 0, torch.inf)
+    return inside.double(), norms.double(), along.double()

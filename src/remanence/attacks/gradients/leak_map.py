@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import LARGE
 from remanence.attacks.gradients.exposure import Exposure
-from remanence.attacks.gradients.parts import row_slices
+from remanence.attacks.gradients.parts import rows_times
 
 _FEW, _RANKS_UP_TO = 16, 128
 
@@ -74,8 +74,7 @@ def _rank(values: Tensor, precision: float) -> int | None:
             values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
         )
         dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
-        parts = [values[rows].to(dtype) @ sketch.to(dtype) for rows in row_slices(values)]
-        sizes = torch.linalg.svdvals(torch.cat(parts).double())
+        sizes = torch.linalg.svdvals(rows_times(values, sketch.to(dtype)).double())
         rank = int((sizes > 64 * precision * sizes[0]).sum())
         if rank < width:
             return rank

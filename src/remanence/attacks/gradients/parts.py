@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-_AT_ONCE = 2**19  # numbers
+_AT_ONCE = 2**17  # numbers
 
 
 def working(weight: Tensor) -> torch.dtype:
@@ -21,6 +21,11 @@ def row_slices(weight: Tensor) -> Iterator[slice]:
     yield from (slice(start, start + at_once) for start in range(0, len(weight), at_once))
 
 
+def largest(values: Tensor) -> float:
+    """The largest size of a number."""
+    return max(map(abs, map(float, values.aminmax())))
+
+
 def norm(weight: Tensor) -> Tensor:
     """The norm of all numbers, in double precision."""
     # Numbers, not tensors: small ones that stay between large ones that go would keep their memory.
@@ -28,11 +33,23 @@ def norm(weight: Tensor) -> Tensor:
     return torch.tensor(squares, dtype=torch.float64, device=weight.device).sqrt()
 
 
+def rows_times(weight: Tensor, values: Tensor) -> Tensor:
+    """`weight @ values`, in the precision of the values."""
+    made = values.new_empty(
+        len(weight), values.shape[1]
+    )  # one tensor: parts of it would lie between those that go
+    for rows in row_slices(weight):
+        made[rows] = weight[rows].to(values) @ values
+    return made
+
+
 def forwards(values: Tensor, weight: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """`values @ change(weight).mT`."""
     own = values.to(working(weight))
-    parts = [own @ change(weight[rows].to(own)).mT for rows in row_slices(weight)]
-    return torch.cat(parts, -1).to(values.dtype)
+    made = own.new_empty(*values.shape[:-1], len(weight))
+    for rows in row_slices(weight):
+        made[..., rows] = own @ change(weight[rows].to(own)).mT
+    return made.to(values.dtype)
 
 
 def backwards(values: Tensor, weight: Tensor, change: Callable[[Tensor], Tensor] = Tensor.detach) -> Tensor:

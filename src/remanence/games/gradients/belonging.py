@@ -178,13 +178,13 @@ def _neurons(head: DenseHead, layers: Sequence[Layer], index: int) -> _Identitie
 
 def _sums(weight: Tensor, gradient: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums of weight times gradient, of its squares and of the weight's squares; some rows at a time."""
-    parts = []
+    found = weight.new_zeros(3, weight.shape[1 - dim], dtype=torch.float64)
     for rows in row_slices(weight):
         own = weight[rows].double()
         terms = own * gradient[rows]
-        parts.append(torch.stack([terms.sum(dim), terms.square().sum(dim), own.square().sum(dim)]))
-    first, second, third = torch.stack(parts).sum(0) if dim == 0 else torch.cat(parts, 1)
-    return first, second, third
+        into = found if dim == 0 else found[:, rows]
+        into += torch.stack([terms.sum(dim), terms.square_().sum(dim), own.square().sum(dim)])
+    return found[0], found[1], found[2]
 
 
 def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.attacks.gradients.dense_layers import LARGE
-from remanence.attacks.gradients.parts import row_slices, working
+from remanence.attacks.gradients.parts import largest, row_slices, working
 from remanence.data.records import Records
 from remanence.data.releases import is_finite
 from remanence.exceptions import InputError
@@ -170,7 +170,7 @@ def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
     """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
     relative = rounding_of(weights).relative
-    return Rounding(relative, relative / 2 * max(float(value.abs().max()) for value in weights.values()))
+    return Rounding(relative, relative / 2 * max(largest(value) for value in weights.values()))
 
 
 def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:

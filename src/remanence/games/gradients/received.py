@@ -63,8 +63,8 @@ def traps(model: nn.Module) -> list[Trap]:
 def _signs(rows: Tensor, bias: Tensor | None) -> Iterator[tuple[str, float]]:
     """Kinds of traps, and the share of a layer's neurons that look like each."""
     sizes = rows.norm(dim=1).double()
-    some = rows[(sizes > 0).nonzero().squeeze(1)[:_ROWS]]
-    unit = some.float() / sizes[sizes > 0][:_ROWS, None].float()
+    unit = rows[(sizes > 0).nonzero().squeeze(1)[:_ROWS]].float()
+    unit /= sizes[sizes > 0][:_ROWS, None].float()
     alike = ((unit @ unit.mT) > _PARALLEL).sum(1) - 1 >= len(unit) * _MANY
     yield "bins", float(alike.double().mean()) if len(unit) >= _SMALLEST else 0.0
     if bias is not None:

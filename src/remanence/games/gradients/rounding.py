@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead, product
-from remanence.attacks.gradients.parts import backwards, forwards
+from remanence.attacks.gradients.parts import backwards, forwards, largest
 
 Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
 
@@ -40,7 +40,7 @@ class Rounding:
 
     def of_largest(self, values: Tensor) -> float:
         """Relative to the largest of these numbers: what an attack may expect."""
-        return self.relative + self.absolute / max(float(values.abs().max()), 1e-300)
+        return self.relative + self.absolute / max(largest(values), 1e-300)
 
     def or_coarser(self, other: Rounding) -> Rounding:
         """The coarser of two, in each respect."""
