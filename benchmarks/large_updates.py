@@ -93,7 +93,8 @@ def main() -> None:
     parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.prepare:
-        return prepare(options.prepare, options.only, options.batch)
+        prepare(options.prepare, options.only, options.batch)
+        return
     for name in [options.only] if options.only else SHAPES:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)

@@ -53,7 +53,7 @@ class Release:
         for name, tensor in sorted(self.tensors.items()):
             values = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-            digest.update(memoryview(values.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def not_finite(self) -> Tensor:
