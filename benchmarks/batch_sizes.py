@@ -33,8 +33,8 @@ from remanence.scoring.rates import SuccessRate
 
 ROOT = Path(__file__).parents[1]
 SIZES = (16, 32, 64, 128, 256)
-TIMES = (3, 4, 6, 8, 12, 16)  # widths, times the batch size
-CLASSES = (2, 10, 100)
+TIMES = (3, 4, 5, 6, 8, 12, 16)  # widths, times the batch size
+CLASSES = (2, 5, 10, 100)
 STARTS = {
     "torch": None,
     "He": nn.init.kaiming_normal_,
