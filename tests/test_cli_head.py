@@ -130,12 +130,19 @@ def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, 
     assert "backbone" not in options  # which may be code, and is not run because a folder names it
 
 
-def test_pictures_are_resized_and_normalised_as_told(files):
+def test_pictures_are_resized_and_normalised_as_told(files, tmp_path):
     path = next((files / "own" / "digit-3").iterdir())
     grey = Preparation(8, (0.25,), (0.5,))(path)
     raw = torch.from_numpy(np.array(Image.open(path), dtype=np.float32)) / 255
     torch.testing.assert_close(grey[0], (raw - 0.25) / 0.5)
     assert Preparation(16)(path).shape == (3, 16, 16)
+    deep = np.array(Image.open(path)).astype(np.uint16) * 257
+    for name in ("deep.png", "deep.tiff"):
+        Image.fromarray(deep).save(tmp_path / name)
+        torch.testing.assert_close(Preparation(8, (0.25,), (0.5,))(tmp_path / name), grey)
+    Image.fromarray(deep.astype(np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(InputError, match="32 bits"):
+        Preparation(8)(tmp_path / "float.tiff")
 
 
 def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_path):
@@ -181,7 +188,12 @@ def test_an_exported_backbone_gives_what_the_module_gives(files, tmp_path):
     records = Records(pictures, torch.zeros(5))
     with pytest.raises(InputError, match="cannot read the pictures") as caught:
         embed(records, load_backbone(str(tmp_path / "fixed.pt2")))
-    assert "exported for 2 x 1 x 8 x 8, and these are 5" in caught.value.got
+    assert "exported for 2 x 1 x 8 x 8, and these are 5 x 1 x 8 x 8; a batch of any size" in caught.value.got
+    other = Records(torch.zeros(5, 3, 8, 8), torch.zeros(5))
+    with pytest.raises(InputError, match="cannot read the pictures") as caught:
+        embed(other, load_backbone(str(tmp_path / "b.pt2")))
+    assert caught.value.got.endswith("exported for any x 1 x 8 x 8, and these are 5 x 3 x 8 x 8")
+    assert "one number for grey" in caught.value.hint
 
 
 def test_an_adversary_who_infers_the_recipe_plays_when_asked_for(files, tmp_path, monkeypatch):

@@ -135,9 +135,10 @@ class ExportedBackbone(nn.Module):
             n not in (None, m) for n, m in zip(self._sizes, sizes, strict=True)
         ):
             told = " x ".join("any" if size is None else str(size) for size in self._sizes)
+            any_batch = "; a batch of any size needs dynamic_shapes=({0: torch.export.Dim('batch')},)"
             raise RuntimeError(
-                f"exported for {told}, and these are {' x '.join(map(str, sizes))}; a batch of any size needs "
-                "dynamic_shapes=({0: torch.export.Dim('batch')},)"
+                f"exported for {told}, and these are {' x '.join(map(str, sizes))}"
+                + ("" if self._sizes[:1] == [None] else any_batch)
             )
         try:
             (found,) = self._run(self._graph, {**self._held, self._input: pictures})

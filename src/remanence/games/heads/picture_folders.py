@@ -55,7 +55,18 @@ class Preparation:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 with Image.open(path) as picture:
                     kind = "L" if len(self.mean) == 1 else "RGB"
-                    small = picture.convert(kind).resize((self.size, self.size), Image.Resampling.BILINEAR)
+                    if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
+                        eighth = np.round(np.array(picture) / 257).astype(np.uint8)
+                        whole_range = Image.fromarray(eighth)
+                    elif picture.mode in ("I", "F"):
+                        raise ValueError(
+                            f"numbers of 32 bits (mode {picture.mode}), whose white nobody knows"
+                        )
+                    else:
+                        whole_range = picture
+                    small = whole_range.convert(kind).resize(
+                        (self.size, self.size), Image.Resampling.BILINEAR
+                    )
                     pixels = torch.from_numpy(np.array(small, dtype=np.float32))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombWarning) as error:
             raise InputError(
