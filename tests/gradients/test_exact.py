@@ -211,3 +211,16 @@ def test_in_a_large_network_neurons_with_a_twin_give_the_same_batch(monkeypatch,
     some = reconstruct(head, layers, precision=2.2e-16)
     assert int(some.found.sum()) == int(every.found.sum()) > 0
     assert torch.cdist(some.inputs[0][some.found[0]], every.inputs[0][every.found[0]]).amin(1).max() < 1e-9
+
+
+def test_shares_of_a_plain_mean_are_one_over_a_whole_number_and_others_stay_as_they_are():
+    network = relu_network(40, 200, 7, dtype=torch.float32, seed=2)
+    inputs, labels = batch(8, 40, 7, 2)
+    head, gradient = dense_head(network), leak(network, inputs, labels)
+    plain = reconstruct(head, head.layers_of(gradient), precision=1.2e-7)
+    clipped = {name: 0.7312 * value for name, value in gradient.items()}
+    scaled = reconstruct(head, head.layers_of(clipped), precision=1.2e-7)
+    for found, share in ((plain, 1 / 8), (scaled, 0.7312 / 8)):
+        assert met(found, inputs, labels, 1e-6)[0].all()
+        assert found.shares[found.found].numpy() == pytest.approx(share, rel=1e-5)
+    assert (plain.shares[plain.found] == 1 / 8).all()

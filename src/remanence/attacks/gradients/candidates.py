@@ -242,3 +242,19 @@ def fit_scales(
 def _centred(values: Tensor, mask: Tensor) -> Tensor:
     """The values less their mean, both over the mask alone."""
     return (values - values.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)) * mask
+
+
+def is_whole(sizes: Tensor, tolerance: float) -> Tensor:
+    """Whether they are whole numbers; not where the tolerance is as wide as a good part of one."""
+    return ((sizes / sizes.round().clamp(min=1) - 1).abs() < tolerance) & (tolerance * sizes < 0.05)
+
+
+def mode(values: Tensor, tolerance: float) -> tuple[float, int]:
+    """The middle of the densest heap of values, and how many there are in it."""
+    if not len(values):
+        return 0.0, 0
+    ordered = values.sort().values
+    first = torch.searchsorted(ordered, ordered * (1 - tolerance))
+    count = torch.searchsorted(ordered, ordered * (1 + tolerance), right=True) - first
+    best = int(count.argmax())
+    return float(ordered[first[best] : first[best] + count[best]].median()), int(count[best])

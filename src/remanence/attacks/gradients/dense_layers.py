@@ -136,7 +136,7 @@ class DenseHead:
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights.
 
-        Those of large layers stay as they were sent.
+        Those of large layers that are not in double precision stay as they were sent.
         """
         found = []
         folded = self.folded or (None,) * len(self.names)
@@ -150,7 +150,7 @@ class DenseHead:
                     hint="the same network without that: what its update gives away, this one gives away too",
                 )
             weight = gradient[f"{prefix}weight"].to(own_weight.device)
-            if own_weight.numel() <= LARGE or fold is not None:
+            if own_weight.numel() <= LARGE or own_weight.dtype == torch.float64 or fold is not None:
                 weight = weight.to(own_weight)
             if fold is not None:
                 own = gradient[fold.bias].to(fold.factor) / (
@@ -161,9 +161,10 @@ class DenseHead:
                 found.append((weight, None if bias is None else gradient[f"{prefix}bias"].to(bias)))
         return found
 
-    def double(self) -> DenseHead:
-        """The same with every layer in double precision."""
-        return replace(self, weights=tuple(weight.double() for weight in self.weights))
+    def double(self, *, only_first: bool = False) -> DenseHead:
+        """The same with every layer, or the one that inputs are read off, in double precision."""
+        others = self.weights[1:] if only_first else (weight.double() for weight in self.weights[1:])
+        return replace(self, weights=(self.weights[0].double(), *others))
 
     def to(self, device: torch.device | str) -> DenseHead:
         """The same head on another device."""

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.attacks.gradients.candidates import Candidates, find_candidates, tolerance_of, worth_testing
+from remanence.attacks.gradients.candidates import (
+    Candidates,
+    find_candidates,
+    is_whole,
+    mode,
+    tolerance_of,
+    worth_testing,
+)
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
 from remanence.attacks.gradients.remainder import Remainder
 
@@ -126,7 +133,25 @@ def reconstruct(
         if not live.any() or inputs.shape[1] >= slots:
             break
     inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
-    return Recovered(inputs, labels, shares, unexplained).padded(slots)
+    return _snapped(head, layers, Recovered(inputs, labels, shares, unexplained), precision).padded(slots)
+
+
+def _snapped(head: DenseHead, layers: Layers, found: Recovered, precision: float) -> Recovered:
+    """Shares that are nearly one over a whole number become that, where the gradient is then explained no worse."""
+    sizes = 1 / found.shares.where(found.found, 1.0)
+    near = is_whole(sizes, tolerance_of(precision)) & found.found
+    shares = (1 / sizes.round()).where(near, found.shares)
+    if (shares == found.shares).all():
+        return found
+    left = Remainder.of(head, layers, found.inputs, found.labels, shares)
+    inputs, unexplained = _refine(head, left, found.inputs, found.labels, shares, precision)
+    no_worse = unexplained.sum(1) <= 1.01 * found.unexplained.sum(1)
+    return Recovered(
+        inputs.where(no_worse[:, None, None], found.inputs),
+        found.labels,
+        shares.where(no_worse[:, None], found.shares),
+        unexplained.where(no_worse[:, None], found.unexplained),
+    )
 
 
 def reconstruct_at_any_scale(
@@ -151,7 +176,7 @@ def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int
     sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
     found = []
     while len(found) < most:
-        value, votes = _mode(sizes, tolerance)
+        value, votes = mode(sizes, tolerance)
         if votes < 2:
             break
         found.append(value)
@@ -171,36 +196,21 @@ def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
     In a plain mean it is a whole number, and neurons that share several samples rarely agree on one.
     """
     sizes, implied = sizes.clone(), candidates.batch_size
-    is_whole = _is_whole(implied, tolerance)
+    whole = is_whole(implied, tolerance)
     for trial in (sizes == 0).any(1).nonzero().squeeze(1).tolist():
         own = candidates.trial == trial
-        for some in (own & is_whole, own):
-            value, votes = _mode(implied[some], tolerance)
+        for some in (own & whole, own):
+            value, votes = mode(implied[some], tolerance)
             value = float(round(value)) if votes and some is not own else value
             if votes >= 2 or (votes and some is own):
                 break
         if not votes:
             continue
         for label in (sizes[trial] == 0).nonzero().squeeze(1).tolist():
-            special, agreeing = _mode(implied[some & (candidates.label == label)], tolerance)
+            special, agreeing = mode(implied[some & (candidates.label == label)], tolerance)
+            special = float(round(special)) if some is not own else special
             sizes[trial, label] = special if agreeing >= 2 else value
     return sizes
-
-
-def _is_whole(sizes: Tensor, tolerance: float) -> Tensor:
-    """Whether they are whole numbers; not where the tolerance is as wide as a good part of one."""
-    return ((sizes / sizes.round().clamp(min=1) - 1).abs() < tolerance) & (tolerance * sizes < 0.05)
-
-
-def _mode(values: Tensor, tolerance: float) -> tuple[float, int]:
-    """The middle of the densest heap of values, and how many there are in it."""
-    if not len(values):
-        return 0.0, 0
-    ordered = values.sort().values
-    first = torch.searchsorted(ordered, ordered * (1 - tolerance))
-    count = torch.searchsorted(ordered, ordered * (1 + tolerance), right=True) - first
-    best = int(count.argmax())
-    return float(ordered[first[best] : first[best] + count[best]].median()), int(count[best])
 
 
 def _merge(

@@ -87,7 +87,7 @@ def dense_mechanism(knowledge: Knowledge, info: AttackInfo) -> tuple[SharedGradi
     if not isinstance(mechanism, SharedGradient):
         raise _cannot_play(info, f"{mechanism.name} releasing {mechanism.releases.sees}")
     try:
-        head = dense_head(mechanism.module, _example(mechanism)).double()
+        head = dense_head(mechanism.module, _example(mechanism)).double(only_first=True)
     except InputError as error:
         raise _cannot_play(info, error.got) from None
     if not head.is_whole_network:
