@@ -176,7 +176,7 @@ def test_gaps_are_named(name):
         (({"a": [1, 2], "y": [1]}, "y"), "cannot be read"),
         (([1, 2], "y"), "cannot be read"),
         (({"a": list(map(str, range(200))), "y": [0] * 200}, "y"), "too many categories"),
-        (({"a": [0] * 200, "y": list(map(str, range(200)))}, "y"), "not a class"),
+        (({"a": [0] * 200, "y": list(map(str, range(200)))}, "y"), "too many classes"),
         ((pd.DataFrame([[1, 2, 0], [3, 4, 1]], columns=[1, "1", "y"]), "y"), "same name"),
     ],
     ids=["label", "lengths", "list", "categories", "classes", "names"],

@@ -110,5 +110,5 @@ def test_a_missing_or_unknown_tracker_is_explained(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(InputError, match="MLflow is not installed"):
         result(Verdict.PROTECTED).log_to("mlflow")
-    with pytest.raises(InputError, match="no such tracker"):
+    with pytest.raises(InputError, match="tracker cannot be used"):
         result(Verdict.PROTECTED).log_to("a diary")

@@ -107,12 +107,12 @@ def test_every_kind_of_answer_keeps_the_contract_of_a_mechanism(answers):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"answers": "whispers"}, "no such answer"),
-        ({"answers": "top", "top": 0}, "no such answer"),
-        ({"answers": "top", "top": 1.5}, "no such answer"),
-        ({"decimals": -1}, "cannot be rounded"),
-        ({"decimals": 0.5}, "cannot be rounded"),
-        ({"decimals": 400}, "cannot be rounded"),
+        ({"answers": "whispers"}, "answers cannot be used"),
+        ({"answers": "top", "top": 0}, "top cannot be used"),
+        ({"answers": "top", "top": 1.5}, "top cannot be used"),
+        ({"decimals": -1}, "decimals cannot be used"),
+        ({"decimals": 0.5}, "decimals cannot be used"),
+        ({"decimals": 400}, "decimals cannot be used"),
         ({"probes": synthetic(5)[:0]}, "nothing to ask"),
         ({"probes": synthetic(5)[None]}, "nothing to ask"),
         ({"probes": Records(torch.full((2, 4), torch.nan), torch.zeros(2))}, "NaN or infinite"),

@@ -6,13 +6,12 @@ Run by `make test-cluster`, with loopback as the only network.
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from nodes import kill_node, stopped_in_a_unit
 
 from remanence.scale.journal import Journal
 
@@ -45,18 +44,6 @@ def result(folder):
     return document, (folder / "audit.arrays.safetensors").read_bytes(), ran
 
 
-def kill_node(raylet):
-    """The raylet and its workers, as a power cut would."""
-    children = [
-        int(status.parent.name)
-        for status in Path("/proc").glob("[0-9]*/status")
-        if f"PPid:\t{raylet}\n" in status.read_text()
-    ]
-    for process in [*children, raylet]:
-        os.kill(process, signal.SIGKILL)
-    return len(children)
-
-
 def test_an_audit_outlives_one_of_three_nodes(cluster, tmp_path):
     alone = remanence(tmp_path / "alone")
     assert alone.wait(300) == 1, alone.stderr.read()  # EXPOSED
@@ -65,9 +52,9 @@ def test_an_audit_outlives_one_of_three_nodes(cluster, tmp_path):
     while len(journal.finished()) < 100:
         assert audit.poll() is None, audit.stderr.read()
         time.sleep(0.02)
-    victim = cluster.list_all_nodes()[2].all_processes["raylet"][0].process.pid
+    stopped_in_a_unit(cluster, 2)
     at_the_time = len(journal.finished())
-    assert kill_node(victim) >= 1, "the node had no worker, and nothing was lost"
+    kill_node(cluster, 2)
     assert audit.wait(300) == 1, audit.stderr.read()
     assert at_the_time < 400
     print(f"killed one of three nodes after {at_the_time} of 400 units")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from numbers import Integral, Real
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
-from remanence.exceptions import InputError
+from remanence.exceptions import InputError, RemanenceError
 
 T = TypeVar("T")
 
@@ -24,8 +26,10 @@ def is_number(value: object, above: float = -math.inf) -> TypeGuard[float]:
     return math.isfinite(value) and float(value) > above
 
 
-def whole(name: str, value: object, *, least: int = 1, hint: str | None = None) -> int:
-    """A whole number of at least so much.
+def whole(
+    name: str, value: object, *, least: int = 1, most: int | None = None, hint: str | None = None
+) -> int:
+    """A whole number of at least so much, and at most so much.
 
     >>> whole("trials", 200)
     200
@@ -36,8 +40,9 @@ def whole(name: str, value: object, *, least: int = 1, hint: str | None = None) 
       got:   0
       try:   trials=1
     """
-    if not is_whole(value, least):
-        raise _refusal(name, f"a whole number of at least {least}", value, hint or f"{name}={least}")
+    if not is_whole(value, least) or (most is not None and value > most):
+        wanted = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+        raise _refusal(name, f"a whole number {wanted}", value, hint or f"{name}={least}")
     return int(value)
 
 
@@ -86,6 +91,104 @@ def one_of(name: str, value: T, choices: Iterable[T]) -> T:
     if value not in allowed:
         raise _refusal(name, f"one of {', '.join(map(str, allowed))}", value, f"{name}={allowed[0]}")
     return value
+
+
+def instance(name: str, value: object, kind: type[T], needs: str, hint: str) -> T:
+    """A value of this type.
+
+    >>> instance("probes", 3, str, "a text", "'three'")
+    Traceback (most recent call last):
+    remanence.exceptions.InputError: probes cannot be used.
+      needs: a text
+      got:   int
+      try:   'three'
+    """
+    if not isinstance(value, kind):
+        raise InputError(f"{name} cannot be used.", needs=needs, got=type(value).__name__, hint=hint)
+    return value
+
+
+def exactly_one(given: Mapping[str, object], hint: str) -> str:
+    """The name of the one that was given.
+
+    >>> exactly_one({"--texts": "a.jsonl", "--canaries": None}, "--texts train.jsonl")
+    '--texts'
+    >>> exactly_one({"--texts": None, "--canaries": None}, "--texts train.jsonl")
+    Traceback (most recent call last):
+    remanence.exceptions.InputError: Exactly one of --texts and --canaries can be given.
+      needs: --texts or --canaries
+      got:   none of them
+      try:   --texts train.jsonl
+    """
+    there = [name for name, value in given.items() if value is not None]
+    if len(there) != 1:
+        *first, last = given
+        raise InputError(
+            f"Exactly one of {', '.join(first)} and {last} can be given.",
+            needs=f"{', '.join(first)} or {last}",
+            got=" and ".join(there) or "none of them",
+            hint=hint,
+        )
+    return there[0]
+
+
+def few(what: str, count: int, most: int, hint: str) -> None:
+    """Refuse more of something than can be handled."""
+    if count > most:
+        raise InputError(
+            f"There are too many {what}.", needs=f"at most {most:,}", got=f"{count:,}", hint=hint
+        )
+
+
+def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
+    """Refuse an array or a tensor of another shape.
+
+    >>> import numpy as np
+    >>> shaped("labels", np.zeros(3), (3,), "one label per row")
+    """
+    if tuple(values.shape) != tuple(shape):
+        raise InputError(
+            f"The {name} do not fit.",
+            needs=f"shape {tuple(shape)}",
+            got=f"shape {tuple(values.shape)}",
+            hint=hint,
+        )
+
+
+def extra(module: str, extra: str, needs: str) -> Any:
+    """A module of a package that is installed only where somebody wants it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(
+            f"{module.split('.')[0]} is not installed.",
+            needs=needs,
+            got="an environment without it",
+            hint=f"pip install 'remanence[{extra}]'",
+        ) from None
+
+
+@contextmanager
+def refusing(
+    kinds: type[Exception] | tuple[type[Exception], ...], summary: str, *, needs: str, got: object, hint: str
+) -> Iterator[None]:
+    """Errors of these kinds, raised inside, become a refusal of what `got` names, with their first line."""
+    try:
+        yield
+    except RemanenceError:
+        raise
+    except kinds as error:
+        raise InputError(summary, needs=needs, got=f"{got}: {brief(error)}", hint=hint) from None
+
+
+def brief(error: BaseException) -> str:
+    """What an error says, in a line.
+
+    >>> brief(ValueError("no\\nyes")), brief(KeyError())
+    ('no', 'KeyError')
+    """
+    told = getattr(error, "strerror", None) or str(error)
+    return next(iter(told.splitlines()), type(error).__name__)[:200]
 
 
 def _refusal(name: str, needs: str, value: object, hint: str) -> InputError:

@@ -17,6 +17,7 @@ from remanence.adversary.stratified import StratifiedPrior
 from remanence.attacks.attack import Attack
 from remanence.auditing import AuditResult, announce, audit, compatible_attacks
 from remanence.bounds.calibration import noise_for_epsilon
+from remanence.checks import number
 from remanence.exceptions import InputError
 from remanence.game import Game
 from remanence.games.heads.ceiling import ASSERTED, head_ceiling
@@ -214,10 +215,7 @@ def _with_epsilon(head: TransferHead, targets: Prior | None, value: Setting) -> 
     """The same recipe with noise for (ε, N^-1.1); with none for an ε of None."""
     if value is None:
         return replace(head, noise_multiplier=None)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(
-            f"epsilon cannot be {value!r}.", needs="a number above 0, or null", got=repr(value), hint="10"
-        )
+    value = number("epsilon", value, above=0, hint="10")
     if not isinstance(targets, StratifiedPrior):
         raise InputError(
             "epsilon has no δ here.",

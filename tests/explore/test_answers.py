@@ -133,7 +133,7 @@ def test_what_no_training_can_have_is_refused_with_a_sentence(name, text):
 
 def test_the_noise_and_the_budget_exclude_each_other():
     for given in (SETTINGS, {**QUESTIONS[0], "epsilon": "1"}):
-        with pytest.raises(InputError, match="needs the noise or the privacy budget"):
+        with pytest.raises(InputError, match="Exactly one of noise_multiplier and epsilon"):
             Question.read(given)
 
 

@@ -19,7 +19,8 @@ def test_cells_and_names_of_columns_are_inert(tmp_path):
     frame = pd.DataFrame({"=cmd()": NASTY * 4, "town": ["a", "b"] * 16})
     labels = [n % 2 for n in range(32)]
     model = make_pipeline(OneHotEncoder(), KNeighborsClassifier(1)).fit(frame, labels)
-    path = write_rows(table_game(model, frame, labels), tmp_path)
+    game = table_game(model, frame, labels)
+    path = write_rows(game.mechanism, game.data, game.release, tmp_path)
     with path.open(newline="") as file:
         names, *rows = csv.reader(file)
     cells = {cell for row in [names, *rows] for cell in row}

@@ -202,9 +202,9 @@ def test_a_unit_that_a_dying_worker_had_recorded_is_not_run_again(tmp_path):
 
 
 def test_a_run_without_a_unit_is_refused():
-    with pytest.raises(InputError, match="at least one trial"):
+    with pytest.raises(InputError, match="unit_trials cannot be used"):
         Run(unit_trials=0)
-    with pytest.raises(InputError, match="at least 1 and at most"):
+    with pytest.raises(InputError, match="a whole number from 1 to"):
         Processes(0)
 
 

@@ -387,7 +387,7 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
     mine = files / "mine.jsonl"
     for options, says in (
         (["--adapter", "a", "--base", "b"], "An adapter and a base model"),
-        (["--numbers", "4", "--windows", "8"], "several rules"),
+        (["--numbers", "4", "--windows", "8"], "Exactly one of --numbers, --names and --windows"),
         (["--names", "nowhere.txt"], "The names cannot be read"),
         (["--top-p", "2"], "top_p cannot be used"),
         (["--chance", "1"], "chance cannot be used"),
@@ -429,9 +429,9 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     )
     assert json.loads(printed.out)["verdict"] == "EXPOSED"
     for wrong, says in (
-        ([*key, "--texts", files / "mine.jsonl"], "Texts and canaries"),
+        ([*key, "--texts", files / "mine.jsonl"], "Exactly one of --texts and --canaries"),
         ([*key, "--unseen", files / "mine.jsonl"], "bring their control along"),
-        ([], "nothing to look for"),
+        ([], "Exactly one of --texts and --canaries"),
         (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to hold the claim against"),
     ):
         code, printed = command(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from remanence.adversary.baseline import Baseline
+from remanence.checks import shaped
 from remanence.data.records import Records
-from remanence.exceptions import InputError
 from remanence.scoring.errors import Criterion, Error, Reduction
 
 _RECORDS = 500  # that play the target, and that are guessed
@@ -38,13 +38,8 @@ def guess_from_others(
     0.9
     """
     count, width = len(data), data.flat.shape[-1]
-    if totals is not None and totals.shape != (width + 1,):
-        raise InputError(
-            "The totals do not fit the records.",
-            needs=f"{width + 1} numbers: one per feature and one for the label, NaN where it is free",
-            got=f"shape {tuple(totals.shape)}",
-            hint="leave them out where no design fixes any",
-        )
+    if totals is not None:
+        shaped("totals", totals, (width + 1,), "one per feature and one for the label, NaN where it is free")
     most = min(count, _RECORDS, max(2, int((_NUMBERS / width) ** 0.5)))
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
     asked, each = data[chosen], replace(criterion, reduction=Reduction.EACH)

@@ -16,6 +16,7 @@ from torch import Tensor
 from remanence.adversary.baseline import Baseline
 from remanence.adversary.guess_coverage import largest_mass, most_met, some_of, sure_of_a_guess
 from remanence.adversary.set_draws import draw_others
+from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scoring.errors import Criterion
@@ -162,16 +163,6 @@ class FinitePrior(Prior):
         """The candidates."""
         return self.candidates
 
-    def require_targets(self) -> None:
-        """Refuse to be where a game's targets come from, if it is all that the adversary collected."""
-        if not self.draws_targets:
-            raise InputError(
-                "The game does not say where its targets come from.",
-                needs="targets that the adversary does not hold",
-                got=f"a prior ({self.describe()}) and no targets",
-                hint="Game(..., targets=EmpiricalPrior(held_out_records))",
-            )
-
     def shares_records_with(self, held: Records) -> bool:
         """A shortlist names its candidates anyway."""
         return False
@@ -221,13 +212,7 @@ class EmpiricalPrior(Prior):
     called: str = "samples from the population"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.set_size <= len(self.records):
-            raise InputError(
-                "A set cannot be drawn.",
-                needs=f"a set size from 1 to the {len(self.records)} records",
-                got=str(self.set_size),
-                hint="fewer records per set, or more records",
-            )
+        whole("set_size", self.set_size, most=len(self.records), hint="fewer in a set, or more records")
 
     @property
     def samples(self) -> Records:

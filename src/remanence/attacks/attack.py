@@ -82,9 +82,13 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         """The same where preparing is work to be spread over a run; most attacks are ready at once."""
         return self.prepare(knowledge, generator)
 
-    def refusal(self, *, got: str, hint: str, needs: str = "") -> IncompatibleGameError:
+    def refusal(self, *, got: str | Knowledge, hint: str, needs: str = "") -> IncompatibleGameError:
         """The error of a game that this attack cannot play."""
         summary = f"The attack {self.info.name} cannot attack this game."
+        if isinstance(got, Knowledge):
+            training, prior = got.mechanism, got.prior.describe()
+            sees = f"{training.name} releasing {training.releases.sees}"
+            got = f"{sees}; an adversary who is {got.adversary}; {prior}"
         return IncompatibleGameError(summary, needs=needs or self.info.needs, got=got, hint=hint)
 
     def settings(self) -> dict[str, str | int | float | bool | None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence import references
+from remanence.checks import instance
 from remanence.exceptions import InputError
 from remanence.references import Reference
 from remanence.scale.user_code import call_factory
@@ -87,11 +88,6 @@ def load_attack(name: str) -> Attack:
                 hint=f"--attack {close[0]}" if close else "`remanence attacks` describes each",
             )
         found = elsewhere[name].load()()
-    if not isinstance(found, Attack):
-        raise InputError(
-            f"{name} is not an attack.",
-            needs="a class that derives from remanence.Attack and needs no arguments",
-            got=type(found).__name__,
-            hint="docs/how-to/new-attack.md shows one",
-        )
+    needs = "a class that derives from remanence.Attack and needs no arguments"
+    return instance(name, found, Attack, needs, "docs/how-to/new-attack.md shows one")
     return found

@@ -62,10 +62,8 @@ class LinearReader(Attack[Weights]):
         """Heads, and public pictures to train shadows on."""
         if (found := linear_reads(knowledge)) is not None:
             return found
-        raise self.refusal(
-            got=f"{knowledge.mechanism.name}; {knowledge.prior.describe()}",
-            hint="audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)",
-        )
+        hint = "audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)"
+        raise self.refusal(got=knowledge, hint=hint)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

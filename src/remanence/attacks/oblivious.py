@@ -36,10 +36,7 @@ class Oblivious(Attack[Release]):
     def check(self, knowledge: Knowledge) -> None:
         """Something to guess from."""
         if not isinstance(knowledge.prior, FinitePrior | EmpiricalPrior | StratifiedPrior):
-            raise self.refusal(
-                got=knowledge.prior.describe(),
-                hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior",
-            )
+            raise self.refusal(got=knowledge, hint="a FinitePrior, an EmpiricalPrior or a StratifiedPrior")
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

@@ -13,6 +13,7 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
+from remanence.checks import whole
 from remanence.data.records import Records
 from remanence.data.releases import Release, Transcript
 from remanence.exceptions import InputError
@@ -40,24 +41,15 @@ class RetrainAndCompare(Attack[Release]):
     )
 
     def __post_init__(self) -> None:
-        if self.repeats < 2:
-            raise InputError(
-                "Too few repeats to see how random training is.",
-                needs="at least 2",
-                got=str(self.repeats),
-                hint="32",
-            )
+        whole("repeats", self.repeats, least=2, hint="32")
 
     def check(self, knowledge: Knowledge) -> FinitePrior:
         """A shortlist, all other records, and a release that two runs on the same data have in common."""
         steps, prior = knowledge.mechanism.releases is Transcript, knowledge.prior
         if isinstance(prior, FinitePrior) and not steps and knowledge.known_data is not None:
             return prior
-        raise self.refusal(
-            got=f"{prior.describe()}; an adversary who is {knowledge.adversary} and sees "
-            f"{knowledge.mechanism.releases.sees}",
-            hint="a FinitePrior of the records that the target could be; prior-aware for transcripts",
-        )
+        hint = "a FinitePrior of the records that the target could be; prior-aware for transcripts"
+        raise self.refusal(got=knowledge, hint=hint)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from remanence.checks import exactly_one
 from remanence.exceptions import InputError
 from remanence.references import Reference
 
@@ -143,13 +144,7 @@ def read_baselines(baseline: Values, log_baseline: Values) -> Baselines:
     >>> read_baselines(0.1, None)
     Baselines(logs=(-2.3025850929940455,), single=True)
     """
-    if (baseline is None) == (log_baseline is None):
-        raise InputError(
-            "The baseline is missing, or given twice.",
-            needs="either a baseline or its natural logarithm",
-            got="neither" if baseline is None else "both",
-            hint="baseline=0.1 for a shortlist of ten candidates",
-        )
+    exactly_one({"baseline": baseline, "log_baseline": log_baseline}, "baseline=0.1: ten candidates")
     logarithms = log_baseline is not None
     given = np.asarray(log_baseline if logarithms else baseline, dtype=np.float64)
     for value in np.atleast_1d(given).ravel().tolist():

@@ -55,7 +55,7 @@ from remanence.bounds.engine.schedule import (
     total_steps,
 )
 from remanence.bounds.record_counts import RecordCounts, averaged
-from remanence.checks import is_whole, one_of
+from remanence.checks import is_whole, one_of, whole
 from remanence.exceptions import InputError
 
 Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
@@ -122,13 +122,8 @@ class Person:
 
     def check_within(self, dataset_size: int) -> None:
         """Refuse a person with more records than there are."""
-        if self.most > dataset_size:
-            raise InputError(
-                "A person has more records than the data.",
-                needs=f"a number of records per person of at most {dataset_size}, the size of the data",
-                got=str(self.most),
-                hint="count the records of your most frequent person",
-            )
+        hint = "count the records of your most frequent person"
+        whole("records per person", self.most, most=dataset_size, hint=hint)
 
     @property
     def on_average(self) -> bool:

@@ -11,7 +11,7 @@ from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, replaced
-from remanence.exceptions import InputError
+from remanence.checks import exactly_one
 from remanence.references import HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
@@ -147,13 +147,7 @@ def read_schedule(
     schedule: Segment | Sequence[Segment] | None,
 ) -> tuple[Segment, ...]:
     """The settings of a run as segments, given either way."""
-    if (noise_multiplier is None) == (schedule is None):
-        raise InputError(
-            "The bound needs the noise.",
-            needs="a noise_multiplier, or a schedule of segments",
-            got="neither" if schedule is None else "both",
-            hint="noise_multiplier=1.1",
-        )
+    exactly_one({"noise_multiplier": noise_multiplier, "schedule": schedule}, "noise_multiplier=1.1")
     if noise_multiplier is not None:
         return (Segment(noise_multiplier, sample_rate, steps),)
     return normalise(schedule or [])

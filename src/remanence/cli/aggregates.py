@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remanence.checks import few
 from remanence.exceptions import InputError, MisfitError
 
 if TYPE_CHECKING:
@@ -79,13 +80,7 @@ def _numbers(people: Any, label: str) -> np.ndarray:
             got=f"{int(column.isna().sum())} gaps, {column.dtype}",
             hint="the column that was summed or averaged",
         )
-    if len(column) > _MOST_PEOPLE:
-        raise InputError(
-            "There are too many people to solve for each.",
-            needs=f"at most {_MOST_PEOPLE}",
-            got=str(len(column)),
-            hint="the groups of one region, say: a part of the table and of what was published about it",
-        )
+    few("people", len(column), _MOST_PEOPLE, "a part of the table, and what was published about it")
     return column.to_numpy(dtype=float).copy()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remanence.cli.grouped import options
+from remanence.cli.grouped import options, stored
 from remanence.cli.interruption import told
 from remanence.cli.output import (
     AcceptUnproven,
@@ -151,7 +151,7 @@ def audit(
                 "device": place.split(":")[0],
                 "show_reconstructions": telling.show_reconstructions,
                 "accept_unproven": telling.accept_unproven,
-                **table.stored(),
+                **(stored(table) if table.data else {}),
                 **(texts.stored(telling.accuse_at) if spoken else {}),
                 **(pictures.stored() if drawn else {}),
             }

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from remanence.checks import exactly_one
 from remanence.cli import bound_answers as answers
 from remanence.cli.bound_answers import BoundAnswer, BoundQuestion, Method
 from remanence.cli.grouped import options
@@ -132,13 +133,10 @@ def _answer(
         return answers.of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
     if opacus is not None:
         return answers.from_opacus(asked, opacus)
-    if (asked.noise_multiplier is None) == (asked.epsilon is None):
-        raise InputError(
-            "The bound needs the noise or the privacy budget.",
-            needs="either --noise-multiplier or --epsilon (with --delta)",
-            got="neither" if asked.epsilon is None else "both",
-            hint="remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100",
-        )
+    given = {"--noise-multiplier": asked.noise_multiplier, "--epsilon (with --delta)": asked.epsilon}
+    exactly_one(
+        given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
+    )
     if asked.batching.steps is None and (asked.noise_multiplier is not None or about_training):
         raise InputError(
             "The number of steps is missing.",

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from remanence.checks import exactly_one
 from remanence.cli.grouped import options
 from remanence.cli.output import (
     Device,
@@ -189,13 +190,8 @@ def gradient(
 
 
 def _one_model(argument: str | None, option: str | None) -> str:
-    if (argument is None) == (option is None):
-        raise InputError(
-            "There is no network to look at." if argument is None else "Two networks were named.",
-            needs="path/to/file.py:factory, once",
-            got="neither" if argument is None else f"{argument} and {option}",
-            hint="remanence gradient model.py:make --gradient update.safetensors",
-        )
+    hint = "remanence gradient model.py:make --gradient update.safetensors"
+    exactly_one({"MODEL": argument, "--model": option}, hint)
     return argument or option or ""
 
 
@@ -207,13 +203,8 @@ def _check_inputs(updates: Sequence[Path], batch: Path | None, passed: str | Non
             got="an update that was sent already" if updates else "no batch",
             hint="--batch batch.npz --filter topk=0.1",
         )
-    if bool(updates) == (batch is not None):
-        raise InputError(
-            "There is nothing to look at." if batch is None else "A gradient and a batch were given.",
-            needs="either an update (--gradient, or --before and --after) or --batch",
-            got="neither" if batch is None else "both",
-            hint="--gradient for what was captured, --batch for what is about to be sent",
-        )
+    given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
+    exactly_one(given, "--gradient for what was captured, --batch for what is about to be sent")
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import typer
@@ -23,6 +24,12 @@ def options(panel: str | None = None) -> Callable[[type[T]], type[T]]:
         return dataclass(frozen=True)(group)
 
     return made
+
+
+def stored(*groups: Any) -> dict[str, Any]:
+    """What was given of these options, as a run folder keeps it."""
+    given = {name: value for group in groups for name, value in vars(group).items() if value is not None}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

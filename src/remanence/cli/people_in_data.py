@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from remanence.checks import few
 from remanence.cli.grouped import options
 from remanence.cli.training_options import Guess
 from remanence.exceptions import InputError
@@ -138,11 +139,5 @@ def _naming_people(frame: Any) -> list[str]:
 
 def _groups(frame: Any, columns: list[str]) -> list[str]:
     names = frame[columns].astype(str).agg(", ".join, axis=1).tolist()
-    if len(set(names)) > _MOST_GROUPS:
-        raise InputError(
-            "There are too many groups to tell apart.",
-            needs=f"at most {_MOST_GROUPS} groups",
-            got=f"{len(set(names))} of them",
-            hint="--by with fewer, or coarser, columns",
-        )
+    few("groups to tell apart", len(set(names)), _MOST_GROUPS, "--by with fewer, or coarser, columns")
     return names

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli.grouped import options
+from remanence.checks import refusing
+from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
 from remanence.exceptions import InputError
 
@@ -136,12 +137,8 @@ class HeadOptions:
 
     def stored(self) -> dict[str, Any]:
         """As a run folder keeps it. A backbone may be code, which is named again."""
-        given = {**vars(self.files), **vars(self.trained), "backbone": None}
-        return {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in given.items()
-            if value is not None
-        }
+        given = stored(self.files, self.trained)
+        return {name: value for name, value in given.items() if name != "backbone"}
 
 
 def load_head_game(options: HeadOptions, device: str) -> HeadGame:
@@ -183,15 +180,9 @@ def show_pictures(result: AuditResult, game: HeadGame, folder: Path) -> None:
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
+    needs, hint = "one number, or three with commas", f"--{name} 0.5"
+    with refusing(ValueError, f"--{name} cannot be used.", needs=needs, got=text, hint=hint):
         return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--{name} cannot be used.",
-            needs="one number, or three with commas",
-            got=text,
-            hint=f"--{name} 0.5",
-        ) from None
 
 
 def _start(text: str) -> str | float:

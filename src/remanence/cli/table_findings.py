@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remanence.checks import extra
 from remanence.cli.output import console
 from remanence.cli.tables import TableOptions, read_table
 from remanence.plain_text import inert, plain
@@ -13,7 +14,9 @@ from remanence.scale.files import write_files
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
-    from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.data.records import Records
+    from remanence.data.releases import Release
+    from remanence.mechanisms.tables.fitted import FittedModel
     from remanence.protocol import AnyGame
 
 
@@ -64,27 +67,24 @@ def show_table(
                 plain(row["group"]), _rate(row), *(str(each["recovered"]) for each in row["columns"])
             )
         out.print(table)
-    if rows and isinstance(game, LeaveOneOut) and isinstance(model, FittedModel):
-        out.print(f"Rows, for your eyes only: {write_rows(game, folder)}", highlight=False, soft_wrap=True)
+    if rows and isinstance(game, LeaveOneOut) and game.release and isinstance(model, FittedModel):
+        told = write_rows(model, game.data, game.release, folder)
+        out.print(f"Rows, for your eyes only: {told}", highlight=False, soft_wrap=True)
 
 
 def _rate(row: dict[str, Any]) -> str:
     return f"{row['recovered']} of {row['rows']} ({row['lower'] * 1000:.0f} to {row['upper'] * 1000:.0f} in 1000)"
 
 
-def write_rows(game: LeaveOneOut, folder: Path) -> Path:
+def write_rows(model: FittedModel, data: Records, release: Release, folder: Path) -> Path:
     """All rows as they came back, in their own words, in a file that only its owner can read."""
     from remanence.attacks.tables.from_object import WholeObject
     from remanence.data.records import Records
-    from remanence.integrations.model_files import needed
-    from remanence.mechanisms.tables.fitted import FittedModel
 
-    assert isinstance(game.mechanism, FittedModel)
-    assert game.release is not None
-    found = WholeObject().expose(game.mechanism, game.data, game.release).records
-    table, labels = game.mechanism.table(Records(found.flat[:, 0], found.labels[:, 0]))
-    pd = needed("pandas")
-    names = [column.name for column in game.mechanism.rows.columns]
+    found = WholeObject().expose(model, data, release).records
+    table, labels = model.table(Records(found.flat[:, 0], found.labels[:, 0]))
+    pd = extra("pandas", "tables", "pandas, which writes tables")
+    names = [column.name for column in model.rows.columns]
     frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
     cells = frame.assign(label=labels).rename(columns=inert).map(inert)
     write_files(folder, {"rows.csv": cells.to_csv(index=False).encode()})  # for its owner alone

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.checks import extra, refusing
 from remanence.cli.grouped import options
-from remanence.exceptions import InputError, MisfitError, RemanenceError
+from remanence.exceptions import InputError, MisfitError
 from remanence.scale.reading import UnusableFileError, measured
 
 if TYPE_CHECKING:
-    from remanence.games.leave_one_out import LeaveOneOut
+    from remanence.games.table_knowledge import TableGame
     from remanence.protocol import AnyGame
 
+_TABLE = "a .csv or .parquet file"
 _MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
 
 
@@ -55,14 +57,6 @@ class TableOptions:
         float, typer.Option(min=0, help="Of published sums: the standard deviation of the noise on each.")
     ] = 0.0
     range: Annotated[str | None, "Of published sums: what anybody's value may be, such as 0,100000."] = None
-
-    def stored(self) -> dict[str, str | float | None]:
-        """As a run folder keeps it."""
-        paths = {
-            name: None if path is None else str(path)
-            for name, path in (("data", self.data), ("prior", self.prior))
-        }
-        return {**vars(self), **paths} if self.data else {}
 
 
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
@@ -152,7 +146,7 @@ def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
 
 def _first_that_belongs(
     estimator: Any, features: Any, labels: Any, weights: Any
-) -> tuple[LeaveOneOut, dict[Any, Any] | None]:
+) -> tuple[TableGame, dict[Any, Any] | None]:
     """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
     from remanence.integrations.sklearn import table_game
     from remanence.mechanisms.tables.checked import codings
@@ -187,42 +181,24 @@ def columns_named(names: str | None, columns: Sequence[Any], option: str) -> lis
     return chosen
 
 
-def game_columns(game: LeaveOneOut) -> list[str]:
+def game_columns(game: TableGame) -> list[str]:
     """The columns of a table's game, by name."""
-    from remanence.mechanisms.tables.fitted import FittedModel
-
-    assert isinstance(game.mechanism, FittedModel)
     return [column.name for column in game.mechanism.rows.columns]
 
 
 def read_table(path: Path, *, text: bool = False) -> Any:
     """A CSV or Parquet file as a DataFrame; as `text`, with the digits of a CSV file as they stand there."""
-    from remanence.integrations.model_files import needed
-
-    pd = needed("pandas")
-    try:
+    pd = extra("pandas", "tables", "pandas, which reads tables")
+    with refusing(
+        UnusableFileError, "There is no such table.", needs=_TABLE, got=path, hint="check the path"
+    ):
         measured(path)
-    except UnusableFileError as error:
-        raise InputError(
-            "There is no such table.",
-            needs="a .csv or .parquet file",
-            got=f"{path}: {error}",
-            hint="check the path",
-        ) from None
-    try:
+    hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
+    with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
         if path.suffix.lower() not in (".parquet", ".pq"):
             return pd.read_csv(path, dtype=str if text else None)
-        with needed("pyarrow.parquet", "pyarrow").ParquetFile(path) as file:
+        with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
                 raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
             return file.read().to_pandas()
-    except RemanenceError:
-        raise
-    except Exception as error:  # noqa: BLE001, whatever a stranger's file makes pandas or pyarrow raise
-        raise InputError(
-            "The table cannot be read.",
-            needs="a CSV file with a line of column names, or Parquet",
-            got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
-            hint="frame.to_csv(path, index=False)",
-        ) from None

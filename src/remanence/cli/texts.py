@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli.grouped import options
+from remanence.checks import exactly_one, refusing
+from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
 from remanence.exceptions import InputError
 
@@ -84,13 +85,7 @@ class ModelAndTexts:
                 got="--adapter and --base",
                 hint="leave --base out",
             )
-        if (self.texts is None) == (self.canaries is None):
-            raise InputError(
-                "There is nothing to look for." if self.texts is None else "Texts and canaries were given.",
-                needs="--texts, or --canaries",
-                got="neither" if self.texts is None else "both",
-                hint="--texts train.jsonl",
-            )
+        exactly_one({"--texts": self.texts, "--canaries": self.canaries}, "--texts train.jsonl")
         if self.claimed_epsilon is not None and self.canaries is None:
             raise no_canaries("--claimed-epsilon without --canaries")
         return self.texts if self.texts is not None else TextCanaries.load(self.canaries or "")
@@ -132,12 +127,9 @@ class SecretParts:
         rules += [] if self.numbers is None else [Numbers(self.numbers)]
         rules += [] if self.names is None else [Names(_lines(self.names))]
         rules += [] if self.windows is None else [Windows(self.windows, self.windows, self.windows)]
-        if len(rules) > 1:
-            raise InputError(
-                "There are several rules for what a secret is.",
-                needs="one of --numbers, --names and --windows",
-                got=f"{len(rules)} of them",
-                hint="one audit for each",
+        if rules:
+            exactly_one(
+                {f"--{name}": value for name, value in list(vars(self).items())[:3]}, "one audit for each"
             )
         return rules[0] if rules else None
 
@@ -192,10 +184,8 @@ class TextOptions:
 
     def stored(self, accuse_at: float | None) -> dict[str, Any]:
         """What of these options a run folder keeps, where any was given. What is shown is asked for anew."""
-        given = {**vars(self.files), **vars(self.secrets), **vars(self.asking)}
-        given |= {"accuse_at": accuse_at, "show_secrets": None}
-        kept = {name: value for name, value in given.items() if value is not None}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in kept.items()}
+        given = {**stored(self.files, self.secrets, self.asking), "accuse_at": accuse_at}
+        return {name: value for name, value in given.items() if name != "show_secrets" and value is not None}
 
 
 def load_text_game(options: TextOptions, accuse_at: float | None, device: str) -> Texts:
@@ -245,15 +235,9 @@ def refuse_model(target: str) -> None:
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    from remanence.scale.reading import UnusableFileError, read_bytes
+    from remanence.scale.reading import UNREADABLE, read_bytes
 
-    try:
+    needs, hint = "a text file, one per line", "--names names.txt"
+    with refusing(UNREADABLE, "The names cannot be read.", needs=needs, got=path, hint=hint):
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
-    except (UnusableFileError, UnicodeDecodeError) as error:
-        raise InputError(
-            "The names cannot be read.",
-            needs="a text file, one per line",
-            got=str(error),
-            hint="--names names.txt",
-        ) from None
     return tuple(line for line in lines if line.strip())

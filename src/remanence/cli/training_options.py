@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from remanence.checks import exactly_one, number, whole
 from remanence.cli.grouped import options
 from remanence.exceptions import InputError
 
@@ -59,10 +60,8 @@ class Batching:
         rate, steps = self.sample_rate, self.steps
         for name in ("dataset_size", "batch_size", "epochs"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(
-                    f"The {name} cannot be used.", needs="a number above 0", got=f"{value}", hint=_EXAMPLE
-                )
+            if value is not None:
+                number(f"--{name.replace('_', '-')}", value, above=0, hint=_EXAMPLE)
         per_pass = None
         if self.batch_size is not None:
             if self.dataset_size is None or self.batch_size > self.dataset_size:
@@ -131,30 +130,13 @@ class Guess:
         given = [
             value for value in (self.candidates, self.baseline, self.log10_baseline) if value is not None
         ]
-        if len(given) != 1:
-            raise InputError(
-                "The bound needs to know what a guess achieves.",
-                needs="one of --candidates, --baseline and --log10-baseline",
-                got=f"{len(given)} of them",
-                hint="--candidates 100: the adversary has narrowed the record down to 100",
-            )
+        given = {f"--{name.replace('_', '-')}": value for name, value in vars(self).items()}
+        exactly_one(given, "--candidates 100: the adversary has narrowed the record down to 100")
         if self.candidates is not None:
-            if self.candidates < 2:
-                raise InputError(
-                    "A shortlist of one is no secret.",
-                    needs="--candidates of at least 2",
-                    got=str(self.candidates),
-                    hint="10",
-                )
+            whole("--candidates", self.candidates, least=2, hint="--candidates 10")
             return -math.log(self.candidates)
         if self.log10_baseline is not None:
-            if not -math.inf < self.log10_baseline < 0:
-                raise InputError(
-                    "The baseline cannot be used.",
-                    needs="a power of ten below 0",
-                    got=f"{self.log10_baseline}",
-                    hint="-6",
-                )
+            number("--log10-baseline", self.log10_baseline, below=0, hint="-6")
             return self.log10_baseline * math.log(10)
         from remanence.bounds.bound import read_baselines
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from remanence.checks import shaped
 from remanence.exceptions import InputError
 
 _ROWS_AT_ONCE = 2**14  # records that are looked at at once: a large table is never copied
@@ -43,20 +44,11 @@ class Records:
                 got=f"features of shape {tuple(self.features.shape)}",
                 hint="one label per record; a single label per record has no dimension of its own",
             )
-        if self.weights is not None and self.weights.shape != self.labels.shape:
-            raise InputError(
-                "Record weights do not fit the records.",
-                needs=f"one weight per record, {tuple(self.labels.shape)}",
-                got=f"weights of shape {tuple(self.weights.shape)}",
-                hint="leave the weights out if training used none",
-            )
-        if self.embedding is not None and self.embedding.shape[:-1] != self.labels.shape:
-            raise InputError(
-                "Embeddings do not fit the records.",
-                needs=f"one vector per record, {tuple(self.labels.shape)} and the vector's length",
-                got=f"embeddings of shape {tuple(self.embedding.shape)}",
-                hint="remanence.mechanisms.heads.transfer_head.embed(records, backbone)",
-            )
+        if self.weights is not None:
+            shaped("record weights", self.weights, self.labels.shape, "one per record, or none at all")
+        if self.embedding is not None:
+            hint = "remanence.mechanisms.heads.transfer_head.embed(records, backbone)"
+            shaped("embeddings", self.embedding[..., 0], self.labels.shape, hint)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

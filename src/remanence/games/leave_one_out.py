@@ -15,6 +15,7 @@ from remanence.adversary.knowledge import Given, Knowledge
 from remanence.adversary.priors import EmpiricalPrior, Prior, Uninformed
 from remanence.attacks.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.bounds.bound import Bound
+from remanence.checks import whole
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
 from remanence.exceptions import InputError, MisfitError
@@ -73,13 +74,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
-        if len(self.data) < 2:
-            raise InputError(
-                "There is no record to leave out.",
-                needs="at least 2 records",
-                got=str(len(self.data)),
-                hint="more data",
-            )
+        whole("number of records", len(self.data), least=2, hint="more data: one record is left out")
         self.data.require_finite("data")
         object.__setattr__(self, "default_trials", len(self.data))
 

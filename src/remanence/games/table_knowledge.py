@@ -11,17 +11,20 @@ import torch
 
 from remanence.adversary.knowledge import Given
 from remanence.adversary.priors import EmpiricalPrior
+from remanence.checks import refusing
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.leave_one_out import LeaveOneOut
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.parts import final_estimator
 
+TableGame = LeaveOneOut[FittedModel]
+_SAME_UNITS = "the columns in the same units and words as in the training table"
 
-def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool = True) -> LeaveOneOut:
+
+def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = True) -> TableGame:
     """The same game for an adversary who knows some `columns` of the missing row too, or none of the `others`."""
     mechanism = game.mechanism
-    assert isinstance(mechanism, FittedModel)
     if not others and mechanism.held_rows(game.data) is None:
         raise InputError(
             "Nothing in this object is known to tell a row to somebody who knows no other row.",
@@ -55,14 +58,13 @@ def with_known(game: LeaveOneOut, *, columns: Sequence[str] = (), others: bool =
     )
 
 
-def with_public(game: LeaveOneOut, table: Any, labels: Any = None) -> LeaveOneOut:
+def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
     """The same game for an adversary who believes that rows are like those of a public `table` with the same columns.
 
     They guess from it, and try its rows where a solver stopped early. Rows with a word that the training table has not
     cannot be the missing one, and are left out.
     """
     mechanism = game.mechanism
-    assert isinstance(mechanism, FittedModel)
     names = [column.name for column in mechanism.rows.columns]
     missing = [name for name in names if name not in map(str, table.columns)]
     if missing:
@@ -72,15 +74,10 @@ def with_public(game: LeaveOneOut, table: Any, labels: Any = None) -> LeaveOneOu
             got=f"missing: {', '.join(missing)}"[:300],
             hint="a table with the same columns; the label may be missing",
         )
-    try:
+    summary = "The public table cannot be compared with the model's."
+    needs = "numbers in the columns that are numbers in the training table"
+    with refusing((ValueError, TypeError), summary, needs=needs, got="the public table", hint=_SAME_UNITS):
         features = mechanism.rows.encode(table.rename(columns=str)[names])
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            "The public table cannot be compared with the model's.",
-            needs="numbers in the columns that are numbers in the training table",
-            got=str(error).splitlines()[0][:200],
-            hint="the columns in the same units and words as in the training table",
-        ) from None
     codes = np.full(len(table), np.nan) if labels is None else mechanism.codes(np.asarray(labels))
     fits = np.isfinite(features).all(1)
     if not fits.any():
@@ -88,18 +85,17 @@ def with_public(game: LeaveOneOut, table: Any, labels: Any = None) -> LeaveOneOu
             "No row of the public table could be one of the training table.",
             needs="at least one row without gaps or words that the training table has not",
             got=f"{len(table)} rows, none of them",
-            hint="the columns in the same units and words as in the training table",
+            hint=_SAME_UNITS,
         )
     public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
     prior = EmpiricalPrior(public, called="rows of a public table")
     return replace(game, mechanism=replace(mechanism, public=public), prior=prior)
 
 
-def with_fixed_totals(game: LeaveOneOut, columns: Sequence[str], label: str | None = None) -> LeaveOneOut:
+def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
     """The same game where a design fixes the totals of some columns, or of the label: a guess knows them too."""
     if not columns:
         return game
-    assert isinstance(game.mechanism, FittedModel)
     totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)
     for column in game.mechanism.rows.columns:
         if column.name in columns:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from remanence.checks import few
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scoring.errors import Error
@@ -194,13 +195,7 @@ def _column(name: str, values: np.ndarray, start: int, *, categorical: bool) -> 
     if values.dtype.kind in "fiu" and not categorical:
         return Column(name, start, (), float(values.mean()), float(values.std()) or 1.0)
     categories = _categories(values)
-    if len(categories) > MOST_CATEGORIES:
-        raise InputError(
-            f"The column {name!r} has too many categories.",
-            needs=f"at most {MOST_CATEGORIES}",
-            got=str(len(categories)),
-            hint="leave out names and identifiers; numbers need a numeric type",
-        )
+    few(f"categories in {name!r}", len(categories), MOST_CATEGORIES, "leave out names and identifiers")
     return Column(name, start, categories)
 
 
@@ -210,13 +205,7 @@ def _read_label(name: str, values: np.ndarray, *, categorical: bool) -> tuple[tu
     fractions = values.dtype.kind == "f" and bool((values % 1 != 0).any())
     if values.dtype.kind in "fiu" and not categorical and (fractions or len(classes) > MOST_CATEGORIES):
         return (), _numbers(name, values)
-    if len(classes) > MOST_CATEGORIES:
-        raise InputError(
-            f"The label {name!r} is not a class.",
-            needs=f"at most {MOST_CATEGORIES} different labels, or numbers",
-            got=str(len(classes)),
-            hint="above or below the median, say; the numbers of a regression need a numeric type",
-        )
+    few(f"classes in {name!r}", len(classes), MOST_CATEGORIES, "above or below the median, say, or numbers")
     return classes, _codes(name, values, classes)
 
 

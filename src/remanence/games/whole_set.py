@@ -53,9 +53,8 @@ class WholeSet(AnyGame):
         object.__setattr__(self, "default_trials", len(self.data))
 
     @classmethod
-    def of(cls, game: LeaveOneOut) -> WholeSet:
+    def of(cls, game: LeaveOneOut[FittedModel]) -> WholeSet:
         """The same model and table for an adversary who knows no row, and looks for all."""
-        assert isinstance(game.mechanism, FittedModel)
         assert game.release is not None
         criterion = replace(
             game.criterion, label_scale=1.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from remanence.checks import extra
 from remanence.exceptions import InputError
 from remanence.integrations.transformers import language_model, words_of
 from remanence.mechanisms.language_model import LanguageModel
@@ -28,6 +28,8 @@ _READING = (
     MemoryError, SafetensorError, UnusableFileError,
 )  # fmt: skip
 
+_READS = "the packages that read language models"
+
 
 def load_language_model(
     path: str | Path,
@@ -37,7 +39,7 @@ def load_language_model(
     device: torch.device | str = "cpu",
 ) -> tuple[LanguageModel, LanguageModel | None]:
     """The model of a folder or a GGUF file, with an adapter if there is one; and the same without the adapter."""
-    transformers, path = _library("transformers"), Path(path)
+    transformers, path = extra("transformers", "text", _READS), Path(path)
     transformers.utils.logging.disable_progress_bar()
     _check_model(path)
     folder, file = (path.parent, path.name) if path.is_file() else (path, None)
@@ -123,7 +125,7 @@ def refuse_named_code(settings: dict[str, Any]) -> None:
 
 def _with_adapter(model: Any, folder: Path) -> Any:
     """The model with the adapter, which must have been made for it: every weight finds its place, and no other does."""
-    peft = _library("peft")
+    peft = extra("peft", "text", _READS)
     weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if not weights.is_file() or not settings.is_file():
         inner = sorted(each.parent.name for each in folder.glob("*/adapter_config.json"))
@@ -189,15 +191,3 @@ def _unreadable(what: str, path: Path, error: Exception) -> InputError:
         if whole
         else "model.save_pretrained(folder) and tokenizer.save_pretrained(folder)",
     )
-
-
-def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise InputError(
-            f"{name} is not installed.",
-            needs=f"{name}, to read language models",
-            got="an environment without it",
-            hint="pip install 'remanence[text]'",
-        ) from None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from remanence.checks import extra, refusing
 from remanence.exceptions import InputError
 from remanence.mechanisms.tables.booster_files import read_booster
 from remanence.mechanisms.tables.parts import require_fitted
@@ -68,10 +68,11 @@ def _parts(file: Path) -> dict[str, bytes]:
 
 
 def _load_skops(file: Path, parts: dict[str, bytes]) -> Any:
-    skops = needed("skops.io", "skops")
+    skops = extra("skops.io", "tables", "skops, which reads fitted models")
     from remanence.integrations.skops_files import check_parts, keep_inside, packed
 
-    try:
+    needs, hint = "a .skops file as skops.io.dump writes it", "skops.io.dump(model, 'model.skops')"
+    with refusing(Exception, "The model cannot be read.", needs=needs, got=file.name, hint=hint):
         refused = check_parts(parts)
         if refused:
             raise InputError(
@@ -83,26 +84,4 @@ def _load_skops(file: Path, parts: dict[str, bytes]) -> Any:
         content = packed(parts)
         model = skops.loads(content, trusted=skops.get_untrusted_types(data=content))
         keep_inside(model)
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001, whatever a stranger's file makes it raise
-        raise InputError(
-            "The model cannot be read.",
-            needs="a .skops file as skops.io.dump writes it",
-            got=f"{file.name}: {next(iter(str(error).splitlines()), type(error).__name__)[:200]}",
-            hint="skops.io.dump(model, 'model.skops')",
-        ) from None
     return model
-
-
-def needed(module: str, package: str | None = None) -> Any:
-    """A package that reads files, or a sentence that says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise InputError(
-            f"The package {package or module} is not installed.",
-            needs="what reads tables and models from files",
-            got="an environment without it",
-            hint="pip install 'remanence[tables]'",
-        ) from None

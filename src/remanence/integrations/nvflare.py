@@ -15,6 +15,7 @@ from nvflare.apis.dxo import DataKind  # pyright: ignore[reportMissingImports]
 from nvflare.apis.dxo_filter import DXOFilter  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 
+from remanence.checks import instance
 from remanence.exceptions import InputError
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.reading import exposed_samples
@@ -77,9 +78,8 @@ class ExposureGuard(DXOFilter):
 
     def _network(self) -> nn.Module:
         path, _, factory = self.model.rpartition(":")
-        network = call_factory(Path(path), factory, "a network")
-        assert isinstance(network, nn.Module)
-        return network
+        made, hint = call_factory(Path(path), factory, "a network"), "return the network itself"
+        return instance(self.model, made, nn.Module, "a factory of a torch.nn.Module", hint)
 
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.exceptions import InputError
+from remanence.checks import refusing
 from remanence.integrations.opacus_batches import tensors_in
 
 _MOST_NUMBERS = 2**25  # of gradients that are computed at once, 128 MB
@@ -80,15 +80,11 @@ class Replica:
         self._original: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
         self._reading = reading
         frozen = {id(p): p for p in self._original.parameters() if not p.requires_grad}
-        try:  # parameters that nobody trains are shared, and so is what the hooks of Opacus point at
+        summary = "The model cannot be copied, so that canaries cannot be looked at without touching it."
+        hint = "record(..., canaries=None) checks noise, clipping, sampling and updates without a copy"
+        name, needs = type(self._original).__name__, "a module that copy.deepcopy copies"
+        with refusing(Exception, summary, needs=needs, got=name, hint=hint):  # it may fail in any way
             inner = copy.deepcopy(self._original, {**frozen, id(model): model})
-        except Exception as error:  # noqa: BLE001  a module may fail to be copied in any way
-            raise InputError(
-                "The model cannot be copied, so that canaries cannot be looked at without touching it.",
-                needs="a module that copy.deepcopy copies",
-                got=f"{type(self._original).__name__}: {type(error).__name__}: {str(error)[:160]}",
-                hint="record(..., canaries=None) checks noise, clipping, sampling and updates without a copy",
-            ) from None
         for module in inner.modules():
             vars(module).pop("autograd_grad_sample_hooks", None)
             vars(module).pop("activations", None)

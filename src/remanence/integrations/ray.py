@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, final
 
+from remanence.checks import extra, refusing
 from remanence.exceptions import InputError, RemanenceError
 from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
@@ -82,18 +83,15 @@ class Ray:
     @cached_property
     def _ray(self) -> Any:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        try:
-            ray = import_module("ray")
-        except ImportError:
-            raise InputError(
-                "Ray is not installed.",
-                needs="the package ray, here and on every node",
-                got="an environment without it",
-                hint="pip install 'remanence[ray]'",
-            ) from None
+        ray = extra("ray", "ray", "the package ray, here and on every node")
         if not ray.is_initialized():
             local = self.address == "local"
-            try:
+            needs = "local, auto, or the host:port of a cluster that runs"
+            hint = "ray status, on the machine that should join"
+            kinds = (OSError, ValueError, RuntimeError)
+            with refusing(
+                kinds, "The Ray cluster cannot be reached.", needs=needs, got=self.address, hint=hint
+            ):
                 if ":" in self.address:  # Ray itself would end this process after minutes
                     asyncio.run(_knock(self.address))
                 ray.init(
@@ -103,13 +101,6 @@ class Ray:
                     log_to_driver=False,
                     logging_level="ERROR",
                 )
-            except (OSError, ValueError, RuntimeError) as error:
-                raise InputError(
-                    "The Ray cluster cannot be reached.",
-                    needs="local, auto, or the host:port of a cluster that runs",
-                    got=f"{self.address}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}",
-                    hint="ray status, on the machine that should join",
-                ) from None
         return ray
 
 

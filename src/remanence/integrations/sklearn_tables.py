@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 
 from remanence.adversary.priors import FinitePrior
 from remanence.attacks.tables.from_object import plans_of
-from remanence.checks import whole
+from remanence.checks import refusing, shaped, whole
 from remanence.data.releases import FittedObject
 from remanence.exceptions import InputError, MisfitError
 from remanence.game import Game
@@ -49,7 +49,9 @@ from remanence.scoring.errors import Criterion, label_error
 _ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 
 
-def table_game(estimator: Any, table: Any, labels: Any = None, sample_weight: Any = None) -> LeaveOneOut:
+def table_game(
+    estimator: Any, table: Any, labels: Any = None, sample_weight: Any = None
+) -> LeaveOneOut[FittedModel]:
     """Audit any fitted object on its own table: every row in turn is the one that the adversary is missing.
 
     The table is a DataFrame or an array, as it was before any step of the pipeline: words and gaps are welcome. A row
@@ -165,13 +167,7 @@ def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
         )
     labels = np.asarray(labels)
     labels = labels[:, 0] if labels.shape == (count, 1) else labels
-    if labels.shape != (count,):
-        raise InputError(
-            "The labels do not fit the table.",
-            needs=f"one label per row, shape ({count},)",
-            got=f"shape {labels.shape}",
-            hint="audit one output at a time",
-        )
+    shaped("labels", labels, (count,), "one label per row; audit one output at a time")
     return labels
 
 
@@ -191,16 +187,14 @@ def _require_transformable(estimator: Any, table: Any) -> None:
     if not any(hasattr(estimator, name) for name in ("predict", "transform")):
         return
     some = as_input(estimator, spared(estimator, table[:2]))
-    try:
+    needs = "the table as it was passed to fit(), before the first step of the pipeline"
+    hint = (
+        "text needs an encoder and gaps an imputer within the pipeline, as when it was fitted; "
+        "a model of texts alone takes a table of the texts and the label"
+    )
+    kinds, name = (ValueError, TypeError, AttributeError), type(estimator).__name__
+    with refusing(kinds, "The model cannot read this table.", needs=needs, got=name, hint=hint):
         shape = np.shape((estimator.predict if hasattr(estimator, "predict") else estimator.transform)(some))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            "The model cannot read this table.",
-            needs="the table as it was passed to fit(), before the first step of the pipeline",
-            got=str(error).splitlines()[0][:200],
-            hint="text needs an encoder and gaps an imputer within the pipeline, as when it was fitted; "
-            "a model of texts alone takes a table of the texts and the label",
-        ) from None
     if hasattr(estimator, "predict") and len(shape) == 2 and shape[1] > 1:
         raise InputError(
             "The model has several outputs.",

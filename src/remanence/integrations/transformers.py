@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.mechanisms.language_model import Chat, LanguageModel, Read
 
@@ -108,15 +109,15 @@ def _chat(tokenizer: Any) -> Chat:
     """Conversations by the tokenizer's own template, which is rendered in a sandbox."""
 
     def render(messages: Sequence[Any]) -> str:
-        try:
+        summary, needs = (
+            "The chat template does not take this conversation.",
+            "roles and an order that it knows",
+        )
+        hint = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+        with refusing(
+            Exception, summary, needs=needs, got="the template", hint=hint
+        ):  # it is code of the model's own
             return tokenizer.apply_chat_template(list(messages), tokenize=False)
-        except Exception as error:  # noqa: BLE001, a template is code of the model's own, and raises what it likes
-            raise InputError(
-                "The chat template does not take this conversation.",
-                needs="roles and an order that the model's template knows",
-                got=words_of(error),
-                hint='{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}',
-            ) from None
 
     return Chat(render, *_encoder(tokenizer, special=False))
 

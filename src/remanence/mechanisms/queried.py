@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.checks import instance, one_of, whole
 from remanence.data.records import Records
 from remanence.data.releases import Logits, Release
 from remanence.exceptions import InputError
@@ -42,28 +43,11 @@ class Queried(Mechanism[Logits]):
     name: ClassVar[str] = "queries to a trained model"
 
     def __post_init__(self) -> None:
-        if self.answers not in ANSWERS or not isinstance(self.top, int) or self.top < 1:
-            raise InputError(
-                "There is no such answer.",
-                needs=f"one of {', '.join(ANSWERS)}, and at least one class in a top answer",
-                got=f"{self.answers!r}, top {self.top}",
-                hint="Queried(mechanism, probes, answers='probabilities')",
-            )
-        decimals = self.decimals
-        if decimals is not None and not (isinstance(decimals, int) and 0 <= decimals <= _MOST_DECIMALS):
-            raise InputError(
-                "Answers cannot be rounded like this.",
-                needs=f"a whole number of decimals from 0 to {_MOST_DECIMALS}, or None",
-                got=f"decimals {decimals!r}",
-                hint="decimals=2",
-            )
-        if not isinstance(self.probes, Records):
-            raise InputError(
-                "The probes cannot be asked about.",
-                needs="Records",
-                got=type(self.probes).__name__,
-                hint="Records(inputs, torch.zeros(len(inputs)))",
-            )
+        one_of("answers", self.answers, ANSWERS)
+        whole("top", self.top)
+        if self.decimals is not None:
+            whole("decimals", self.decimals, least=0, most=_MOST_DECIMALS, hint="decimals=2, or None")
+        instance("probes", self.probes, Records, "Records", "Records(inputs, torch.zeros(len(inputs)))")
         if len(self.probes.batch_shape) != 1 or not len(self.probes):
             raise InputError(
                 "There is nothing to ask.",
@@ -122,13 +106,7 @@ class Queried(Mechanism[Logits]):
         if self.answers == "probabilities":
             return Logits({"answers": shares})
         count, classes = 1 if self.answers == "label" else self.top, logits.shape[-1]
-        if count > classes:
-            raise InputError(
-                "A top answer has no more classes than the model.",
-                needs=f"top from 1 to {classes}",
-                got=f"top {count}",
-                hint=f"top={classes}, or answers='probabilities'",
-            )
+        whole("top", count, most=classes, hint=f"top={classes}, or answers='probabilities'")
         returned = torch.zeros_like(logits).scatter_(-1, logits.topk(count, -1).indices, 1.0)
         if self.answers == "label":
             return Logits({"answers": returned})

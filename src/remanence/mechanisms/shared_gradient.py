@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
@@ -51,13 +52,9 @@ class SharedGradient(Mechanism[Gradient]):
                 got=f"noise_multiplier = {self.noise_multiplier:g} alone",
                 hint="max_grad_norm=1.0",
             )
-        if not (0 < self.keep <= 1 and self.local_steps >= 1 and self.learning_rate > 0):
-            raise InputError(
-                "The update cannot be made.",
-                needs="keep above 0 and at most 1, at least one local step, a learning rate above 0",
-                got=f"{self.keep:g}, {self.local_steps}, {self.learning_rate:g}",
-                hint="leave them out for the plain gradient of one batch",
-            )
+        number("keep", self.keep, above=0, most=1)
+        whole("local_steps", self.local_steps)
+        number("learning_rate", self.learning_rate, above=0)
 
     @property
     def releases(self) -> type[Gradient]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from remanence.auditing import AuditResult
 from remanence.report import words
 from remanence.report.frequencies import ceiling
@@ -14,18 +12,8 @@ _NOT_TESTED = "Not tested in this audit."
 _QUERIES = ("answer", "continuation")  # what somebody sees who may only ask
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """A question that somebody asks of a model, and what this audit has to say."""
-
-    source: str
-    asks: str
-    shown: str
-
-
 def dossier(result: AuditResult) -> str:
     """Every criterion with what was shown, or that it was not tested, as Markdown."""
-    rows = [(each.source, each.asks, each.shown) for each in criteria(result)]
     hashes = result.subject.get("sha256", {}).items()
     held = [
         f"- SHA-256 of {plain(words.SUBJECTS.get(str(name), str(name)))}: {plain(value)}"
@@ -40,61 +28,61 @@ def dossier(result: AuditResult) -> str:
         "\n".join(held),
         "Each row says what was shown, or that nothing was. None is a legal conclusion: that is for the controller and "
         "the authority.",
-        table(("criterion", "asks", "what was shown"), rows),
+        table(("criterion", "asks", "what was shown"), criteria(result)),
         f"{words.not_covered(result)} {words.DECISION}",
         words.checked(result),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def criteria(result: AuditResult) -> list[Criterion]:
-    """What auditors are asked for, in the words of who asks."""
+def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
+    """Who asks, what they ask of a model in their own words, and what this audit has to say."""
     extraction, membership = _extraction(result), _membership(result)
     return [
-        Criterion(
+        (
             "EDPB Opinion 28/2024, §43",
             "Is the likelihood of extracting personal data from the model insignificant?",
             extraction,
         ),
-        Criterion(
+        (
             "EDPB Opinion 28/2024, §43",
             "Is the likelihood of obtaining such data from queries insignificant?",
             extraction if any(word in result.threat_model["sees"] for word in _QUERIES) else _NOT_TESTED,
         ),
-        Criterion("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", membership),
-        Criterion("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", _attributes(result)),
-        Criterion(
+        ("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", membership),
+        ("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", _attributes(result)),
+        (
             "ICO, motivated intruder",
             "Is identification sufficiently remote for somebody competent, with access to public resources?",
             f"{words.scope(result)} This adversary knows at least as much as a motivated intruder "
             f"where they know training records. {extraction}",
         ),
-        Criterion(
+        (
             "CNIL, status of an AI model",
             "Do attacks on the model itself recover personal data?",
             extraction,
         ),
-        Criterion(
+        (
             "NIST SP 800-226",
             "What is the unit of privacy, what is ε, and was the implementation checked?",
             _differential_privacy(result),
         ),
-        Criterion(
+        (
             "ISO/IEC 27559",
             "Context, adversary and re-identification risk.",
             f"{words.scope(result)} {extraction}",
         ),
-        Criterion(
+        (
             "OWASP AISVS 1.0, 11.2.4",
             "Is sensitive data trained on with differentially private optimisation?",
             _differential_privacy(result),
         ),
-        Criterion(
+        (
             "OWASP AISVS 1.0, 11.2.5",
             "Do simulated membership attacks stay at the level of guessing?",
             membership,
         ),
-        Criterion(
+        (
             "AI Act, Article 15(5)",
             "Was resilience against attacks on confidentiality examined?",
             f"{len(result.evidence)} attack(s) were run: {', '.join(e.attack for e in result.evidence)}. "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence.bounds.frontier import Axis, FrontierPoint
-from remanence.exceptions import InputError
+from remanence.checks import one_of, refusing
 from remanence.report.svg import CEILING, GUESS, as_file, logarithmic, picture, themed
 
 if TYPE_CHECKING:
@@ -22,44 +22,26 @@ _NAMES = {"sample_rate": "sampling rate", "epsilon": "ε", "candidates": "candid
 
 def check_name(path: Path) -> None:
     """Refuse a kind of file that cannot be written, before any time is spent."""
-    if path.suffix not in (".csv", ".json", ".svg", ".png"):
-        raise InputError(
-            "The kind of file is not known.",
-            needs="a name ending in .csv, .json, .svg or .png",
-            got=path.name,
-            hint="--out frontier.csv",
-        )
+    one_of(f"the ending of {path.name}", path.suffix, (".csv", ".json", ".svg", ".png"))
 
 
 def write(points: Sequence[FrontierPoint], over: Axis, path: Path) -> None:
     """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
     check_name(path)
-    writers = {".csv": _csv, ".json": _json}
-    content = writers.get(path.suffix, _picture)(points, over, path.suffix)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise InputError(
-            "The file cannot be written.",
-            needs="a folder that exists",
-            got=f"{path}: {error.strerror}",
-            hint="a folder that exists",
-        ) from None
-
-
-def _csv(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
     rows = [asdict(point) for point in points]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def _json(points: Iterable[FrontierPoint], over: Axis, suffix: str) -> bytes:  # noqa: ARG001
-    return (
-        json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
-    ).encode()
+    if path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue().encode()
+    elif path.suffix == ".json":
+        content = (json.dumps({"over": over, "points": rows}, indent=2) + "\n").encode()
+    else:
+        content = _picture(points, over, path.suffix)
+    wanted = "a folder that exists"
+    with refusing(OSError, "The file cannot be written.", needs=wanted, got=path, hint=wanted):
+        path.write_bytes(content)
 
 
 def _picture(points: Sequence[FrontierPoint], over: Axis, suffix: str) -> bytes:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 def report(result: AuditResult) -> str:
     """The whole report as one HTML document."""
     raised = [
-        (caveat, words.concerned(result, names), _hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "")
+        (
+            caveat,
+            words.concerned(result, names),
+            words.hidden(result) if caveat == OPTIMISER_NOT_CONVERGED else "",
+        )
         for caveat, names in words.caveats(result).items()
     ]
     return template("report.html.jinja").render(
@@ -104,12 +108,6 @@ def _coded(text: str) -> str:
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`<>]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
-
-
-def _hidden(result: AuditResult) -> str:
-    records = sorted({record for evidence in result.evidence for record in evidence.unresolved})
-    more = len(records) - 12
-    return ", ".join(map(str, records[:12])) + (f" and {more} more" if more > 0 else "")
 
 
 def template(name: str) -> Template:

@@ -49,7 +49,7 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
             else words.true_positives(roc.tpr_at_fpr(0.01, confidence=p.result.strongest.main.confidence))
             for p, roc in zip(points, found, strict=True)
         ],
-        "accuracy": ["" if p.accuracy is None else _give_or_take(*p.accuracy) for p in points],
+        "accuracy": ["" if p.accuracy is None else " ± ".join(map(thousandths, p.accuracy)) for p in points],
     }
     more = {name: cells for name, cells in more.items() if any(cells)}
     lines = []
@@ -68,10 +68,6 @@ def rows(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return [*headings, *more], lines
-
-
-def _give_or_take(share: float, error: float) -> str:
-    return f"{thousandths(share)} ± {thousandths(error)}"
 
 
 def table(points: Sequence[Point]) -> Table:

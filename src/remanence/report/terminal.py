@@ -51,7 +51,7 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         for entry in result.evidence
         if entry.findings
     ]
-    parts += [_caveat(caveat, result.evidence) for caveat in words.caveats(result)]
+    parts += [_caveat(caveat, names, result) for caveat, names in words.caveats(result).items()]
     return Group(*parts)
 
 
@@ -86,7 +86,9 @@ def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
     if width >= _WIDE:
         rates = [entry.label_rate for entry in evidence]
         cells["labels"] = ["" if rate is None else thousandths(rate.rate) for rate in rates]
-        cells["median error"] = [_number(entry.errors.median) for entry in evidence]
+        cells["median error"] = [
+            "" if (m := entry.errors.median) is None else f"{m:.2g}" for entry in evidence
+        ]
     table = Table()
     table.add_column("attack", no_wrap=True, overflow="fold")
     for heading in cells:
@@ -96,21 +98,8 @@ def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
     return table
 
 
-def _caveat(caveat: Caveat, evidence: Sequence[Evidence]) -> Text:
-    concerned = [entry for entry in evidence if caveat in entry.caveats]
-    names = ", ".join(entry.attack for entry in concerned)
-    text = Text.assemble(
-        ("caveat ", "yellow"),
-        (caveat.id, "bold"),
-        f" ({names}): {caveat.seen}{' ' * bool(caveat.seen)}{caveat.means} {caveat.do}",
-    )
-    unresolved = sorted({record for entry in concerned for record in entry.unresolved})
+def _caveat(caveat: Caveat, names: Sequence[str], result: AuditResult) -> Text:
+    told = f" ({', '.join(names)}): {caveat.seen}{' ' * bool(caveat.seen)}{caveat.means} {caveat.do}"
     if caveat == OPTIMISER_NOT_CONVERGED:
-        shown = ", ".join(map(str, unresolved[:12]))
-        more = len(unresolved) - 12
-        text.append(f" Hidden records: {shown}" + (f" and {more} more (audit.json)." if more > 0 else "."))
-    return text
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}"
+        told += f" Hidden records: {words.hidden(result)}."
+    return Text.assemble(("caveat ", "yellow"), (caveat.id, "bold"), told)

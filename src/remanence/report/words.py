@@ -231,6 +231,13 @@ def counts(result: AuditResult) -> str:
     return words + ("." if criterion["label_scale"] is None else " and its label is right.")
 
 
+def hidden(result: AuditResult) -> str:
+    """The records that the optimiser's tolerance hides, a few by their numbers."""
+    records = sorted({record for evidence in result.evidence for record in evidence.unresolved})
+    more = len(records) - 12
+    return ", ".join(map(str, records[:12])) + (f" and {more} more" if more > 0 else "")
+
+
 def concerned(result: AuditResult, names: list[str]) -> str:
     """The attacks that a caveat concerns, by name; all of several are called that."""
     return "all attacks" if len(names) == len(result.evidence) > 2 else ", ".join(names)

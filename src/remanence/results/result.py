@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from remanence.bounds.bound import Bound
-from remanence.exceptions import InputError
+from remanence.checks import one_of
 from remanence.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence
@@ -189,8 +189,7 @@ class AuditResult:
 
     def log_to(self, tracker: Literal["mlflow"]) -> None:
         """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
-        if tracker != "mlflow":
-            raise InputError("There is no such tracker.", needs="mlflow", got=repr(tracker), hint="mlflow")
+        one_of("tracker", tracker, ["mlflow"])
         import_module(f"remanence.integrations.{tracker}").log(self)
 
     def __str__(self) -> str:

@@ -7,8 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
-from remanence.scale.reading import KIB, UnusableFileError, read_bytes
+from remanence.scale.reading import KIB, UNREADABLE, read_bytes
 
 _NAMESPACE = "remanence-audit"  # a signature for another purpose is none for this one
 
@@ -29,16 +30,10 @@ def sign(document: Path, key: Path) -> Path:
 
 def check(document: Path, public_key: Path) -> None:
     """Refuse a document that the owner of this key did not sign as it is."""
-    try:
+    needs, hint = "a public key, such as id_ed25519.pub", "the file that ends in .pub"
+    with refusing(UNREADABLE, "The signature cannot be checked.", needs=needs, got=public_key, hint=hint):
         key = read_bytes(public_key, 64 * KIB).decode().strip()
         signed = read_bytes(document)
-    except (UnusableFileError, UnicodeDecodeError) as error:
-        raise InputError(
-            "The signature cannot be checked.",
-            needs="a public key, such as id_ed25519.pub",
-            got=f"{public_key}: {error}",
-            hint="the file that ends in .pub",
-        ) from None
     with tempfile.TemporaryDirectory() as folder:
         signers = Path(folder) / "signers"
         signers.write_text(f"signer {key}\n")

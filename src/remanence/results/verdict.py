@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from remanence.exceptions import InputError
+from remanence.checks import number
 from remanence.scoring.rates import SuccessRate
 
 
@@ -54,13 +54,13 @@ class Policy:
         return "your" if self.set_by == "user" else "the default"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.max_success, int | float) and 0 < self.max_success < 1):
-            raise InputError(
-                "The policy cannot be used.",
-                needs="a largest acceptable success strictly between 0 and 1",
-                got=f"max_success = {self.max_success!r}",
-                hint="0.1 tolerates one record in ten",
-            )
+        number(
+            "max_success",
+            self.max_success,
+            above=0,
+            below=1,
+            hint="strictly between 0 and 1: 0.1 is one record in ten",
+        )
 
 
 class Measured(Protocol):

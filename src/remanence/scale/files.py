@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.scale.reading import UnusableFileError, read_bytes
 
@@ -41,16 +42,12 @@ def write_files(
     folder: Path, contents: Mapping[str, bytes], *, hint: str = "--out with another folder"
 ) -> None:
     """Write files into a folder: all are complete on disk before the first replaces an older one, in this order."""
-    try:
+    needs = "a folder that can be created and written to, and room in it"
+    with refusing(
+        (OSError, ValueError), "The results could not be written.", needs=needs, got=folder, hint=hint
+    ):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         _replace({folder / name: content for name, content in contents.items()})
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "The results could not be written.",
-            needs="a folder that can be created and written to, and room in it",
-            got=f"{folder}: {getattr(error, 'strerror', None) or error}",
-            hint=hint,
-        ) from None
 
 
 def write_checked(path: Path, content: bytes) -> None:

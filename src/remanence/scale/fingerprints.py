@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.scale.dependencies import (
     MARK,
@@ -229,20 +230,14 @@ def _declared(value: Any) -> tuple[tuple[str, ...], str | None] | None:
 
 
 def _contents(file: str) -> bytes:
-    try:
+    summary, needs = "A file that training depends on cannot be read.", "every file that depends_on names"
+    hint = "put it there, or take it out of depends_on"
+    with refusing(OSError, summary, needs=needs, got=file, hint=hint):
         state = Path(file).stat()
-        settled = (
-            time.time_ns() - state.st_mtime_ns > 10**10
-        )  # before that, a change may not show in the time
+        # Before ten seconds have passed, a change may not show in the time.
+        settled = time.time_ns() - state.st_mtime_ns > 10**10
         place = str(Path(file).absolute())
         return (_hashed if settled else _hashed.__wrapped__)(place, state.st_mtime_ns, state.st_size)
-    except OSError as error:
-        raise InputError(
-            "A file that training depends on cannot be read.",
-            needs="every file that depends_on names",
-            got=f"{file}: {error.strerror}",
-            hint="put it there, or take it out of depends_on",
-        ) from None
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from typing import Protocol, final
 
 from filelock import FileLock, Timeout
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.scale.files import drop, remove, rename, sweep, write_files
 from remanence.scale.reading import GIB, UnusableFileError, read_bytes
@@ -209,15 +210,10 @@ class RemoteFolder:
         return self.url
 
     def _files(self):
-        try:
+        needs = "a folder, or a URL that fsspec knows and its package"
+        hint, kinds = "pip install 'remanence[s3]' for s3://", (ImportError, ValueError)
+        with refusing(kinds, "This kind of storage cannot be reached.", needs=needs, got=self.url, hint=hint):
             return import_module("fsspec.core").url_to_fs(self.url)[0]
-        except (ImportError, ValueError) as error:
-            raise InputError(
-                "This kind of storage cannot be reached.",
-                needs="a folder, or a URL that fsspec knows and its package",
-                got=f"{self.url}: {error}",
-                hint="pip install 'remanence[s3]' for s3://",
-            ) from None
 
     def _failed(self, error: Exception) -> InputError:
         return InputError(

@@ -15,6 +15,7 @@ import cloudpickle
 import torch
 from joblib.externals.loky import ProcessPoolExecutor
 
+from remanence.checks import whole
 from remanence.exceptions import InputError
 from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
@@ -39,13 +40,12 @@ class Processes:
     workers: int = _CORES
 
     def __post_init__(self) -> None:
-        if not 1 <= self.workers <= _MOST:
-            raise InputError(
-                "So many workers cannot be started.",
-                needs=f"at least 1 and at most {_MOST} workers: {_PER_CORE} for each core",
-                got=f"{self.workers}",
-                hint=f"--workers {_CORES}",
-            )
+        whole(
+            "workers",
+            self.workers,
+            most=_MOST,
+            hint=f"--workers {_CORES}: {_PER_CORE} for each core are the most",
+        )
 
     def run(self, task: Task, numbers: Sequence[int], report: Callable[[str], None]) -> Outcomes:
         """Yield each unit when it is done; no more than two for each worker are under way."""

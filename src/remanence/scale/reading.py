@@ -38,6 +38,9 @@ class UnusableFileError(Exception):
         self.missing = missing
 
 
+UNREADABLE = (UnusableFileError, UnicodeDecodeError)  # of a text
+
+
 def read_bytes(path: Path, most: int = MOST_TEXT, *, follow: bool = True) -> bytes:
     """The contents of a regular file of at most so many bytes; a pipe or a device is none, and is not waited for."""
     with opened(path, most, follow=follow) as file:

@@ -18,6 +18,7 @@ from typing import Self, final
 
 import torch
 
+from remanence.checks import whole
 from remanence.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts
@@ -59,13 +60,8 @@ class Run:
     _since: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
-        if self.unit_trials is not None and self.unit_trials < 1:
-            raise InputError(
-                "Units cannot be made.",
-                needs="at least one trial in each",
-                got=f"{self.unit_trials}",
-                hint="--unit-trials 64",
-            )
+        if self.unit_trials is not None:
+            whole("unit_trials", self.unit_trials, hint="--unit-trials 64")
 
     def __enter__(self) -> Self:
         return self

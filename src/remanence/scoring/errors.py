@@ -12,6 +12,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from remanence.checks import number
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 
@@ -158,13 +159,8 @@ class Criterion:
     label_scale: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < float("inf"):
-            raise InputError(
-                "The threshold of the criterion cannot be used.",
-                needs="a finite number of at least 0",
-                got=str(self.threshold),
-                hint="1e-2 is the default for continuous records",
-            )
+        hint = "1e-2 is the default for continuous records"
+        number("threshold", self.threshold, least=0, hint=hint)
 
     def compare(self, targets: Records, guesses: Records) -> Comparison:
         """Hold reconstructions `(trials, guesses)` against targets `(trials, set)`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import bdtr, bdtrc, erf, erfinv, ndtr, rel_entr
 
+from remanence.checks import number
 from remanence.exceptions import InputError
 from remanence.scoring.rates import CONFIDENCE, SuccessRate
 
@@ -150,10 +151,7 @@ class Roc:
 
     def _limits(self, groups: Errors, fpr: float, confidence: float) -> list[TruePositiveRate] | None:
         """The rates of groups of errors `(trials, entries, groups)` at the threshold that all controls give."""
-        if not 0 < fpr < 1:
-            raise InputError(
-                "There is no such false positive rate.", needs="between 0 and 1", got=str(fpr), hint="0.01"
-            )
+        number("fpr", fpr, above=0, below=1, hint="0.01")
         if self.controls.size * fpr < 1 - 1e-9:
             return None
         trials, entries, _ = groups.shape

@@ -18,6 +18,8 @@ from remanence.data.releases import Release, Weights
 from remanence.mechanisms.glm.model import GLM
 from remanence.references import BALLE_2022
 
+_INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
+
 
 @final
 @dataclass(frozen=True)
@@ -36,10 +38,7 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
         """A GLM, all other records, and an intercept or a label with few values."""
         mechanism, known = knowledge.mechanism, knowledge.known_data
         if not isinstance(mechanism, GLM) or known is None:
-            raise self.refusal(
-                got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
-                hint="retrain-and-compare, if there is a shortlist of candidates",
-            )
+            raise self.refusal(got=knowledge, hint=_INSTEAD)
         mechanism.check_weights(known)
         weighted = known.weights is not None
         if not mechanism.fit_intercept and (not mechanism.family.classes or weighted):
@@ -47,7 +46,7 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
                 needs="an intercept, or classes and no record weights: without one, x is known up to a "
                 "scale that depends on the label and the weight",
                 got=f"{mechanism.family.name} without an intercept" + (", with weights" if weighted else ""),
-                hint="retrain-and-compare, if there is a shortlist of candidates",
+                hint=_INSTEAD,
             )
         return mechanism, known
 

@@ -40,10 +40,7 @@ class ScalerMean(ExposesInParts[GLM], Attack[Weights]):
         mechanism, known = knowledge.mechanism, knowledge.known_data
         if isinstance(mechanism, GLM) and mechanism.scaler == "mean" and known is not None:
             return mechanism, known
-        raise self.refusal(
-            got=f"{mechanism.name}, an adversary who is {knowledge.adversary}, and no scaler's mean",
-            hint="closed-form, which needs no scaler",
-        )
+        raise self.refusal(got=knowledge, hint="closed-form, which needs no scaler")
 
     def prepare(
         self,

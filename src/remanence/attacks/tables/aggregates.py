@@ -21,7 +21,6 @@ from remanence.attacks.catalogue import AttackInfo
 from remanence.data.records import Records
 from remanence.data.releases import Release
 from remanence.exceptions import InputError, MisfitError
-from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.group_sums import GroupSums, determined
 from remanence.references import DINUR_NISSIM_2003
 from remanence.scale.progress import track
@@ -119,27 +118,26 @@ class LinearPrograms(Attack[Release]):
         DINUR_NISSIM_2003,
     )
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> GroupSums:
         """Published sums."""
-        if not isinstance(knowledge.mechanism, GroupSums):
-            raise self.refusal(
-                got=knowledge.mechanism.name, hint="remanence audit sums.csv --data people.csv --label salary"
-            )
+        mechanism = knowledge.mechanism
+        if not isinstance(mechanism, GroupSums):
+            hint = "remanence audit sums.csv --data people.csv --label salary"
+            raise self.refusal(got=mechanism.name, hint=hint)
+        return mechanism
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """Nothing to do beforehand."""
-        self.check(knowledge)
-        place = knowledge.place or 0
-        return lambda release: Reconstruction(self._found(knowledge.mechanism, release)[place : place + 1])
+        mechanism, place = self.check(knowledge), knowledge.place or 0
+        return lambda release: Reconstruction(self._found(mechanism, release)[place : place + 1])
 
-    def expose(self, mechanism: Mechanism, data: Records, release: Release) -> Reconstruction:
+    def expose(self, mechanism: GroupSums, data: Records, release: Release) -> Reconstruction:
         """Every person; no person's value is looked at."""
         return Reconstruction(self._found(mechanism, release))
 
-    def _found(self, mechanism: Mechanism, release: Release) -> Records:
-        assert isinstance(mechanism, GroupSums)
+    def _found(self, mechanism: GroupSums, release: Release) -> Records:
         sums = release["sums"][0].numpy()
         if mechanism.low is None or mechanism.high is None:
             values = lsq_linear(mechanism.members, sums, bounds=mechanism.limits).x

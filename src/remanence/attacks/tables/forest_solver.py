@@ -36,25 +36,20 @@ class ForestSolver(Attack[Release]):
     seconds: float = 110.0
     workers: int = 2
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> FittedModel:
         """A forest on bits, and an adversary who knows no row."""
         mechanism = knowledge.mechanism
-        fits = isinstance(mechanism, FittedModel) and is_solvable(mechanism.estimator)
-        if not fits or knowledge.known_data is not None:
-            raise self.refusal(
-                got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
-                hint="remanence audit forest.skops --data train.csv --label outcome --known none",
-            )
+        alone = knowledge.known_data is None
+        if alone and isinstance(mechanism, FittedModel) and is_solvable(mechanism.estimator):
+            return mechanism
+        hint = "remanence audit forest.skops --data train.csv --label outcome --known none"
+        raise self.refusal(got=knowledge, hint=hint)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """The forest tells the number of records, and all the rest."""
-        self.check(knowledge)
-        mechanism = knowledge.mechanism
-        assert isinstance(mechanism, FittedModel)
-
-        public = knowledge.prior.samples
+        mechanism, public = self.check(knowledge), knowledge.prior.samples
 
         def reconstruct(_release: Release) -> Reconstruction:
             forest: Any = mechanism.estimator

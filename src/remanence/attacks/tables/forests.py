@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 
 from remanence.attacks.tables.forest_draws import draws_are_known, trees_given_again
 from remanence.attacks.tables.forest_tables import Tables
-from remanence.checks import number, whole
+from remanence.checks import extra, few, number, whole
 from remanence.exceptions import InputError
 from remanence.mechanisms.tables.trees import trees_of
 
@@ -76,22 +75,8 @@ def records_of_forest(
             got=type(forest).__name__,
             hint="tree-leaves, by `remanence audit`, reads other trees",
         )
-    if forest.n_features_in_ > MOST_COLUMNS:
-        raise InputError(
-            "This forest has too many columns to be solved.",
-            needs=f"at most {MOST_COLUMNS}",
-            got=f"{forest.n_features_in_}",
-            hint="audit a forest on fewer columns; that this one is not solved is no protection",
-        )
-    try:
-        cp = import_module("ortools.sat.python.cp_model")
-    except ImportError:
-        raise InputError(
-            "OR-Tools is not installed.",
-            needs="an exact solver",
-            got="an environment without ortools",
-            hint="pip install 'remanence[forests]'",
-        ) from None
+    few("columns", forest.n_features_in_, MOST_COLUMNS, "fewer columns; what is not solved is not protected")
+    cp = extra("ortools.sat.python.cp_model", "forests", "OR-Tools, an exact solver")
     search = _Search(
         partial(Tables, cp, forest, records, blocks), forest, time.monotonic() + seconds, workers, seed
     )

@@ -30,7 +30,6 @@ from remanence.attacks.tables.statistics import (
 from remanence.attacks.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 from remanence.data.records import Records, concatenate
 from remanence.data.releases import Release
-from remanence.mechanisms.mechanism import Mechanism
 from remanence.mechanisms.tables.fitted import FittedModel
 from remanence.mechanisms.tables.members import rows_depend_on_labels
 from remanence.mechanisms.tables.parts import Part, parts_of
@@ -67,32 +66,28 @@ def plans_of(
 
 
 @dataclass(frozen=True)
-class FromObject(ExposesInParts[Mechanism], Attack[Release]):
+class FromObject(ExposesInParts[FittedModel], Attack[Release]):
     """Reads the missing row off a fitted object, by some kinds of clues or by all."""
 
     kinds: ClassVar[tuple[type, ...]]
 
-    def check(self, knowledge: Knowledge) -> None:
+    def check(self, knowledge: Knowledge) -> FittedModel:
         """A fitted object with such a clue, and all other rows."""
         mechanism = knowledge.mechanism
         if not isinstance(mechanism, FittedModel) or not self._plans(mechanism):
-            raise self.refusal(
-                got=f"{mechanism.name} and an adversary who is {knowledge.adversary}",
-                hint="remanence.integrations.sklearn.leave_one_out(model, table, labels)",
-            )
+            hint = "remanence.integrations.sklearn.leave_one_out(model, table, labels)"
+            raise self.refusal(got=knowledge, hint=hint)
+        return mechanism
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator
     ) -> Callable[[Release], Reconstruction]:
         """As `expose`, with a placeholder in the missing row's place: no row says anything about itself."""
-        self.check(knowledge)
-        mechanism, others = knowledge.mechanism, knowledge.known_data
+        mechanism, others = self.check(knowledge), knowledge.known_data
         assert others is not None
         given = knowledge.given
         instead = others[:1] if given is None or given.record is None else given.record
         place = len(others) if knowledge.place is None else knowledge.place
-
-        assert isinstance(mechanism, FittedModel)
         labels = [instead.labels]
         if rows_depend_on_labels(mechanism.estimator):  # what comes back with the right one hangs together
             labels = [torch.full_like(instead.labels, code) for code in range(len(mechanism.classes))]
@@ -107,14 +102,13 @@ class FromObject(ExposesInParts[Mechanism], Attack[Release]):
         return reconstruct
 
     def exposer(
-        self, mechanism: Mechanism, data: Records, release: Release
+        self, mechanism: FittedModel, data: Records, release: Release
     ) -> Callable[[torch.Tensor], Reconstruction]:
         """The same for some rows, on which all the time is spent."""
         return lambda places: Reconstruction(self._found(mechanism, data, places.numpy())[places])
 
-    def _found(self, mechanism: Mechanism, data: Records, only: np.ndarray) -> Records:
+    def _found(self, mechanism: FittedModel, data: Records, only: np.ndarray) -> Records:
         """What comes back of each row, `(rows, 1)`; time is spent on `only` these."""
-        assert isinstance(mechanism, FittedModel)
         table, labels = mechanism.table(data)
         weights = None if data.weights is None else data.weights.numpy()
         plans: dict[str, list] = {}

@@ -33,10 +33,8 @@ class OneRunCanaries(Attack[CanaryEvidence]):
     def check(self, knowledge: Knowledge) -> None:
         """A recorded run."""
         if not isinstance(knowledge.mechanism, RecordedTraining):
-            raise self.refusal(
-                got=knowledge.mechanism.name,
-                hint="record the training: `with record(...)`, then `remanence audit FOLDER`",
-            )
+            hint = "record the training: `with record(...)`, then `remanence audit FOLDER`"
+            raise self.refusal(got=knowledge, hint=hint)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

@@ -66,10 +66,7 @@ class PriorAware(Attack[Transcript]):
             )
         if isinstance(mechanism, DPSGD) and not mechanism.final_only and isinstance(prior, FinitePrior):
             return mechanism, prior
-        raise self.refusal(
-            got=f"{mechanism.name} releasing {mechanism.releases.sees}; {prior.describe()}",
-            hint="retrain-and-compare, if there is a shortlist but no transcript",
-        )
+        raise self.refusal(got=knowledge, hint="retrain-and-compare, for a shortlist without a transcript")
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

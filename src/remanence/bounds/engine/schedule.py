@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, log_ndtr
 
 from remanence.bounds.bound import require
-from remanence.checks import is_whole
-from remanence.exceptions import InputError
+from remanence.checks import is_whole, whole
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -200,13 +199,7 @@ def normalise(schedule: Segment | Sequence[Segment]) -> Schedule:
     (Segment(noise_multiplier=2.0, sample_rate=1.0, steps=7, records=1),)
     """
     segments = [schedule] if isinstance(schedule, Segment) else list(schedule)
-    if not segments:
-        raise InputError(
-            "The schedule is empty.",
-            needs="at least one segment",
-            got="none",
-            hint="[Segment(1.1, 0.01, 1000)]",
-        )
+    whole("number of segments", len(segments), hint="[Segment(1.1, 0.01, 1000)]")
     steps: dict[tuple[float, float, int], int] = {}
     for segment in segments:
         noise, rate, records = segment.noise_multiplier, segment.sample_rate, segment.records

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from remanence.bounds import Segment
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.games.recorded_runs.consistency import read_run
 from remanence.results import caveats
@@ -46,17 +47,11 @@ def accounted_schedule(path: Path, batches: str = "poisson") -> tuple[Segment, .
 
 def checkpoint_schedule(path: Path) -> tuple[Segment, ...]:
     """The accountant's history in a checkpoint that `PrivacyEngine.save_checkpoint` wrote."""
-    try:
+    summary = "The checkpoint does not hold an accountant's history."
+    needs = "a folder written by record(...), or a file written by PrivacyEngine.save_checkpoint"
+    hint = "privacy_engine.save_checkpoint(path=..., module=model)"
+    with refusing(Exception, summary, needs=needs, got=path, hint=hint):  # torch.load raises many kinds
         history = parse_state(read_bytes(path, MOST))["privacy_accountant_state_dict"]["history"]
         return tuple(
             Segment(float(noise), min(float(rate), 1.0), int(steps)) for noise, rate, steps in history
         )
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001  torch.load raises many kinds for a file that is none
-        raise InputError(
-            "The checkpoint does not hold an accountant's history.",
-            needs="a folder written by record(...), or a file written by PrivacyEngine.save_checkpoint",
-            got=f"{path}: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}",
-            hint="privacy_engine.save_checkpoint(path=..., module=model)",
-        ) from None

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
@@ -71,16 +72,10 @@ class RecordingWriter:
                 got=str(folder),
                 hint="another out=..., or remove the old recording first",
             )
-        try:
+        needs, hint = "a folder that can be created and written to", "another out=..."
+        with refusing(OSError, "The recording cannot be written.", needs=needs, got=folder, hint=hint):
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        except OSError as error:
-            raise InputError(
-                "The recording cannot be written.",
-                needs="a folder that can be created and written to",
-                got=f"{folder}: {error.strerror}",
-                hint="another out=...",
-            ) from None
         self._folder = folder
         self._steps: list[dict[str, Tensor]] = []
         self._bytes, self._shards = 0, 0
@@ -111,17 +106,13 @@ class RecordingWriter:
         document = {"format": FORMAT, "remanence": version("remanence"), **manifest, "files": files}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         (self._partial / MANIFEST).write_text(text, encoding="utf-8")
-        try:
+        needs = f"{self._folder} empty or absent when training ends"
+        hint = f"the recording is complete: move {self._partial} to where you want it"
+        summary = "The recording could not be put in its place."
+        with refusing(OSError, summary, needs=needs, got=self._folder, hint=hint):
             if self._folder.exists():
                 self._folder.rmdir()
             self._partial.rename(self._folder)
-        except OSError as error:
-            raise InputError(
-                "The recording could not be put in its place.",
-                needs=f"{self._folder} empty or absent when training ends",
-                got=str(error.strerror),
-                hint=f"the recording is complete: move {self._partial} to where you want it",
-            ) from None
 
     def abandon(self) -> None:
         """Remove a recording in which nothing happened."""

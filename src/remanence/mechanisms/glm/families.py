@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
+from remanence.checks import number
 from remanence.exceptions import InputError
 
 
@@ -169,13 +170,8 @@ class Tweedie(Family):
     name: ClassVar[str] = "Tweedie with log link"
 
     def __post_init__(self) -> None:
-        if not self.power >= 1:
-            raise InputError(
-                "No Tweedie distribution with a log link is attacked at this power.",
-                needs="a power of at least 1 (1: Poisson, 2: gamma, 3: inverse Gaussian)",
-                got=str(self.power),
-                hint="power 0 is least squares: use Gaussian()",
-            )
+        hint = "1: Poisson, 2: gamma, 3: inverse Gaussian; power 0 is least squares: use Gaussian()"
+        number("power", self.power, least=1, hint=hint)
 
     def loss(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """Half the deviance, up to a term without θ."""

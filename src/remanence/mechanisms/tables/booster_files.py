@@ -9,7 +9,8 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from remanence.exceptions import InputError, MisfitError
+from remanence.checks import refusing
+from remanence.exceptions import MisfitError
 from remanence.mechanisms.tables.boosters import SINGLE, lines_of, values_in_state
 from remanence.scale.reading import GIB, UnusableFileError, parse_json, read_bytes
 
@@ -63,20 +64,16 @@ class BoosterFile(RegressorMixin, BaseEstimator):
 
 def read_booster(file: Path) -> BoosterFile | None:
     """A booster out of its file; None for a file of another kind."""
-    try:
+    needs = "a file as booster.save_model writes it"
+    hint = "LightGBM: save_model('model.txt'); XGBoost: save_model('model.json')"
+    kinds = (UnusableFileError, KeyError, TypeError, ValueError, IndexError)
+    with refusing(kinds, "The model cannot be read.", needs=needs, got=file.name, hint=hint):
         content = read_bytes(file, GIB)
         if content.startswith(b"tree\n"):
             return _lightgbm(content.decode())
         if content.lstrip().startswith(b"{"):
             document = parse_json(content)
             return _xgboost(document) if "learner" in document else None
-    except (UnusableFileError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(
-            "The model cannot be read.",
-            needs="a file as booster.save_model writes it",
-            got=f"{file.name}: {type(error).__name__}",
-            hint="LightGBM: save_model('model.txt'); XGBoost: save_model('model.json')",
-        ) from None
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 
 _ORDERED = 4  # classes of which every order is tried
@@ -60,16 +61,13 @@ def numbers(values: Any, name: str) -> np.ndarray:
             got=type(values).__name__,
             hint="X.toarray(), if it fits into memory",
         )
-    try:
+    summary, hint = (
+        f"The {name} are not all numbers.",
+        "encode categories as numbers first, as fit() required",
+    )
+    with refusing((TypeError, ValueError), summary, needs="numeric columns", got=name, hint=hint):
         array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
         array = array.astype(np.float64, copy=not array.flags.writeable)  # torch wants to be able to write
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"The {name} are not all numbers.",
-            needs="numeric columns",
-            got=str(error),
-            hint="encode categories as numbers first, as fit() required",
-        ) from None
     if not np.isfinite(array).all():
         rows = np.unique(np.argwhere(~np.isfinite(array))[:, 0])
         raise InputError(

@@ -192,9 +192,9 @@ def _calibrated(
     members = [getattr(each, "estimator", None) for each in estimator.calibrated_classifiers_]
     if len(members) == 1:
         return [Member("calibrated_classifiers_[0]", members[0], labels, weights)]
-    folds = None if labels is None or features is None else _folds(estimator, labels)
-    if folds is None or weights is not None:
+    if labels is None or features is None or weights is not None:
         return None
+    folds: Any = check_cv(estimator.cv, labels, classifier=True)
     if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
         return None  # nobody knows which rows each member saw
     stratified = is_a(folds, StratifiedKFold)
@@ -210,10 +210,6 @@ def _calibrated(
             zip(members, folds.split(features, labels), strict=False)
         )
     ]
-
-
-def _folds(estimator: Any, labels: Any) -> Any:
-    return check_cv(estimator.cv, labels, classifier=True)
 
 
 def columns_of(features: Any, columns: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 from sklearn import linear_model as linear
 from sklearn.svm import LinearSVC
 
+from remanence.checks import one_of, shaped
 from remanence.data.releases import Weights
 from remanence.exceptions import InputError
 from remanence.mechanisms.glm.families import Gaussian, Logistic, Multinomial, Tweedie
@@ -77,13 +78,8 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
 def _one_column(labels: np.ndarray, count: int) -> np.ndarray:
     if labels.shape == (count, 1):
         return labels[:, 0]
-    if labels.shape != (count,):
-        raise InputError(
-            "The labels do not fit the features.",
-            needs=f"one label per record, shape ({count},)",
-            got=f"shape {labels.shape}",
-            hint="audit one output at a time" if labels.ndim == 2 else "the labels of the same rows",
-        )
+    hint = "audit one output at a time" if labels.ndim == 2 else "the labels of the same rows"
+    shaped("labels", labels, (count,), hint)
     return labels
 
 
@@ -105,13 +101,7 @@ def _class_weights(model: Any) -> tuple[float, ...] | str | None:
 
 
 def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
-    if model.solver not in _LOGISTIC_SOLVERS:
-        raise InputError(
-            "The solver's conventions are not known.",
-            needs=", ".join(_LOGISTIC_SOLVERS),
-            got=f"solver = {model.solver!r}",
-            hint="lbfgs, the default",
-        )
+    one_of("solver", model.solver, _LOGISTIC_SOLVERS)
     coded = encoded(model, labels)
     searched = isinstance(model, linear.LogisticRegressionCV)
     inverse = _only("C_", model.C_) if searched else float(model.C)

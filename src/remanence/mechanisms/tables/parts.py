@@ -19,6 +19,7 @@ from sklearn.preprocessing import TargetEncoder
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from remanence.checks import refusing
 from remanence.exceptions import InputError
 from remanence.mechanisms.tables.members import members_of, places_of
 
@@ -178,12 +179,7 @@ def require_fitted(estimator: Any) -> None:
             else type(estimator).__name__,
             hint="LogisticRegression().fit(X, y)",
         )
-    try:
+    needs, hint = "an estimator after fit()", "model.fit(X, y), or the file of the fitted model"
+    name = f"{type(estimator).__name__} before it"
+    with refusing(Exception, "The model has not been fitted.", needs=needs, got=name, hint=hint):
         check_is_fitted(estimator)
-    except Exception as error:  # noqa: BLE001 - whatever a class of somebody's own raises here
-        raise InputError(
-            "The model has not been fitted.",
-            needs="an estimator after fit()",
-            got=f"{type(estimator).__name__} before it ({type(error).__name__})",
-            hint="model.fit(X, y), or the file of the fitted model",
-        ) from None

@@ -14,6 +14,7 @@ from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.frontier import evenly, frontier
 from remanence.bounds.person import Person
+from remanence.checks import exactly_one
 from remanence.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 from remanence.report.tables import upwards
@@ -52,14 +53,8 @@ class Question:
     def read(cls, given: Mapping[str, str]) -> Question:
         """From the address; refuses, with a sentence, what no training can have."""
         values = {name: number(given, name) for name in ("delta", "sample_rate", "steps", "candidates")}
-        known = [name for name in ("noise_multiplier", "epsilon") if name in given]
-        if len(known) != 1:
-            raise InputError(
-                "The page needs the noise or the privacy budget.",
-                needs="either noise_multiplier or epsilon",
-                got=" and ".join(known) or "neither",
-                hint="noise_multiplier=1.1",
-            )
+        noise = {name: given.get(name) for name in ("noise_multiplier", "epsilon")}
+        exactly_one(noise, "noise_multiplier=1.1")
         return cls(
             noise_multiplier=number(given, "noise_multiplier") if "noise_multiplier" in given else None,
             epsilon=number(given, "epsilon") if "epsilon" in given else None,

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from remanence.checks import extra
 from remanence.exceptions import InputError
 
 ADDRESS = "127.0.0.1"
@@ -39,16 +40,11 @@ def _patient() -> Any:
 
 def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` is called with the address once it answers."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError:
-        raise InputError(
-            "The page needs a small web server.",
-            needs="the extra 'explore' (starlette and uvicorn)",
-            got="an environment without it",
-            hint="pip install 'remanence[explore]', or --export page.html, which needs none",
-        ) from None
+    needs = "a small web server, for which --export page.html has no need"
+    for package in ("starlette", "uvicorn"):
+        extra(package, "explore", needs)
+    import uvicorn
+
     from remanence.report.explore.server import application
 
     # The port is known before the application is made, because it checks the Host header against it.
