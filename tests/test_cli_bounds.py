@@ -208,7 +208,7 @@ WRONG = [
     ),
     (
         ["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "9", "--dataset-size", "8"],
-        "at most 8",
+        "a whole number from 1 to 8",
     ),
     (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "many"], "exactly 5"),
     (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "1:x"], "exactly 5"),

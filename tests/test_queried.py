@@ -125,7 +125,7 @@ def test_questions_that_nobody_can_answer_are_refused(settings, message):
 
 
 def test_a_top_answer_with_more_classes_than_there_are_is_refused():
-    with pytest.raises(InputError, match="top from 1 to 3"):
+    with pytest.raises(InputError, match="a whole number from 1 to 3"):
         released(says(SECOND, answers="top", top=4))
     assert released(says(SECOND, answers="top", top=3))["returned"] == [[1.0, 1.0, 1.0]]
 

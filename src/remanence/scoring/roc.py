@@ -151,7 +151,7 @@ class Roc:
 
     def _limits(self, groups: Errors, fpr: float, confidence: float) -> list[TruePositiveRate] | None:
         """The rates of groups of errors `(trials, entries, groups)` at the threshold that all controls give."""
-        number("fpr", fpr, above=0, below=1, hint="0.01")
+        number("the false positive rate", fpr, above=0, below=1, hint="0.01")
         if self.controls.size * fpr < 1 - 1e-9:
             return None
         trials, entries, _ = groups.shape

@@ -78,7 +78,7 @@ def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.
 def _one_column(labels: np.ndarray, count: int) -> np.ndarray:
     if labels.shape == (count, 1):
         return labels[:, 0]
-    hint = "audit one output at a time" if labels.ndim == 2 else "the labels of the same rows"
+    hint = "one label per record" + (": audit one output at a time" if labels.ndim == 2 else "")
     shaped("labels", labels, (count,), hint)
     return labels
 
