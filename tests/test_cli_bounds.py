@@ -217,7 +217,7 @@ WRONG = [
         ["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "exactly 0"],
         "whole numbers of records",
     ),
-    (["bound", *SETTINGS, "--candidates", "9", "--person", "patient"], "--data with --person"),
+    (["bound", *SETTINGS, "--candidates", "9", "--person", "patient"], "--person needs --data"),
     (["bound", *SETTINGS, "--attribute", "smoker"], "--data with"),
     (["bound", *SETTINGS, "--candidates", "9", "--data", "none.csv"], ".csv or .parquet"),
     (["bound", "--epsilon", "1", "--candidates", "10", "--people", "5"], "--steps"),

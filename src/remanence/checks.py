@@ -9,7 +9,7 @@ from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, TypeGuard, TypeVar
 
-from remanence.exceptions import InputError, RemanenceError
+from remanence.exceptions import InputError, MisfitError, RemanenceError
 
 T = TypeVar("T")
 
@@ -130,6 +130,35 @@ def exactly_one(given: Mapping[str, object], hint: str) -> str:
             hint=hint,
         )
     return there[0]
+
+
+def goes_with(name: str, value: object, other: str, there: object, hint: str) -> None:
+    """Refuse a setting without the other one that it needs.
+
+    >>> goes_with("--by", "sex", "--attribute", None, "--attribute smoker --by sex")
+    Traceback (most recent call last):
+    remanence.exceptions.InputError: --by needs --attribute.
+      needs: --attribute with --by
+      got:   --by alone
+      try:   --attribute smoker --by sex
+    """
+    if value is not None and there is None:
+        needs = f"{other} with {name}"
+        raise InputError(f"{name} needs {other}.", needs=needs, got=f"{name} alone", hint=hint)
+
+
+def same_columns(given: Iterable[Any], wanted: Iterable[Any], hint: str, *, more: bool = False) -> None:
+    """Refuse a table that lacks columns, or has `more` than are wanted unless that is allowed."""
+    there, needed = [str(name) for name in given], [str(name) for name in wanted]
+    missing = [name for name in needed if name not in there]
+    unknown = [name for name in there if name not in needed and not more]
+    if missing or unknown:
+        raise MisfitError(
+            "The table has other columns.",
+            needs=", ".join(needed)[:300],
+            got=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"[:300],
+            hint=hint,
+        )
 
 
 def few(what: str, count: int, most: int, hint: str) -> None:

@@ -402,8 +402,8 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         assert says in printed.err
     for options, says in (
         (["tiny-text", "--model", "m", "--texts", mine], "A target and a language model"),
-        (["--texts", mine], "There is no language model"),
-        (["tiny-text", "--adapter", "m"], "There is no language model"),
+        (["--texts", mine], "needs --model"),
+        (["tiny-text", "--adapter", "m"], "needs --model"),
     ):
         code, printed = command(monkeypatch, capsys, "--out", files / "o", *options)
         assert (code, says in printed.err) == (2, True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remanence.checks import goes_with
 from remanence.cli.training_options import BatchesBy, Batching, Whose
 from remanence.exceptions import InputError
 from remanence.report.frequencies import EVERY_STEP, ceiling
@@ -96,15 +97,10 @@ def from_training(asked: BoundQuestion, method: Method) -> BoundAnswer:
 
     steps, rate, delta = asked.batching.steps or 0, asked.batching.sample_rate, asked.delta
     epsilon, noise, notes = asked.epsilon, asked.noise_multiplier, ()
-    if epsilon is not None and delta is None:
-        raise InputError("ε needs a δ.", needs="--delta", got="--epsilon alone", hint="--delta 1e-5")
-    if epsilon is not None and rate is None:
-        raise InputError(
-            "The same ε is a different risk at a different sampling rate.",
-            needs=f"{_SIZES}, with --epsilon and --steps",
-            got="no sampling rate",
-            hint="--sample-rate 1 if every step uses all records",
-        )
+    goes_with("--epsilon", epsilon, "--delta", delta, "--delta 1e-5")
+    goes_with(
+        "--epsilon with --steps", epsilon, _SIZES, rate, "--sample-rate 1 if every step uses all records"
+    )
     if rate is None:
         rate = 1.0
         notes = (

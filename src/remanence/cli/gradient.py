@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from remanence.checks import exactly_one
+from remanence.checks import exactly_one, goes_with
 from remanence.cli.grouped import options
 from remanence.cli.output import (
     Device,
@@ -196,13 +196,7 @@ def _one_model(argument: str | None, option: str | None) -> str:
 
 
 def _check_inputs(updates: Sequence[Path], batch: Path | None, passed: str | None) -> None:
-    if passed is not None and batch is None:
-        raise InputError(
-            "A filter can only be tried on a batch of your own.",
-            needs="--batch along with --filter: the update before the filter is made from it",
-            got="an update that was sent already" if updates else "no batch",
-            hint="--batch batch.npz --filter topk=0.1",
-        )
+    goes_with("--filter", passed, "--batch", batch, "--batch batch.npz --filter topk=0.1")
     given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
     exactly_one(given, "--gradient for what was captured, --batch for what is about to be sent")
 

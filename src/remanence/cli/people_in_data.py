@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from remanence.checks import few
+from remanence.checks import few, goes_with
 from remanence.cli.grouped import options
 from remanence.cli.training_options import Guess
 from remanence.exceptions import InputError
@@ -35,21 +35,10 @@ class InData:
     def read(self) -> Facts:
         """What the table says; nothing without one."""
         if self.data is None:
-            if self.person or self.attribute or self.by:
-                raise InputError(
-                    "There is no table to look into.",
-                    needs="--data with --person, --attribute and --by",
-                    got="no --data",
-                    hint="--data visits.csv --person patient",
-                )
+            for name in ("person", "attribute", "by"):
+                goes_with(f"--{name}", getattr(self, name), "--data", None, "--data visits.csv")
             return Facts()
-        if self.by and not self.attribute:
-            raise InputError(
-                "Groups differ in how common a hidden value is.",
-                needs="--attribute with --by",
-                got="--by alone",
-                hint=f"--attribute smoker --by {self.by}",
-            )
+        goes_with("--by", self.by, "--attribute", self.attribute, f"--attribute smoker --by {self.by}")
         from remanence.cli.tables import read_table
 
         frame = read_table(self.data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.checks import exactly_one, refusing
+from remanence.checks import exactly_one, goes_with, refusing
 from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
 from remanence.exceptions import InputError
@@ -55,14 +55,9 @@ class ModelAndTexts:
     def target(self, given: str | None) -> str | None:
         """What to audit, by name; what was given, if that is no language model."""
         if self.model is None:
-            wanted = [name for name in ("adapter", "texts", "canaries") if getattr(self, name) is not None]
-            if wanted:
-                raise InputError(
-                    "There is no language model.",
-                    needs="--model with a folder or a .gguf file",
-                    got=f"--{wanted[0]} without it",
-                    hint=f"remanence audit --model FOLDER --{wanted[0]} {getattr(self, wanted[0])}",
-                )
+            for name in ("adapter", "texts", "canaries"):
+                hint = f"remanence audit --model FOLDER --{name} {getattr(self, name)}"
+                goes_with(f"--{name}", getattr(self, name), "--model", None, hint)
             return given
         if given is not None:
             raise InputError(

@@ -11,7 +11,7 @@ import torch
 
 from remanence.adversary.knowledge import Given
 from remanence.adversary.priors import EmpiricalPrior
-from remanence.checks import refusing
+from remanence.checks import refusing, same_columns
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.leave_one_out import LeaveOneOut
@@ -66,14 +66,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
     """
     mechanism = game.mechanism
     names = [column.name for column in mechanism.rows.columns]
-    missing = [name for name in names if name not in map(str, table.columns)]
-    if missing:
-        raise InputError(
-            "The public table has other columns than the model's.",
-            needs=", ".join(names)[:300],
-            got=f"missing: {', '.join(missing)}"[:300],
-            hint="a table with the same columns; the label may be missing",
-        )
+    same_columns(table.columns, names, "a table with the same columns; the label may be missing", more=True)
     summary = "The public table cannot be compared with the model's."
     needs = "numbers in the columns that are numbers in the training table"
     with refusing((ValueError, TypeError), summary, needs=needs, got="the public table", hint=_SAME_UNITS):

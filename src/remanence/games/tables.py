@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remanence.checks import few
+from remanence.checks import few, same_columns
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.scoring.errors import Error
@@ -102,15 +102,7 @@ class Table:
         """Another table with the same columns as records, in this one's units and categories."""
         arrays = _arrays(table)
         expected = [*(column.name for column in self.columns), self.label]
-        missing, unknown = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
-        if missing or unknown:
-            raise InputError(
-                "The table has other columns than the first.",
-                needs=f"the columns {', '.join(expected)}"[:200],
-                got=f"missing: {', '.join(missing) or 'none'}"[:100]
-                + f"; unknown: {', '.join(unknown) or 'none'}"[:100],
-                hint="names are compared letter by letter; the label is needed too",
-            )
+        same_columns(arrays, expected, "names are compared letter by letter; the label is needed too")
         labels = arrays[self.label]
         labels = _codes(self.label, labels, self.classes) if self.classes else _numbers(self.label, labels)
         return _records([column.encode(arrays[column.name]) for column in self.columns], labels)

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from remanence.checks import number, whole
+from remanence.checks import goes_with, number, whole
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
-from remanence.exceptions import InputError
 from remanence.mechanisms.mechanism import Mechanism, Setting
 
 _BYTES = 2**28
@@ -45,13 +44,8 @@ class SharedGradient(Mechanism[Gradient]):
     name: ClassVar[str] = "shared gradient"
 
     def __post_init__(self) -> None:
-        if self.noise_multiplier and self.max_grad_norm is None:
-            raise InputError(
-                "Noise has no meaning without a clipping norm.",
-                needs="max_grad_norm along with noise_multiplier",
-                got=f"noise_multiplier = {self.noise_multiplier:g} alone",
-                hint="max_grad_norm=1.0",
-            )
+        noise = self.noise_multiplier or None
+        goes_with("noise_multiplier", noise, "max_grad_norm", self.max_grad_norm, "max_grad_norm=1.0")
         number("keep", self.keep, above=0, most=1)
         whole("local_steps", self.local_steps)
         number("learning_rate", self.learning_rate, above=0)

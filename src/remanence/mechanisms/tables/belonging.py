@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from remanence.checks import same_columns
 from remanence.data.records import Records
 from remanence.exceptions import InputError, MisfitError
 from remanence.mechanisms.tables.booster_files import BoosterFile
@@ -49,14 +50,7 @@ def check_columns(estimator: Any, features: Any) -> None:
     count = getattr(estimator, "n_features_in_", None)
     if names is not None and given:
         expected = [str(name) for name in names]
-        missing, unknown = [n for n in expected if n not in given], [n for n in given if n not in expected]
-        if missing or unknown:
-            raise MisfitError(
-                "The table has other columns than the model was fitted on.",
-                needs=", ".join(expected)[:300],
-                got=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"[:300],
-                hint="the training table itself, with its own column names; leave out what was not fitted on",
-            )
+        same_columns(given, expected, "the training table itself, with its own column names, and no others")
         if expected != given:
             raise MisfitError(
                 "The table's columns are in another order than the model was fitted on.",
