@@ -393,3 +393,35 @@ def test_a_model_that_was_made_to_read_clients_is_named_before_its_gradient_leav
     assert "bin of its own" in " ".join(out.split())
     _, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
     assert "Beware" not in out
+
+
+@pytest.mark.parametrize(("declared", "seen"), [
+    (["--learning-rate", "0.05", "--batch-size", "6"], None),
+    (["--learning-rate", "0.05", "--batch-size", "12"], None),  # each record may be there twice
+    (["--learning-rate", "0.1"], "fit a learning rate of 0.05 instead of 0.1"),
+    (["--batch-size", "5"], "6 records are proven, and a batch of 5 was declared"),
+    (["--learning-rate", "0.05", "--batch-size", "9"], "the declared 9 is no multiple"),
+])  # fmt: skip
+def test_declared_settings_that_proven_records_contradict_are_named(
+    folder, capsys, monkeypatch, declared, seen
+):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "after.safetensors")
+    options = [
+        "--before",
+        "dense.weights.pt",
+        "--after",
+        "after.safetensors",
+        "--attack",
+        "exclusive-neurons",
+    ]
+    code, _, error = run(
+        capsys, monkeypatch, "net.py:dense", *options, *declared, "--input-shape", "1,6,6", "--out", "out"
+    )
+    assert code == 1, error
+    document = json.loads((folder / "out" / "audit.json").read_text())
+    told = [c["seen"] for c in document["evidence"][0]["caveats"] if c["id"] == "update-declared"]
+    assert bool(told) == (seen is not None)
+    assert seen is None or seen in told[0]
+    assert document["subject"]["updates"][0]["different_records"] == 6
+    assert "Equal records count once" in (folder / "out" / "report.html").read_text()

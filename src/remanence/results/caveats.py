@@ -375,6 +375,12 @@ UPDATE_OTHER_LOSS = Caveat(
     "there all the same.",
     "Audit the same batch with cross-entropy: what the first layer gives away does not depend on the loss.",
 )
+UPDATE_DECLARED = Caveat(
+    "update-declared",
+    "the proven records of an update do not fit the learning rate or the batch size that was declared.",
+    "What is proven is proven: it rests on neither. Rates that are divided by the declared size do.",
+    "Check --learning-rate and --batch-size against the client's settings, or leave out what is not known.",
+)
 PATCHES_OPEN = Caveat(
     "patches-open",
     "a network reads pictures in patches, and no picture was proven.",

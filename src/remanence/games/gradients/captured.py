@@ -33,6 +33,8 @@ from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
 from remanence.scoring.errors import Comparison, Criterion, Reduction
 
+_ALIKE = 1e-3  # by how much shares may differ that are the same
+
 Reconstruct = Callable[[Gradient], Reconstruction]
 
 
@@ -58,6 +60,7 @@ class Captured(AnyGame[SharedGradient]):
     batch_size: int | None = None
     rounding: Rounding | None = None  # of the gradients' numbers; left out, the mechanism's precision
     training: LocalTraining = field(default_factory=LocalTraining)
+    scale_is_known: bool = True  # the updates are mean gradients, and not these times some factor
     disturbed: Caveat | None = None  # why the update cannot be recomputed, where it is known that it cannot
     bounds: tuple[Bound, ...] = ()
     belongings: Sequence[Belonging] | None = None  # where the updates were held against the weights already
@@ -160,7 +163,8 @@ class Captured(AnyGame[SharedGradient]):
         first = torch.cat([torch.zeros(1, dtype=torch.bool), owner[1:] == owner[:-1]]).logical_not()
         numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
         counts = torch.tensor([proof.count for proof in proofs])
-        numbers |= {"proven": counts}
+        numbers |= {"update": torch.arange(len(proofs)), "proven": counts}
+        numbers |= {"share_sum": _shares(proofs, torch.sum), "equal_share": _shares(proofs, _common)}
         sizes_proven = torch.tensor([proof.batch_size or 0 for proof in proofs])
         for index, name in enumerate(dense_head(self.mechanism.module).names):
             numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
@@ -176,7 +180,14 @@ class Captured(AnyGame[SharedGradient]):
         """What recomputation says about each update and what was proposed for it."""
         head, updates = self._updates(gradients)
         return [
-            prove(head, one, _proposal(guess.records[index]), self._rounding, self.training)
+            prove(
+                head,
+                one,
+                _proposal(guess.records[index]),
+                self._rounding,
+                self.training,
+                scale_is_known=self.scale_is_known,
+            )
             for index, one in enumerate(updates)
         ]
 
@@ -228,6 +239,18 @@ def _proposal(records: Records) -> Proposal:
     if records.weights is not None:
         shares = records.weights[named]
     return Proposal(records.features[named].flatten(1).double(), labels, shares)
+
+
+def _shares(proofs: Sequence[Proof], summary: Callable[[Tensor], Tensor]) -> Tensor:
+    """Of the records that explain an update whole; 0 where none do."""
+    kept = [proof.proposal.shares[proof.proven] if proof.explains_all else None for proof in proofs]
+    return torch.tensor([0.0 if shares is None else float(summary(shares)) for shares in kept])
+
+
+def _common(shares: Tensor) -> Tensor:
+    """The share that all have; 0 where they differ."""
+    middle = shares.median()
+    return middle.where((shares / middle - 1).abs().max() < _ALIKE, 0.0)
 
 
 def _samples(parts: Sequence[Tensor]) -> Tensor:

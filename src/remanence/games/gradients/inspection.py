@@ -19,6 +19,7 @@ from remanence.data.releases import Gradient
 from remanence.exceptions import IncompatibleGameError, InputError
 from remanence.games.gradients.captured import Captured
 from remanence.games.gradients.opening import Subject
+from remanence.games.gradients.proven import contradictions, updates_of
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
@@ -60,6 +61,7 @@ def audit_gradients(
         batch_size=subject.declared.batch_size,
         rounding=subject.rounding,
         training=training,
+        scale_is_known=subject.scale_is_known,
         disturbed=subject.disturbed,
         bounds=_ceilings(subject),
         belongings=None if subject.reading is None else [subject.reading.belonging],
@@ -83,7 +85,18 @@ def audit_gradients(
         exposure=subject.exposure,
         unexplained=_unexplained(result, head, _head_names(network)),
     )
-    found = {"leak_map": [leak.to_json() for leak in leaks], "notes": list(subject.notes)}
+    result = replace(
+        result,
+        evidence=tuple(
+            replace(entry, caveats=(*entry.caveats, *contradictions(updates_of(entry), subject.declared)))
+            for entry in result.evidence
+        ),
+    )
+    found = {
+        "leak_map": [leak.to_json() for leak in leaks],
+        "notes": list(subject.notes),
+        "updates": [update.to_json() for update in updates_of(result.strongest)],
+    }
     return replace(result, subject={**result.subject, **found})
 
 

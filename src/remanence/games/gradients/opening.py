@@ -100,6 +100,7 @@ class Subject:
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
     filter: Filter | None = None  # that the owner's own update passes before it leaves
     is_settled: bool = False  # records of every update were proven at sight, and the network is large
+    scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
     reading: Reading | None = None  # of a single update that is as it was read
 
     @property
@@ -148,8 +149,10 @@ def open_updates(
     notes += (_NO_SEARCH,) * settled
     reading = opened[0].reading if len(opened) == 1 else None
     return Subject(
-        model, head, gradients, None, None, rounding, declared, notes, disturbed, None, settled, reading
-    )
+        model, head, gradients, None, None, rounding, declared, notes, disturbed, None, settled,
+        declared.training.learning_rate is not None or not (after or any(one.is_step for one in opened)),
+        reading,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ class _Opened:
     disturbed: Caveat | None = None
     is_settled: bool = False  # records were proven at sight
     reading: Reading | None = None  # where the gradient is as it was read
+    is_step: bool = False  # new weights minus old ones, or whole weights
 
 
 def _open_update(
@@ -221,8 +225,9 @@ def _open_update(
         gradient = {name: -value for name, value in gradient.items()}
     as_read = reading.sign > 0 and not (reading.belonging.decay and training.is_plain)
     return _Opened(
-        gradient, rounding, notes, None, reading.proof.count > 0, reading=reading if as_read else None
-    )
+        gradient, rounding, notes, None, reading.proof.count > 0,
+        reading if as_read else None, is_after or reading.sign < 0,
+    )  # fmt: skip
 
 
 def _fitting(
