@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from remanence import SGD, AnyModule, InputError, Records
 
@@ -78,6 +79,7 @@ def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
             nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),
             "'1'.*statistics",
         ),
+        (nn.Sequential(weight_norm(nn.Linear(6, 3))), "'0'.*computed from others"),
         (nn.Flatten(), "nothing to train"),
         (nn.Linear(6, 3).requires_grad_(False), "nothing to train"),
         (nn.Linear(6, 3, dtype=torch.complex64), "'weight' holds no real numbers"),
@@ -89,6 +91,7 @@ def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
         "random slopes",
         "LSTM",
         "instance norm",
+        "weight norm",
         "no parameters",
         "all frozen",
         "complex",
@@ -111,6 +114,15 @@ class Counts(nn.Module):
         return self.body(values)
 
 
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(6, 3)
+
+    def forward(self, values):
+        return self.body(nn.functional.dropout(values, 0.5, self.training))
+
+
 class Nameless(nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,6 +136,8 @@ def test_answers_and_buffers_that_cannot_be_used_are_refused_in_a_sentence():
     sets = records()[None]
     with pytest.raises(InputError, match="buffer 'seen' changes"):
         AnyModule(Counts()).check(sets)
+    with pytest.raises(InputError, match="draws at random while it answers"):
+        SGD(AnyModule(Noisy()), 1, 0.1).release(None, sets, torch.Generator())
     with pytest.raises(InputError, match="answer cannot be used") as caught:
         AnyModule(Nameless()).check(sets)
     assert "scores" in caught.value.got

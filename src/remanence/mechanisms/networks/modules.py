@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.nn.utils import parameters_to_vector
+from torch.nn.utils.parametrize import is_parametrized
 
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.mechanisms.networks.perceptron import Network
 
 _AT_ONCE = 64  # models that are asked together
-_INSTEAD = "GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; Perceptron for dense networks"
+_LOOPED = "looped(train), which trains one model after the other"
+_INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
 
 
 def _cannot_train(layer: nn.Module) -> str:
@@ -36,6 +38,8 @@ def _cannot_train(layer: nn.Module) -> str:
         return "it draws at random in every step"
     if isinstance(layer, nn.RNNBase):
         return "PyTorch cannot train many recurrent networks at once"
+    if is_parametrized(layer):
+        return "its weights are computed from others, as weight_norm does it"
     return ""
 
 
@@ -153,11 +157,18 @@ class AnyModule(Network):
 
     def unreadable(self, records: Records, error: Exception) -> InputError:
         """It answers alone, so that it is the many at once that PyTorch cannot do."""
+        if "random operation" in str(error):
+            return InputError(
+                "The module draws at random while it answers.",
+                needs="a function under which every record has a gradient of its own, the same every time",
+                got="torch.randn, nn.functional.dropout or the like in its forward",
+                hint=f"module.eval(), if you train it in that mode; or {_LOOPED}",
+            )
         return InputError(
             "PyTorch cannot train many of this module at once.",
             needs="layers that torch.func.vmap can do",
             got=str(error).splitlines()[0][:200],
-            hint="another layer in its place; or looped(train), which trains one model after the other",
+            hint=f"another layer in its place; or {_LOOPED}",
         )
 
     @property
