@@ -184,16 +184,17 @@ class Job:
         torch.set_num_threads(1)
         function, kind, average = FUNCTIONS[self.between], KINDS[seed % len(KINDS)], seed % 10 == 0
         setting = draw(seed, self.widest, function)
-        first = self._read(f"foreign: {kind}", setting, foreign_update(kind, setting, seed))
+        first = self._read(f"foreign: {kind}", setting, foreign_update(kind, setting, seed), seed)
         setting = draw(seed + 10**6, self.widest, function, 512 if average else None)
         name = "genuine: average over 512" if average else "genuine: 1 to 64"
-        return [first, self._read(name, setting, update_of(setting.network, setting))]
+        return [first, self._read(name, setting, update_of(setting.network, setting), seed)]
 
-    def _read(self, name: str, setting: Setting, update: dict[str, Tensor]) -> Told:
+    def _read(self, name: str, setting: Setting, update: dict[str, Tensor], seed: int) -> Told:
         started = time.perf_counter()
         reading = read(setting, update, self.search)
         count, wrong = tally(name, setting, reading)
-        return name, count, (wrong, setting.describe()), time.perf_counter() - started
+        again = f"{setting.describe()}, {name}, again with --first {seed} --count 1"
+        return name, count, (wrong, again), time.perf_counter() - started
 
 
 def table(counts: dict[str, Counter[str]], seconds: float) -> str:
