@@ -237,3 +237,19 @@ def test_a_batch_that_is_about_to_be_sent_gives_its_pictures_away_too(tmp_path):
     run = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert isinstance(run.exception, InputError)
     assert run.exception.got == "labels from 12 to 12"
+
+
+@pytest.mark.parametrize(("passed", "after"), [("topk=0.1", 0), ("clip=0.01", 1)])
+def test_a_filter_is_measured_before_and_after_on_pictures_too(tmp_path, passed, after):
+    here = str(Path(__file__).parent)
+    (tmp_path / "net.py").write_text(
+        f"import sys\nsys.path.insert(0, {here!r})\nimport torch\nfrom test_patches import ViT\n\n"
+        "def make():\n    torch.manual_seed(0)\n    return ViT(4, 40)\n"
+    )
+    pictures = np.random.default_rng(0).random((1, 1, 16, 16), dtype=np.float32)
+    np.savez(tmp_path / "batch.npz", inputs=pictures, labels=np.array([3]))
+    arguments = ["gradient", f"{tmp_path / 'net.py'}:make", "--batch", str(tmp_path / "batch.npz")]
+    run = CliRunner().invoke(app, [*arguments, "--filter", passed, "--out", str(tmp_path / "out")])
+    assert run.exit_code == (1 if after else 3), run.output
+    said = " ".join(run.output.split())
+    assert f"1 of 1 samples recovered before it, {after} of 1 after it" in said

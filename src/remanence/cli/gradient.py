@@ -157,17 +157,16 @@ def gradient(
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         said: list[str] = []
-        result, opened = None, open_network(network, declared)
-        if filtered is None:
-            result = audit_token_updates(
-                opened,
-                Files(updates, weights_after, sent.batch),
-                declared,
-                longest=effort.longest,
-                policy=policy,
-                seed=effort.seed,
-                target=network,
-            )
+        opened = open_network(network, declared)
+        result = audit_token_updates(
+            opened,
+            Files(updates, weights_after, sent.batch, filtered),
+            declared,
+            longest=effort.longest,
+            policy=policy,
+            seed=effort.seed,
+            target=network,
+        )
         if result is None:
             if sent.batch is not None:
                 subject = open_batch(opened, sent.batch, declared, filtered)
@@ -182,11 +181,11 @@ def gradient(
                 device=compute_device(effort.device),
                 target=network,
             )
-            said = [*subject.notes, subject.scope, str(subject.exposure or ""), filter_sentence(result)]
+            said = [*subject.notes, subject.scope, str(subject.exposure or "")]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    sentences = [*filter(None, said), *tokens_sentence(result), proven_sentence(result, client.batch_size)]
-    finish(result, folder, first=[leak_table(leaks), *sentences], ending=ending)
+    said += [filter_sentence(result), *tokens_sentence(result), proven_sentence(result, client.batch_size)]
+    finish(result, folder, first=[leak_table(leaks), *filter(None, said)], ending=ending)
 
 
 def _one_model(argument: str | None, option: str | None) -> str:

@@ -123,8 +123,7 @@ def audit_filtered(
         name: {"recovered": one.strongest.main.successes, "samples": one.strongest.main.trials}
         for name, one in (("before", before), ("after", after))
     }
-    ceilings = [float(bound.success) for bound in after.bounds]
-    found = {"filter": str(subject.filter), "means": subject.filter.means, **counts, "ceilings": ceilings}
+    found = subject.filter.to_json(counts, after.bounds)
     return replace(after, subject={**after.subject, "filter": found})
 
 

@@ -6,7 +6,7 @@ What one does to reconstruction is measured by the same attacks before and after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -62,6 +62,13 @@ class Filter:
     def means(self) -> str:
         """What it does, in a sentence."""
         return _FILTERS[self.name][2]
+
+    def to_json(
+        self, counts: Mapping[str, Mapping[str, int]], ceilings: Sequence[Bound]
+    ) -> dict[str, object]:
+        """The entry in audit.json: what comes back `before` it and `after` it, and what no attack exceeds."""
+        success = [float(bound.success) for bound in ceilings]
+        return {"filter": str(self), "means": self.means, **counts, "ceilings": success}
 
     def apply(self, update: Update, generator: torch.Generator) -> dict[str, Tensor]:
         """What is left of an update."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -30,6 +30,7 @@ from remanence.games.gradients.files import (
 )
 from remanence.games.gradients.opening import Declared, check_labels
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.sending import Filter, disturbance, rounding_after
 from remanence.results.verdict import Policy
 
 
@@ -41,6 +42,7 @@ class Files:
     updates: Sequence[Path] = ()
     after: Sequence[Path] = ()
     batch: Path | None = None
+    passed: Filter | None = None  # that the batch's update passes before it leaves
 
 
 def audit_token_updates(
@@ -83,15 +85,34 @@ def audit_token_updates(
             rounding = rounding_of_difference(weights).times(1 / rate)
         gradients.append(gradient)
         coarse = coarse.or_coarser(rounding)
-    if patches is not None:
-        result = audit_patches(
-            model, gradients, patches.shape, rounding=coarse, policy=policy, seed=seed, target=target
+
+    def look(gradients: list[dict[str, Tensor]], rounding: Rounding) -> AuditResult:
+        if patches is None:
+            return audit_texts(
+                model, gradients, rounding=rounding, longest=longest, policy=policy, seed=seed, target=target
+            )
+        return audit_patches(
+            model, gradients, patches.shape, rounding=rounding, policy=policy, seed=seed, target=target
         )
-        proven = any(entry.proven for entry in result.evidence)
-        return result if proven or not _has_dense_layers(model, patches.shape) else None
-    return audit_texts(
-        model, gradients, rounding=coarse, longest=longest, policy=policy, seed=seed, target=target
-    )
+
+    result = look(gradients, coarse)
+    proven = any(entry.proven for entry in result.evidence)
+    if patches is not None and not proven and _has_dense_layers(model, patches.shape):
+        return None
+    if files.passed is None or batch is None:
+        return result
+    generator = torch.Generator().manual_seed(seed)
+    sent = {n: v.to(gradients[0][n]) for n, v in files.passed.apply(gradients[0], generator).items()}
+    after = look([sent], rounding_after(files.passed, sent, coarse))
+    disturbed = disturbance(files.passed, sent)
+    told = () if disturbed is None else (disturbed,)
+    entries = tuple(replace(entry, caveats=(*entry.caveats, *told)) for entry in after.evidence)
+    counts = {
+        when: {"recovered": one.strongest.proven, "samples": len(batch)}
+        for when, one in (("before", result), ("after", after))
+    }
+    found = files.passed.to_json(counts, files.passed.ceilings(declared.candidates))
+    return replace(after, evidence=entries, subject={**after.subject, "filter": found})
 
 
 def _own_update(model: nn.Module, batch: Records, *, is_text: bool) -> dict[str, Tensor]:
