@@ -239,7 +239,7 @@ def test_a_batch_that_is_about_to_be_sent_gives_its_pictures_away_too(tmp_path):
     assert run.exception.got == "labels from 12 to 12"
 
 
-@pytest.mark.parametrize(("passed", "after"), [("topk=0.1", 0), ("clip=0.01", 1)])
+@pytest.mark.parametrize(("passed", "after"), [("topk=0.1", 0), ("half", 1)])
 def test_a_filter_is_measured_before_and_after_on_pictures_too(tmp_path, passed, after):
     here = str(Path(__file__).parent)
     (tmp_path / "net.py").write_text(
