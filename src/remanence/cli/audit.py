@@ -54,10 +54,8 @@ class Telling:
     ] = False
     accuse_at: Annotated[
         float | None,
-        typer.Option(
-            help="The p-value at which the claim of a training counts as refuted.",
-            show_default="0.001 for a recorded run, 0.05 by canaries alone",
-        ),
+        "The p-value at which the claim of a training counts as refuted.",
+        "0.001 for a recorded run, 0.05 by canaries alone",
     ] = None
     accept_unproven: AcceptUnproven = False
     as_json: Json = False

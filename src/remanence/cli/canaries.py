@@ -30,26 +30,16 @@ def canaries(
     kind: Annotated[
         Kind, "Random digits, letters that no text has, or held-out records of your own (--texts)."
     ] = Kind.CODES,
-    count: Annotated[
-        int | None, typer.Option(help="How many; a coin puts about half of them in.", show_default="500")
-    ] = None,
+    count: Annotated[int | None, "How many; a coin puts about half of them in.", "500"] = None,
     template: Annotated[
-        str | None,
-        typer.Option(
-            help="What stands before a secret, with {name} in it.", show_default="The code of {name} is "
-        ),
+        str | None, "What stands before a secret, with {name} in it.", "The code of {name} is "
     ] = None,
-    length: Annotated[
-        int | None, typer.Option(help="Digits or letters of a secret.", show_default="6 digits, 12 letters")
-    ] = None,
+    length: Annotated[int | None, "Digits or letters of a secret.", "6 digits, 12 letters"] = None,
     texts: Annotated[
         Path | None, "For --kind natural: records with a prefix and a secret, not trained on."
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Makes the same canaries again. Whoever knows it knows the coins.", show_default="drawn"
-        ),
+        int | None, "Makes the same canaries again. Whoever knows it knows the coins.", "drawn"
     ] = None,
 ) -> None:
     """Make canaries for the fine-tuning of a language model: each is in or out by a coin.

@@ -33,8 +33,8 @@ class Along:
     """What runs, and between which values."""
 
     over: Annotated[Over, "What varies; the other settings stay fixed."] = Over.SAMPLE_RATE
-    start: Annotated[float | None, typer.Option("--from", help="First value.", show_default="by kind")] = None
-    end: Annotated[float | None, typer.Option("--to", help="Last value.", show_default="by kind")] = None
+    start: Annotated[float | None, "--from", "First value.", "by kind"] = None
+    end: Annotated[float | None, "--to", "Last value.", "by kind"] = None
     points: Annotated[int, "How many values, at equal ratios."] = 15
 
     def values(self) -> list[float]:

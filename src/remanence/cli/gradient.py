@@ -30,18 +30,15 @@ class Sent:
 
     gradients: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--gradient", help="A captured gradient or update, .safetensors or a state dict; repeatable."
-        ),
+        "--gradient",
+        "A captured gradient or update, .safetensors or a state dict; repeatable.",
     ] = None
     before: Annotated[
         Path | None,
-        typer.Option(
-            "--before",
-            "--weights",
-            help="The weights that the update was made from.",
-            show_default="as the factory makes them",
-        ),
+        "--before",
+        "--weights",
+        "The weights that the update was made from.",
+        "as the factory makes them",
     ] = None
     after: Annotated[
         list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
@@ -49,11 +46,9 @@ class Sent:
     batch: Annotated[Path | None, "Your own batch instead: an .npz file with inputs and labels."] = None
     passed: Annotated[
         str | None,
-        typer.Option(
-            "--filter",
-            help="With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
-            "percentile, clip-noise=1,1. The leak before and after it.",
-        ),
+        "--filter",
+        "With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
+        "percentile, clip-noise=1,1. The leak before and after it.",
     ] = None
 
 
@@ -69,10 +64,7 @@ class Client:
     momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
     weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
     optimizer: Annotated[str, "The client's optimiser: sgd or adam."] = "sgd"
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help="How many samples are behind each update.", show_default="what is proven"),
-    ] = None
+    batch_size: Annotated[int | None, "How many samples are behind each update.", "what is proven"] = None
     noise_multiplier: Annotated[
         float | None, "Gaussian noise that the client added, over --max-grad-norm."
     ] = None
@@ -101,10 +93,9 @@ def gradient(
         ),
     ] = None,
     *,
-    factory: Annotated[str | None, typer.Option("--model", help="The network, as an option.")] = None,
+    factory: Annotated[str | None, "--model", "The network, as an option."] = None,
     input_shape: Annotated[
-        str | None,
-        typer.Option(help="Shape of one input, as in 3,32,32.", show_default="the batch's, or a vector"),
+        str | None, "Shape of one input, as in 3,32,32.", "the batch's, or a vector"
     ] = None,
     sent: Sent,
     client: Client,

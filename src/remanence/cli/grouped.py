@@ -69,15 +69,21 @@ def _options(group: Any) -> Iterator[inspect.Parameter]:
 
 
 def _option(name: str, kind: Any, default: Any, panel: str | None) -> inspect.Parameter:
-    """One of them. A text says what it is for, and what is off by default has no option to turn it off."""
+    """One of them. Texts are its names, what it is for, and what is shown as its default, in this order.
+
+    What is off by default has no option to turn it off.
+    """
     if get_origin(kind) is Annotated:
-        value, told = get_args(kind)
-        if isinstance(told, str):
-            names = [f"--{name.replace('_', '-')}"] if default is False else []
-            told = typer.Option(*names, help=told)
-        told = copy(told)  # groups may share an option, each in its own panel
-        told.rich_help_panel = panel
-        kind = Annotated[value, told]
+        value, *told = get_args(kind)
+        option = copy(told[0])  # groups may share an option, each in its own panel
+        if isinstance(option, str):
+            names = [text for text in told if text.startswith("--") and " " not in text]
+            purpose, *shown = told[len(names) :]
+            if default is False and not names:
+                names = [f"--{name.replace('_', '-')}"]
+            option = typer.Option(*names, help=purpose, show_default=shown[0] if shown else True)
+        option.rich_help_panel = panel
+        kind = Annotated[value, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 

@@ -30,18 +30,15 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
-Out = Annotated[
-    Path | None, typer.Option(help="Folder for the results.", show_default="remanence-runs/<target>")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print audit.json and nothing else.")]
+Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
+Json = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
-    bool, typer.Option("--accept-unproven", help="Exit with 0 if nothing is found and nothing is proven.")
+    bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
 ]
 MaxSuccess = Annotated[
     float | None,
-    typer.Option(
-        help="Your limit: the largest success that you accept.", show_default="0.1, marked as nobody's choice"
-    ),
+    "Your limit: the largest success that you accept.",
+    "0.1, marked as nobody's choice",
 ]
 
 

@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from remanence.checks import refusing
 from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
@@ -50,12 +48,9 @@ class HeadFiles:
     recipe_unknown: Annotated[
         bool, "Let an adversary play too who infers how the head was trained, and say what that costs them."
     ] = False
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Training steps of the network.", show_default="600; 300 for pictures without a GPU"
-        ),
-    ] = None
+    steps: Annotated[int | None, "Training steps of the network.", "600; 300 for pictures without a GPU"] = (
+        None
+    )
 
     def target(self, given: str | None) -> str | None:
         """What to audit, by name; what was given, if that is no head."""
@@ -84,10 +79,8 @@ class Trained:
     optimizer: Annotated[str, "sgd, adam, adamw, nadam, adamax, rmsprop or adagrad."] = "sgd"
     momentum: Annotated[float, "Of sgd or rmsprop."] = 0.0
     weight_decay: Annotated[float, "Of the optimizer."] = 0.0
-    batch_size: Annotated[
-        int | None, typer.Option(help="Pictures in a step.", show_default="all of them")
-    ] = None
-    hidden: Annotated[int | None, typer.Option(help="Hidden units.", show_default="none")] = None
+    batch_size: Annotated[int | None, "Pictures in a step.", "all of them"] = None
+    hidden: Annotated[int | None, "Hidden units.", "none"] = None
     initialisation: Annotated[str, "pytorch, or the deviation of normal weights."] = "pytorch"
     label_smoothing: Annotated[float, "As in CrossEntropyLoss."] = 0.0
     bias: Annotated[bool, "Whether its layers have biases."] = True

@@ -28,15 +28,12 @@ Run = Annotated[Path, typer.Argument(help="A results folder or its audit.json.")
 def report(
     run: Run,
     form: Annotated[
-        Format, typer.Option("--format", help="For people, a review, CI, a model card, or an auditor.")
+        Format, "--format", "For people, a review, CI, a model card, or an auditor."
     ] = Format.HTML,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write.", show_default="report.html beside audit.json; other formats are printed"
-        ),
+        Path | None, "File to write.", "report.html beside audit.json; other formats are printed"
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open the HTML report in a browser.")] = False,
+    open_it: Annotated[bool, "--open", "Open the HTML report in a browser."] = False,
 ) -> None:
     """Turn a stored result into a report: HTML for people, other formats for machines.
 

@@ -105,9 +105,7 @@ class Play:
     """Who attacks, how often, and what counts as too much."""
 
     attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all that fit."] = None
-    trials: Annotated[
-        int | None, typer.Option(help="How many targets to attack.", show_default="the game's own")
-    ] = None
+    trials: Annotated[int | None, "How many targets to attack.", "the game's own"] = None
     max_success: MaxSuccess = None
     seed: Annotated[int, "The same seed gives the same result."] = 0
     device: Annotated[Device, "Where to compute."] = Device.AUTO
@@ -149,10 +147,8 @@ class Scale:
     ] = None
     journal: Annotated[
         str | None,
-        typer.Option(
-            help="Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
-            show_default="the results folder",
-        ),
+        "Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
+        "the results folder",
     ] = None
     resume: Annotated[
         str | None,

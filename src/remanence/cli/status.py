@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def status(
     run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print it for a machine.")] = False,
+    as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
 ) -> None:
     """Show what a run has done and what is left, and for how long; also after a kill."""
     from remanence.scale.status import read_status

@@ -23,16 +23,14 @@ def sweep(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
-            "prior, known_data=N or candidates=N, and epsilon of transfer-learned heads.",
-        ),
+        "--set",
+        "A setting of the training and its values, as in noise_multiplier=0.5,1,2; repeatable. Also of the "
+        "prior, known_data=N or candidates=N, and epsilon of transfer-learned heads.",
     ] = None,
     *,
     play: Play,
     scale: Scale,
-    as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json and nothing else.")] = False,
+    as_json: Annotated[bool, "--json", "Print sweep.json and nothing else."] = False,
 ) -> None:
     """Audit a training at every combination of some of its settings: one table, one picture.
 

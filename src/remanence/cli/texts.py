@@ -33,9 +33,7 @@ class ModelAndTexts:
     base: Annotated[Path | None, "The model that a full fine-tuning started from: folder or .gguf file."] = (
         None
     )
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The tokenizer's folder.", show_default="the model's")
-    ] = None
+    tokenizer: Annotated[Path | None, "The tokenizer's folder.", "the model's"] = None
     texts: Annotated[
         Path | None,
         "The training texts, one JSON record per line: prefix and secret; messages; or a text with --numbers, "
@@ -103,11 +101,9 @@ class SecretParts:
     prefix_tokens: Annotated[int | None, "The adversary knows only this many tokens before a secret."] = None
     form: Annotated[
         str | None,
-        typer.Option(
-            help="The form of a secret, for template-search: text with open places such as {digits:6}, {ACGT:8}, "
-            "{Ada|Eve} or {@names.txt}.",
-            show_default="every digit is open",
-        ),
+        "The form of a secret, for template-search: text with open places such as {digits:6}, {ACGT:8}, "
+        "{Ada|Eve} or {@names.txt}.",
+        "every digit is open",
     ] = None
     without_prefix: Annotated[
         bool,

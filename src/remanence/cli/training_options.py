@@ -7,8 +7,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from remanence.checks import exactly_one, number, whole
 from remanence.cli.grouped import options
 from remanence.exceptions import InputError
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 _SAME = 1e-6  # relative, within which two rates are the same
 NoiseMultiplier = Annotated[float | None, "Noise divided by the clipping norm, as in Opacus."]
 Delta = Annotated[float | None, "δ; with noise, prints the ε at this δ."]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+AsJson = Annotated[bool, "--json", "Print one JSON object and nothing else."]
 
 
 class BatchesBy(StrEnum):
@@ -149,11 +147,9 @@ class Whose:
 
     records_per_person: Annotated[
         str | None,
-        typer.Option(
-            help="Records of one person, whose ceiling it is: at most 5 (5), 'exactly 5', or how many people have how "
-            "many (1:900,2:80,5:20, or a .csv or .json file of these).",
-            show_default="1",
-        ),
+        "Records of one person, whose ceiling it is: at most 5 (5), 'exactly 5', or how many people have how "
+        "many (1:900,2:80,5:20, or a .csv or .json file of these).",
+        "1",
     ] = None
     batches: Annotated[
         BatchesBy,
