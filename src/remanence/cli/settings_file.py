@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from remanence.exceptions import InputError
+from remanence.checks import refusing
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 from remanence.targets import TARGETS
 
@@ -33,22 +33,13 @@ _PLACES = (
 def read_settings(path: Path) -> dict[str, Any]:
     """The options by their names, with paths as seen from here; refuses, with the place, what is not one."""
     schema = json.loads((files("remanence.cli") / "audit-toml.schema.json").read_text(encoding="utf-8"))
-    try:
+    needs = f"a TOML file with target or model and, if you like, {', '.join(list(schema['properties'])[1:])}"
+    hint = 'target = "model.py:factory" and max_success = 0.1'
+    with refusing(UnusableFileError, "The settings cannot be used.", needs=needs, got=path, hint=hint):
         settings = parse_toml(read_bytes(path, MIB), schema)
-    except UnusableFileError as error:
-        raise _unusable(path, str(error), schema) from None
     if settings.get("target", "") not in TARGETS and "target" in settings:
         settings["target"] = str(path.parent / settings["target"])
     for name in _PLACES:
         if name in settings and "://" not in settings[name]:
             settings[name] = str(path.parent / settings[name])
     return settings
-
-
-def _unusable(path: Path, reason: str, schema: dict[str, Any]) -> InputError:
-    return InputError(
-        "The settings cannot be used.",
-        needs=f"a TOML file with target or model and, if you like, {', '.join(list(schema['properties'])[1:])}",
-        got=f"{path}: {reason}",
-        hint='target = "model.py:factory" and max_success = 0.1',
-    )
