@@ -16,8 +16,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
-from remanence.attacks.gradients.candidates import Layers
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import DenseHead, Layers
 from remanence.exceptions import InputError
 from remanence_papers.gradients.patterns import solve_patterns
 
