@@ -13,6 +13,7 @@ from families import FAMILIES, VOCABULARY, make, update
 from remanence.attacks.gradients.text_models import text_model
 from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.text_shares import Counted
 
 
 def main() -> None:
@@ -24,8 +25,7 @@ def main() -> None:
         ids = torch.randint(5, VOCABULARY, (4 if text.is_causal else 1, 12))
         sent = update(model, ids)
         named = [(row, None if text.is_causal else 2) for row in ids]
-        shares = torch.ones(len(ids), dtype=torch.float64)
-        found = recompute(text, sent, named, shares, Rounding(0.0))
+        found = recompute(text, sent, named, Counted.alike(named), Rounding(0.0))
         quotients = sorted(
             16 * found.held.off[name] / allowed for name, allowed in found.held.allowed.items() if allowed
         )

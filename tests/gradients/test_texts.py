@@ -14,6 +14,7 @@ from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts, audit_texts
 from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.text_shares import Counted
 from remanence.games.gradients.texts import read_texts, verify_texts
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.verdict import Policy
@@ -228,12 +229,55 @@ def test_a_weight_decay_is_taken_out_and_hides_no_text(tied, decay):
     assert without_decay(text_model(model), noise, FLOAT32)[1] == 0
 
 
+def masked_update(model, rows, *, prompt=0, smoothing=0.0, weights=None):
+    """The mean over all places but those of a prompt, as fine-tuning on answers takes it."""
+    answers, wanted = [], []
+    for row in rows:
+        answers.append(model(row[None])[0, prompt : len(row) - 1])
+        wanted.append(row[prompt + 1 :])
+    loss = cross_entropy(torch.cat(answers), torch.cat(wanted), weight=weights, label_smoothing=smoothing)
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("how", ["prompt", "smoothing", "both", "weights"])
+def test_prompts_without_a_loss_smoothed_labels_and_weights_hide_no_text(tied, how):
+    model, rows = Tiny(tied=tied).eval(), [texts(1, seed=1)[0], texts(1, seed=2, length=7)[0]]
+    ways = {
+        "prompt": {"prompt": 4},
+        "smoothing": {"smoothing": 0.1},
+        "both": {"prompt": 4, "smoothing": 0.1},
+        "weights": {"weights": 1 + torch.rand(VOCABULARY, generator=torch.Generator().manual_seed(0))},
+    }
+    found = read(model, masked_update(model, rows, **ways[how]))
+    assert found.explains_all
+    assert set(found.sequences) == {tuple(row.tolist()) for row in rows}
+    # Weights of tokens and another text that ends earlier look the same: then the number of texts is open.
+    assert found.number == (0 if how == "weights" else 2)
+
+
+def test_the_number_of_texts_is_open_where_one_is_the_beginning_of_another():
+    model, row = Tiny().eval(), texts(1, seed=1)[0]
+    found = read(model, masked_update(model, [row, row[:6]]))
+    assert (found.sequences, found.explains_all) == ((tuple(row.tolist()),), True)
+    assert found.number == 0
+
+
+def test_an_encoders_smoothed_label_is_one_text_and_not_one_for_each_class():
+    model, ids = Tiny(classes=5).eval(), texts(1, seed=4)
+    named = dict(model.named_parameters())
+    loss = cross_entropy(model(ids), torch.tensor([3]), label_smoothing=0.1)
+    found = read(model, dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
+    assert (found.sequences, found.labels, found.proven) == ((tuple(ids[0].tolist()),), (3,), 1)
+
+
 def test_what_a_text_counts_follows_its_share():
     model, ids = Tiny().eval(), texts(3, seed=1)
     named = [(row, None) for row in ids]
     text, gradient = text_model(model), update(model, ids[:2])
-    shares = torch.tensor([1.0, 1.0, 1e-6], dtype=torch.float64)
-    found = recompute(text, gradient, named, shares, Rounding(FLOAT32))
+    shares = tuple(share * torch.ones(LENGTH - 1) for share in (1.0, 1.0, 1e-6))
+    found = recompute(text, gradient, named, Counted(shares), Rounding(FLOAT32))
     assert found.held.left < 1e-4
     assert min(found.counts[:2]) > 0.1
     assert found.counts[2] < 1e-4
@@ -284,6 +328,13 @@ def test_a_lora_update_gives_whole_texts_once_its_rank_exceeds_their_tokens(trai
     gradient = adapter_update(model, ids)
     assert all(("lora_a" in name or "lora_b" in name) for name in gradient)
     found = read(model, gradient)
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
+def test_adapters_that_were_trained_on_answers_alone_give_their_prompts_too():
+    model, ids = with_adapters(16, trained=True), texts(2, seed=5, length=8)
+    found = read(model, masked_update(model, ids, prompt=3))
     assert found.explains_all
     assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
 

@@ -74,6 +74,7 @@ class TextModel:
     remembers: bool = False  # it takes transformers' cache of what came before
     between: tuple[Projections, ...] = ()  # layers after the first that come before the second
     embedding: str = ""  # the layer that has one row for each token
+    last: str = ""  # the last layer before the one that makes logits
 
     @property
     def device(self) -> torch.device:
@@ -170,9 +171,11 @@ def text_model(model: nn.Module) -> TextModel:
         for group in layers[1 : layers.index(others[0])]
         if group[0][0] not in behind
     )
+    inner = [name for group in layers for name, layer, _ in group if vocabulary not in _sizes(layer)]
     found = TextModel(
-        model, vocabulary, one, two, is_causal=True, has_positions=True, between=between, embedding=embedding
-    )
+        model, vocabulary, one, two, is_causal=True, has_positions=True, between=between, embedding=embedding,
+        last=max(inner, key=[name for name, _, _ in seen].index),
+    )  # fmt: skip
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % vocabulary
     is_causal = torch.equal(found.entering(two, ids)[:, 0], found.entering(two, changed)[:, 0])
@@ -255,6 +258,11 @@ def _groups(seen: Sequence[tuple[str, nn.Module, Tensor]]) -> list[list[tuple[st
         else:
             groups.append([entry])
     return groups
+
+
+def _sizes(layer: nn.Module) -> torch.Size:
+    weight = layer.weight
+    return weight.shape if isinstance(weight, Tensor) else torch.Size()
 
 
 def _pattern(name: str) -> str:

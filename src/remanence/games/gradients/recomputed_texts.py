@@ -14,13 +14,12 @@ from torch.nn.functional import cross_entropy
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.games.gradients.explaining import Explained, apart, explained, rounded_again
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.text_shares import Counted, Named, alike, losses_of
 
-_AT_ONCE = 1024  # tokens whose gradient is computed at once
 _TRACE = 4  # times what rounding explains: how much a text must count
 _SEEN = 1 / 16  # of what rounding explains in each tensor, as squares: less is no trace of a token
 _SURE = 0.9  # a token that is less likely leaves a trace that nobody overlooks
 
-Named = tuple[Tensor, int | None]  # a text, and its label where a classifier read it
 Parameters = dict[str, Tensor]
 
 
@@ -42,18 +41,18 @@ def recompute(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    shares: Tensor,
+    counted: Counted,
     rounding: Rounding,
     *,
     moves: Mapping[str, float] | None = None,
 ) -> Recomputed:
-    """Compute an update from texts that have these shares in it; what rounding moves is measured, if not given."""
+    """Compute an update from texts that count so much in it; what rounding moves is measured, if not given."""
     sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
     own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
-    made, counts = _made(text, own, named, shares)
+    made, counts = _made(text, own, named, counted)
     if moves is None:
         precision = torch.finfo(next(iter(own.values())).dtype).eps
-        moves = apart(made, _made(text, rounded_again(own, precision), named, shares)[0])
+        moves = apart(made, _made(text, rounded_again(own, precision), named, counted)[0])
     held = explained(sent, made, moves, rounding)
     second = [name for name in text.second.weights(gradient) if name in sent]
     size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
@@ -62,7 +61,7 @@ def recompute(
 
 
 def _made(
-    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], shares: Tensor
+    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], counted: Counted
 ) -> tuple[Parameters, list[float]]:
     """The gradient of the sum of the texts' losses by their shares; and how much each of them counts."""
     own = {name: value.detach().requires_grad_() for name, value in weights.items()}
@@ -71,8 +70,8 @@ def _made(
     for some in alike(named):
         ids = torch.stack([named[index][0] for index in some])
         with _each(text) as each:
-            losses = losses_of(text, ids, [named[index][1] for index in some], own)
-            loss = (shares[some].to(losses) * losses).sum()
+            losses = losses_of(text, ids, [named[index][1] for index in some], own, counted.smoothing)
+            loss = (torch.stack([counted.shares[index] for index in some]).to(losses) * losses).sum()
             parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
         counts[some] = torch.stack(each).sum(0).sqrt().cpu()
         for name, part in zip(own, parts, strict=True):
@@ -85,9 +84,9 @@ def lengthened(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    shares: Tensor,
+    counted: Counted,
     found: Recomputed,
-) -> list[Named]:
+) -> tuple[list[Named], Counted]:
     """Texts with the token after them that the model is sure of, where what is left of the update has its trace.
 
     The place before such a token has hardly any gradient, so that it may lie outside the span although it was there.
@@ -98,9 +97,11 @@ def lengthened(
         for name, value in found.made.items()
     }
     own = {name: text.model.get_parameter(name) for name in rest}
-    longer = []
-    for (ids, label), share in zip(named, shares.tolist(), strict=True):
+    longer: list[Named] = []
+    more: list[Tensor] = []
+    for (ids, label), shares in zip(named, counted.shares, strict=True):
         longer.append((ids, label))
+        more.append(shares)
         if label is not None:
             continue
         with torch.no_grad():
@@ -109,7 +110,7 @@ def lengthened(
             continue
         answer = text.logits(ids[None])[0, -1]
         parts = torch.autograd.grad(
-            share * found.held.scale * cross_entropy(answer[None], token[None]),
+            float(shares[-1]) * found.held.scale * cross_entropy(answer[None], token[None]),
             list(own.values()),
             allow_unused=True,
         )
@@ -121,7 +122,8 @@ def lengthened(
         # Nearer to all of the trace than to none, and a trace that rounding could not have left.
         if along > size / 2 and size > _SEEN * len(rest):
             longer[-1] = torch.cat([ids, token[None]]), None
-    return longer
+            more[-1] = torch.cat([shares, shares[-1:]])
+    return longer, Counted(tuple(more), counted.smoothing)
 
 
 @contextmanager
@@ -140,27 +142,3 @@ def _each(text: TextModel) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def alike(named: Sequence[Named]) -> list[list[int]]:
-    """Texts of one length together, up to so many tokens."""
-    lengths: dict[int, list[int]] = {}
-    for index, (sequence, _) in enumerate(named):
-        lengths.setdefault(len(sequence), []).append(index)
-    return [
-        some[start : start + max(1, _AT_ONCE // length)]
-        for length, some in lengths.items()
-        for start in range(0, len(some), max(1, _AT_ONCE // length))
-    ]
-
-
-def losses_of(
-    text: TextModel, ids: Tensor, labels: Sequence[int | None], weights: Mapping[str, Tensor] | None = None
-) -> Tensor:
-    """Of texts of one length: summed over their places, so that shares are those of a token; or of their labels."""
-    given = [label for label in labels if label is not None]
-    if given:
-        wanted = torch.tensor(given, device=text.device)
-        return cross_entropy(text.logits(ids, weights), wanted, reduction="none")
-    answers, wanted = text.logits(ids[:, :-1], weights), ids[:, 1:]
-    return cross_entropy(answers.flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted).sum(1)

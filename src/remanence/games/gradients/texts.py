@@ -16,16 +16,23 @@ from torch import Tensor
 
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.attacks.gradients.token_spans import name_sequences
-from remanence.games.gradients.recomputed_texts import Named, alike, lengthened, losses_of, recompute
+from remanence.games.gradients.recomputed_texts import lengthened, recompute
 from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.text_shares import (
+    OPEN,
+    Counted,
+    Named,
+    alike,
+    count_once,
+    fit_begun,
+    fit_shares,
+    losses_of,
+)
 
 _LONGER = 16  # tokens that are added to texts at most
 _NEAR = 0.1  # what may be left of an update for that to be tried
-_SHARE = 1e-3  # of the largest share: sequences with less are phantoms
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
-_FAINT = 1e-5  # of the largest gradient: texts with less leave no trace
 _LABELS = 4  # last tokens that are tried for each sequence
-_LOOKED_AT = 2**18  # numbers of the update that shares are fitted to; all are recomputed afterwards
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
 
@@ -74,79 +81,78 @@ def verify_texts(
     tokens: int = 0,
 ) -> Texts:
     """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
+    best = Texts((), (), tokens, 1.0, False)
+    for named, counted, is_certain in _proposals(text, gradient, found):
+        tried = _explaining(text, gradient, named, counted, rounding)
+        if tried.unexplained < best.unexplained:
+            best = replace(tried, tokens=tokens, is_complete=tried.is_complete and is_certain)
+        if best.explains_all:
+            break
+    return best
+
+
+def _proposals(
+    text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
+) -> Iterator[tuple[list[Named], Counted, bool]]:
+    """Whole texts, how much each place counts, and whether their number would be certain: all alike, then fitted."""
     if not found:
-        return Texts((), (), tokens, 1.0, False)
+        return
     with torch.no_grad():
         answer = text.logits(found[0][None])
-    best = Texts((), (), tokens, 1.0, False)
-    for most in (1, _LABELS) if answer.ndim == 3 else (0,):
-        if answer.ndim == 3:
-            named: list[Named] = [(one, None) for one in _with_last_tokens(text, gradient, found, most)]
-        else:
-            named = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
-        for shares in _ways_to_share(text, gradient, named, most):
-            kept = [index for index, share in enumerate(shares.tolist()) if share > 0]
-            tried = _explaining(text, gradient, [named[index] for index in kept], shares[kept], rounding)
-            best = replace(tried, tokens=tokens) if tried.unexplained < best.unexplained else best
-            if best.explains_all:
-                return best
-    return best
+    if answer.ndim == 2:
+        labelled = [(sequence, label) for sequence in found for label in range(answer.shape[-1])]
+        yield count_once(labelled, *fit_shares(text, gradient, labelled))
+        return
+    begun: list[Named] = [(torch.cat([one, one.new_tensor([OPEN])]), None) for one in found]
+    named = _with_last_tokens(text, gradient, begun, Counted.alike(begun), 1)
+    yield named, Counted.alike(named), True
+    named = _with_last_tokens(text, gradient, begun, fit_begun(text, gradient, begun), _LABELS)
+    yield count_once(named, *fit_shares(text, gradient, named))
 
 
 def _explaining(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
-    shares: Tensor,
+    counted: Counted,
     rounding: Rounding,
 ) -> Texts:
-    """What texts with these shares explain, each with the tokens after it that the model was sure of."""
+    """What texts that count so much explain, each with the tokens after it that the model was sure of."""
     if not named:
         return Texts((), (), 0, 1.0, False)
-    found = recompute(text, gradient, named, shares, rounding)
+    found = recompute(text, gradient, named, counted, rounding)
     for _ in range(_LONGER if found.held.left < _NEAR else 0):
-        longer = lengthened(text, gradient, named, shares, found)
+        longer, more = lengthened(text, gradient, named, counted, found)
         if all(len(new[0]) == len(old[0]) for new, old in zip(longer, named, strict=True)):
             break
-        named, found = longer, recompute(text, gradient, longer, shares, rounding, moves=found.moves)
-    sure = [one for one, count in zip(named, found.counts, strict=True) if count > found.faint]
-    sequences = tuple(tuple(sequence.tolist()) for sequence, _ in sure)
-    labels = tuple(label for _, label in sure if label is not None)
-    return Texts(sequences, labels, 0, found.held.left, found.held.is_all, len(sure) == len(named))
-
-
-def _ways_to_share(
-    text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named], most: int
-) -> Iterator[Tensor]:
-    """All alike, as in a mean over tokens, where there is one proposal for each text; then as they fit best."""
-    if most == 1:
-        yield torch.ones(len(named), dtype=torch.float64)
-    yield _shares(text, gradient, named)
-
-
-def _loss_so_far(text: TextModel, ids: Tensor) -> Tensor:
-    """Of texts of one length whose last labels are not known: what it would be but for those labels' logits."""
-    answers = text.logits(ids)
-    return answers.logsumexp(-1).sum() - answers[:, :-1].gather(2, ids[:, 1:, None]).sum()
+        named, counted = longer, more
+        found = recompute(text, gradient, longer, more, rounding, moves=found.moves)
+    counting = sorted(zip(found.counts, named, strict=True), key=lambda one: one[0])
+    sure = {  # a text counts once, with the label that counts most
+        tuple(sequence.tolist()): label for count, (sequence, label) in counting if count > found.faint
+    }
+    labels = tuple(label for label in sure.values() if label is not None)
+    return Texts(tuple(sure), labels, 0, found.held.left, found.held.is_all, len(sure) == len(named))
 
 
 def _with_last_tokens(
-    text: TextModel, gradient: Mapping[str, Tensor], prefixes: Sequence[Tensor], most: int
-) -> list[Tensor]:
-    """Sequences with their last token, read off the rows of the output layer that the rest does not explain."""
+    text: TextModel, gradient: Mapping[str, Tensor], begun: Sequence[Named], counted: Counted, most: int
+) -> list[Named]:
+    """Texts with their last token, read off the rows of the output layer that the rest does not explain."""
     parameters = {name: p for name, p in text.model.named_parameters() if name in gradient}
     head = _output_weight(text, parameters)
-    groups = alike([(prefix, None) for prefix in prefixes])
-    losses = torch.stack(
-        [_loss_so_far(text, torch.stack([prefixes[index] for index in some])) for some in groups]
-    ).sum()
+    loss = torch.zeros((), device=text.device)
+    for some in alike(begun):
+        losses = losses_of(text, torch.stack([begun[index][0] for index in some]), [None])
+        loss = loss + (torch.stack([counted.shares[index] for index in some]).to(losses) * losses).sum()
     used = {head: parameters[head]} if head is not None else parameters
-    made = torch.autograd.grad(losses, list(used.values()), allow_unused=True)
+    made = torch.autograd.grad(loss, list(used.values()), allow_unused=True)
     explained = {
         name: torch.zeros_like(value, dtype=torch.float64) if part is None else part.double()
         for (name, value), part in zip(used.items(), made, strict=True)
     }
     sent = {name: gradient[name].double() for name in used}
+    prefixes = [sequence[:-1] for sequence, _ in begun]
     if head is None:
         share = _inner(sent, explained) / max(_inner(explained, explained), 1e-300)
         plain = 1 / sum(len(prefix) for prefix in prefixes)  # in a mean over all places of the batch
@@ -163,7 +169,7 @@ def _with_last_tokens(
         hidden = torch.stack(_last_hidden(text, head, prefixes), 1)
         pulls = ((own - rows / share) @ torch.linalg.pinv(hidden, rtol=1e-5).mT).unbind(1)
     return [
-        torch.cat([prefix, token[None].to(prefix)])
+        (torch.cat([prefix, token[None].to(prefix)]), None)
         for prefix, pull in zip(prefixes, pulls, strict=True)
         for token in pull.topk(min(most, len(pull))).indices
     ]
@@ -220,37 +226,3 @@ def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list
             hidden = torch.autograd.grad(answer, weight)[0][absent].double()
         found.append(hidden)
     return found
-
-
-def _shares(text: TextModel, gradient: Mapping[str, Tensor], named: Sequence[Named]) -> Tensor:
-    """Least squares over the layers whose spans were used, one unknown for each text; none below zero."""
-    names = [*text.first.weights(gradient), *text.second.weights(gradient)]
-    parameters = dict(text.model.named_parameters())
-    sizes = [parameters[name].numel() for name in names]
-    generator = torch.Generator().manual_seed(0)
-    looked = [
-        torch.randperm(size, generator=generator)[: _LOOKED_AT // len(names)].to(text.device)
-        for size in sizes
-    ]
-    rows = []
-    for sequence, label in named:
-        loss = losses_of(text, sequence[None], [label]).sum()
-        parts = torch.autograd.grad(loss, [parameters[name] for name in names])
-        rows.append(torch.cat([part.flatten()[at] for part, at in zip(parts, looked, strict=True)]).double())
-    stacked = torch.stack(rows)
-    wanted = torch.cat(
-        [gradient[name].flatten()[at] for name, at in zip(names, looked, strict=True)]
-    ).double()
-    sizes = stacked.norm(dim=1)
-    kept = (sizes > _FAINT * sizes.max()).nonzero().flatten().tolist()  # a column of zeros takes any share
-    shares = stacked.new_zeros(len(named))
-    while kept:  # those that would count less than nothing are phantoms
-        own = stacked[kept]
-        solved = torch.linalg.lstsq(own.mT, wanted[:, None]).solution.squeeze(1)
-        largest = float(solved.max())
-        worst = int(solved.argmin())
-        if solved[worst] > _SHARE * largest:
-            shares[kept] = solved
-            break
-        kept.pop(worst)
-    return shares
