@@ -11,6 +11,7 @@ import torch
 from families import FAMILIES, VOCABULARY, make, update
 
 from remanence.attacks.gradients.text_models import text_model
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.text_shares import Counted
@@ -25,7 +26,7 @@ def main() -> None:
         ids = torch.randint(5, VOCABULARY, (4 if text.is_causal else 1, 12))
         sent = update(model, ids)
         named = [(row, None if text.is_causal else 2) for row in ids]
-        found = recompute(text, sent, named, Counted.alike(named), Rounding(0.0))
+        found = recompute(text, sent, named, Counted.alike(named), Rounding(0.0), training=LocalTraining())
         quotients = sorted(
             16 * found.held.off[name] / allowed for name, allowed in found.held.allowed.items() if allowed
         )

@@ -12,6 +12,7 @@ from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts, audit_texts
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.text_shares import Counted
@@ -277,7 +278,7 @@ def test_what_a_text_counts_follows_its_share():
     named = [(row, None) for row in ids]
     text, gradient = text_model(model), update(model, ids[:2])
     shares = tuple(share * torch.ones(LENGTH - 1) for share in (1.0, 1.0, 1e-6))
-    found = recompute(text, gradient, named, Counted(shares), Rounding(FLOAT32))
+    found = recompute(text, gradient, named, Counted(shares), Rounding(FLOAT32), training=LocalTraining())
     assert found.held.left < 1e-4
     assert min(found.counts[:2]) > 0.1
     assert found.counts[2] < 1e-4

@@ -29,6 +29,7 @@ from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import PETROV_2024
 
 _AT_ONCE = 2**13  # tokens that are tried at once
+_DRIFTS = (1e-5, 1e-4, 1e-3, 1e-2)  # by which steps may have moved what entered
 _CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
 
 
@@ -93,6 +94,19 @@ class TokenSpans(Attack[Gradient]):
             return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})
 
         return attack
+
+
+def name_after_steps(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
+) -> tuple[list[Tensor], int]:
+    """The same for an update of several steps, between which weights moved: what entered is in the span but for that.
+
+    How far they moved it nobody knows beforehand, so that coarser and coarser precisions are tried, and the one that
+    puts most different tokens into texts is kept.
+    """
+    tried = [precision, *_DRIFTS]
+    named = [name_sequences(text, gradient, precision=one, longest=longest) for one in tried]
+    return max(named, key=lambda found: len(torch.cat([text.ids[:0], *found[0]]).unique()))
 
 
 def name_sequences(

@@ -140,7 +140,12 @@ class CapturedWhole(AnyGame[SharedGradient]):
 
 def coarsest(gradients: Sequence[Mapping[str, Tensor]], rounding: Rounding) -> float:
     """How coarse the matrices of updates are, relative to the largest number of each."""
-    return max(rounding.of_largest(value) for one in gradients for value in one.values() if value.ndim > 1)
+    return max(
+        rounding.of_tensor(name).of_largest(value)
+        for one in gradients
+        for name, value in one.items()
+        if value.ndim > 1 and value.any()
+    )
 
 
 def _counted(found: Sequence[Recomputed]) -> Comparison:

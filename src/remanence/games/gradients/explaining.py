@@ -51,6 +51,12 @@ class Explained:
         return [name for name, size in self.sizes.items() if self.allowed[name] <= _TELLING * size > 0]
 
     @property
+    def similarity(self) -> float:
+        """The cosine between what was sent and what was computed anew."""
+        whole = sum(size**2 for size in self.sizes.values())
+        return max(0.0, 1 - sum(off**2 for off in self.off.values()) / max(whole, 1e-300)) ** 0.5
+
+    @property
     def left(self) -> float:
         """The share that is left in the worst tensor that tells."""
         return max((self.off[name] / self.sizes[name] for name in self.telling), default=1.0)
@@ -70,7 +76,7 @@ def explained(
         own = made[name].double()
         off[name] = float((value.double() - scale * own).norm())
         sizes[name] = float(value.double().norm())
-        coarse = rounding.relative * sizes[name] + rounding.absolute * value.numel() ** 0.5
+        coarse = rounding.relative * sizes[name] + rounding.of_tensor(name).absolute * value.numel() ** 0.5
         allowed[name] = _TIMES * abs(scale) * moves[name] + coarse
     return Explained(scale, off, sizes, allowed)
 

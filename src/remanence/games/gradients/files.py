@@ -170,7 +170,8 @@ def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
     """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
     relative = rounding_of(weights).relative
-    return Rounding(relative, relative / 2 * max(largest(value) for value in weights.values()))
+    each = {name: relative / 2 * largest(value) for name, value in weights.items() if value.numel()}
+    return Rounding(relative, max(each.values()), tuple(each.items()))
 
 
 def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -13,6 +13,8 @@ from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.checks import number, one_of, whole
 from remanence.games.gradients.recomputed import Proposal
 from remanence.games.gradients.rounding import Layer, Rounding
+
+Weights = dict[str, Tensor]
 
 _ROUNDINGS = 64  # by which the shares of an update of one step may be off; a longer one adds up more
 
@@ -26,13 +28,13 @@ class LocalTraining:
     learning_rate: float | None = None
     momentum: float = 0.0
     weight_decay: float = 0.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
 
     def __post_init__(self) -> None:
         whole("local_steps", self.steps, hint="--local-steps 5")
         number("momentum", self.momentum, least=0, below=1, hint="--momentum 0.9")
         number("weight_decay", self.weight_decay, least=0, hint="--weight-decay 1e-4")
-        one_of("optimizer", self.optimizer, ("sgd", "adam"))
+        one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         if self.learning_rate is not None:
             number("learning_rate", self.learning_rate, above=0, hint="the client's")
 
@@ -41,31 +43,43 @@ class LocalTraining:
         """Whether the update is a multiple of one gradient (and of the weights)."""
         return self.steps == 1 and self.optimizer == "sgd"
 
-    def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
-        """Old weights minus new ones over the learning rate, after all steps on the whole batch."""
+    def along(self, start: Mapping[str, Tensor], slopes: Callable[[Weights], Weights]) -> Weights:
+        """Old weights minus new ones over the learning rate, after all steps; `slopes` is the gradient at weights."""
+        if self.is_plain:
+            return slopes(dict(start))
         assert self.learning_rate is not None
-        start = [
+        now = {name: value.detach().clone() for name, value in start.items()}
+        optimiser = self._optimiser(list(now.values()))
+        for _ in range(self.steps):
+            for name, slope in slopes(now).items():
+                now[name].grad = slope
+            optimiser.step()
+        return {name: (value - now[name]) / self.learning_rate for name, value in start.items()}
+
+    def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
+        """The same of a dense head, with all steps on the whole batch."""
+        present = [
             part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None
         ]
-        now = [part.clone() for part in start]
-        optimiser = self._optimiser(now)
-        for _ in range(self.steps):
-            pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
-            slopes = [
+
+        def slopes(now: Weights) -> Weights:
+            moved = _with_parts(head, list(now.values()))
+            pairs = moved.gradients(records.inputs, records.labels, present=records.shares)
+            parts = [
                 slope
                 for pair, bias in zip(pairs, head.biases, strict=True)
                 for slope in (pair if bias is not None else pair[:1])
             ]
-            for part, slope in zip(now, slopes, strict=True):
-                part.grad = slope
-            optimiser.step()
-        parts = iter([(a - b) / self.learning_rate for a, b in zip(start, now, strict=True)])
+            return dict(zip(now, parts, strict=True))
+
+        parts = iter(self.along({str(number): part for number, part in enumerate(present)}, slopes).values())
         return [(next(parts), None if bias is None else next(parts)) for bias in head.biases]
 
     def _optimiser(self, parts: list[Tensor]) -> torch.optim.Optimizer:
         assert self.learning_rate is not None
-        if self.optimizer == "adam":
-            return torch.optim.Adam(parts, self.learning_rate, weight_decay=self.weight_decay)
+        if self.optimizer != "sgd":
+            kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+            return kind(parts, self.learning_rate, weight_decay=self.weight_decay)
         return torch.optim.SGD(parts, self.learning_rate, self.momentum, weight_decay=self.weight_decay)
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.games.gradients.explaining import Explained, apart, explained, rounded_again
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.text_shares import Counted, Named, alike, losses_of
 
@@ -44,20 +45,29 @@ def recompute(
     counted: Counted,
     rounding: Rounding,
     *,
+    training: LocalTraining,
     moves: Mapping[str, float] | None = None,
 ) -> Recomputed:
     """Compute an update from texts that count so much in it; what rounding moves is measured, if not given."""
     sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
     own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
-    made, counts = _made(text, own, named, counted)
+    counts: list[float] = []
+
+    def slopes(weights: Parameters) -> Parameters:
+        parts, shares = _made(text, weights, named, counted)
+        counts.extend(shares)
+        return parts
+
+    made = training.along(own, slopes)
     if moves is None:
         precision = torch.finfo(next(iter(own.values())).dtype).eps
-        moves = apart(made, _made(text, rounded_again(own, precision), named, counted)[0])
-    held = explained(sent, made, moves, rounding)
+        moves = apart(made, training.along(rounded_again(own, precision), slopes))
+    steps = rounding.times(training.steps)  # weights are rounded after each
+    held = explained(sent, made, moves, steps)
     second = [name for name in text.second.weights(gradient) if name in sent]
     size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
     faint = _TRACE * sum(held.allowed[name] ** 2 for name in second) ** 0.5 / max(size, 1e-300)
-    return Recomputed(held, made, moves, tuple(counts), faint)
+    return Recomputed(held, made, moves, tuple(counts[: len(named)]), faint)
 
 
 def _made(

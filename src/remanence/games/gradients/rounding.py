@@ -25,6 +25,7 @@ class Rounding:
 
     relative: float  # 1.2e-7 for float32
     absolute: float = 0.0
+    tensors: tuple[tuple[str, float], ...] = ()  # the same for some tensors, where it is known of each
 
     @classmethod
     def of(cls, dtypes: Iterable[torch.dtype]) -> Rounding:
@@ -44,11 +45,23 @@ class Rounding:
 
     def or_coarser(self, other: Rounding) -> Rounding:
         """The coarser of two, in each respect."""
-        return Rounding(max(self.relative, other.relative), max(self.absolute, other.absolute))
+        return Rounding(
+            max(self.relative, other.relative),
+            max(self.absolute, other.absolute),
+            tuple(
+                (name, max(self.of_tensor(name).absolute, other.of_tensor(name).absolute))
+                for name in dict(self.tensors + other.tensors)
+            ),
+        )
 
     def times(self, factor: float) -> Rounding:
         """The rounding of numbers that were multiplied."""
-        return Rounding(self.relative, self.absolute * abs(factor))
+        scaled = tuple((name, absolute * abs(factor)) for name, absolute in self.tensors)
+        return Rounding(self.relative, self.absolute * abs(factor), scaled)
+
+    def of_tensor(self, name: str) -> Rounding:
+        """That of the numbers of one tensor."""
+        return Rounding(self.relative, dict(self.tensors).get(name, self.absolute))
 
 
 def rounding_errors(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.text_models import TextModel
 from remanence.attacks.gradients.token_spans import name_sequences
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.recomputed_texts import lengthened, recompute
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.text_shares import (
@@ -32,6 +33,7 @@ from remanence.games.gradients.text_shares import (
 _LONGER = 16  # tokens that are added to texts at most
 _NEAR = 0.1  # what may be left of an update for that to be tried
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
+_COUNTS = 0.3  # of the largest share: places with less do not count, where shares are off by what steps moved
 _LABELS = 4  # last tokens that are tried for each sequence
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
@@ -47,11 +49,17 @@ class Texts:
     unexplained: float  # the share of the update that the sequences leave, by norm, in the worst tensor
     explains_all: bool
     is_complete: bool = True  # none was left out because it hardly counts
+    similarity: float = 0.0  # the cosine between the update and what the sequences make
 
     @property
     def proven(self) -> int:
         """How many texts are proven."""
         return len(self.sequences) if self.explains_all else 0
+
+    @property
+    def named(self) -> int:
+        """How many texts are named, proven or not."""
+        return len(self.sequences)
 
     @property
     def is_ordered(self) -> bool:
@@ -79,11 +87,14 @@ def verify_texts(
     *,
     rounding: Rounding,
     tokens: int = 0,
+    training: LocalTraining | None = None,
 ) -> Texts:
     """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
+    training = training or LocalTraining()
     best = Texts((), (), tokens, 1.0, False)
-    for named, counted, is_certain in _proposals(text, gradient, found):
-        tried = _explaining(text, gradient, named, counted, rounding)
+    proposals = _proposals if training.is_plain else _proposals_of_steps
+    for named, counted, is_certain in proposals(text, gradient, found):
+        tried = _explaining(text, gradient, named, counted, rounding, training=training)
         if tried.unexplained < best.unexplained:
             best = replace(tried, tokens=tokens, is_complete=tried.is_complete and is_certain)
         if best.explains_all:
@@ -110,29 +121,52 @@ def _proposals(
     yield count_once(named, *fit_shares(text, gradient, named))
 
 
+def _proposals_of_steps(
+    text: TextModel, gradient: Mapping[str, Tensor], found: Sequence[Tensor]
+) -> Iterator[tuple[list[Named], Counted, bool]]:
+    """The same for several steps, which depend on how much each place counts: the means that people take.
+
+    What the first step would need decides which places count, and which label a text has.
+    """
+    fitted = list(_proposals(text, gradient, found))
+    for named, counted, _ in [fitted[0], fitted[-1]] if fitted else []:
+        largest = max((float(shares.max()) for shares in counted.shares), default=0.0)
+        marks = [(shares > _COUNTS * largest).double() for shares in counted.shares]
+        kept = [index for index, mark in enumerate(marks) if mark.any()]
+        if kept:
+            texts, counting = [named[index] for index in kept], [marks[index] for index in kept]
+            total = sum(float(mark.sum()) for mark in counting)
+            yield texts, Counted(tuple(mark / total for mark in counting)), True
+            if len({float(mark.sum()) for mark in counting}) > 1:
+                yield texts, Counted(tuple(mark / mark.sum() / len(kept) for mark in counting)), True
+
+
 def _explaining(
     text: TextModel,
     gradient: Mapping[str, Tensor],
     named: Sequence[Named],
     counted: Counted,
     rounding: Rounding,
+    *,
+    training: LocalTraining,
 ) -> Texts:
     """What texts that count so much explain, each with the tokens after it that the model was sure of."""
     if not named:
         return Texts((), (), 0, 1.0, False)
-    found = recompute(text, gradient, named, counted, rounding)
-    for _ in range(_LONGER if found.held.left < _NEAR else 0):
+    found = recompute(text, gradient, named, counted, rounding, training=training)
+    for _ in range(_LONGER if found.held.left < _NEAR and training.is_plain else 0):
         longer, more = lengthened(text, gradient, named, counted, found)
         if all(len(new[0]) == len(old[0]) for new, old in zip(longer, named, strict=True)):
             break
         named, counted = longer, more
-        found = recompute(text, gradient, longer, more, rounding, moves=found.moves)
+        found = recompute(text, gradient, longer, more, rounding, training=training, moves=found.moves)
     counting = sorted(zip(found.counts, named, strict=True), key=lambda one: one[0])
     sure = {  # a text counts once, with the label that counts most
         tuple(sequence.tolist()): label for count, (sequence, label) in counting if count > found.faint
     }
     labels = tuple(label for label in sure.values() if label is not None)
-    return Texts(tuple(sure), labels, 0, found.held.left, found.held.is_all, len(sure) == len(named))
+    complete, held = len(sure) == len(named), found.held
+    return Texts(tuple(sure), labels, 0, held.left, held.is_all, complete, held.similarity)
 
 
 def _with_last_tokens(
