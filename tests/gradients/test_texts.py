@@ -12,6 +12,7 @@ from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts, audit_texts
+from remanence.games.gradients.files import rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.recomputed_texts import recompute
 from remanence.games.gradients.rounding import Rounding
@@ -365,6 +366,57 @@ def test_a_text_that_ends_with_tokens_the_model_is_sure_of_comes_back_to_its_end
         found = verify_texts(text, gradient, proposed, rounding=Rounding(FLOAT32))
         assert found.explains_all
         assert set(found.sequences) == set(map(tuple, ids.tolist()))
+
+
+def local_steps(model, ids, optimiser, steps):
+    """What a client sends after some steps on its batch: new weights minus old ones."""
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    made = optimiser(model.parameters())
+    for _ in range(steps):
+        made.zero_grad()
+        cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+        made.step()
+    moved = {name: value.detach() - before[name] for name, value in model.named_parameters()}
+    model.load_state_dict(before)
+    return moved
+
+
+def audited(model, moved, training):
+    rounding = rounding_of_difference(model.state_dict()).times(1 / training.learning_rate)
+    sent = {name: -value.double() / training.learning_rate for name, value in moved.items()}
+    return audit_texts(
+        model,
+        [sent],
+        rounding=rounding,
+        training=training,
+        longest=12,
+        policy=Policy(),
+        seed=0,
+        target="a test",
+    )
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("rate", "momentum"), [(0.001, 0.0), (0.05, 0.0), (0.01, 0.9)])
+def test_several_local_steps_hide_no_text(tied, rate, momentum):
+    model, ids = Tiny(size=96, tied=tied).eval(), texts(2, seed=1)
+    moved = local_steps(model, ids, lambda all_: torch.optim.SGD(all_, rate, momentum), 3)
+    found = audited(model, moved, LocalTraining(3, rate, momentum))
+    assert found.strongest.proven == 2
+    assert "texts-open" not in [caveat.id for caveat in found.strongest.caveats]
+    # Declared otherwise, the same texts are named and none is proven: what was not done does not make the update.
+    wrong = audited(model, moved, LocalTraining(4, rate, momentum))
+    assert not wrong.strongest.proven
+    assert "texts-open" in [caveat.id for caveat in wrong.strongest.caveats]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_an_embedding_tells_its_tokens_after_steps_of_any_optimiser(decay):
+    model, ids = Tiny().eval(), texts(2, seed=1)
+    moved = local_steps(model, ids, lambda all_: torch.optim.AdamW(all_, 1e-3, weight_decay=decay), 5)
+    found = audited(model, moved, LocalTraining(5, 1e-3, weight_decay=decay, optimizer="adamw"))
+    assert found.subject["tokens"] == {"number": len(ids[:, :-1].unique()), "certain": True}
+    assert not found.strongest.proven
 
 
 def text_end(model, ids):

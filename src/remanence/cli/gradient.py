@@ -63,7 +63,7 @@ class Client:
     local_steps: Annotated[int, "How many steps the client took."] = 1
     momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
     weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
-    optimizer: Annotated[str, "The client's optimiser: sgd or adam."] = "sgd"
+    optimizer: Annotated[str, "The client's optimiser: sgd, adam or adamw."] = "sgd"
     batch_size: Annotated[int | None, "How many samples are behind each update.", "what is proven"] = None
     noise_multiplier: Annotated[
         float | None, "Gaussian noise that the client added, over --max-grad-norm."

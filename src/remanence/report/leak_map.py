@@ -76,6 +76,13 @@ def tokens_sentence(result: AuditResult) -> list[str]:
         for decay in result.subject["decays"]
         if decay
     ]
+    arrays = result.strongest.arrays
+    named = int(arrays["named"][0]) if not arrays["proven"][0] else 0
+    if named:
+        alike = float(arrays["similarity"][0])
+        found.append(
+            f"Texts that are named and not proven: {named}. What they make is {alike:.3f} like the update."
+        )
     if tokens["certain"] and tokens["number"]:
         sure = "Different tokens of the vocabulary that are certainly in the first update's batch"
         return [*found, f"{sure}: {number}."]

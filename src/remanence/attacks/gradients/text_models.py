@@ -33,7 +33,9 @@ class Projections:
     transposed: frozenset[str]  # weights that are (inputs, outputs), as transformers' Conv1D has them
     behind: tuple[tuple[str, str], ...] = ()  # an adapter's first matrix and its second
 
-    def span(self, model: nn.Module, gradient: Mapping[str, Tensor], precision: float) -> Span:
+    def span(
+        self, model: nn.Module, gradient: Mapping[str, Tensor], precision: float, *, drift: float, even: bool
+    ) -> Span:
         """The span of all that entered, from the gradients of all projections."""
         named = [name for name in self.names if f"{name}.weight" in gradient]
         parts = []
@@ -42,15 +44,15 @@ class Projections:
             rows = values.mT if name in self.transposed else values
             if rows.any():
                 parts.append(rows)
-        recomputed = RECOMPUTED * torch.finfo(next(model.parameters()).dtype).eps
+        recomputed = max(drift, RECOMPUTED * torch.finfo(next(model.parameters()).dtype).eps)
         if parts:
-            return Span(read_part(parts, precision), recomputed)
+            return Span(read_part(parts, precision, even=even), recomputed)
         found = []
         for first, second in self.behind:
             rows = gradient.get(f"{second}.weight")
             if rows is not None and rows.any():
                 reader = model.get_parameter(f"{first}.weight").detach().double()
-                found.append(read_part([rows], precision, reader))
+                found.append(read_part([rows], precision, reader, even=even))
         # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
         return Span(max(found, key=lambda part: part.clarity, default=None), recomputed)
 
@@ -75,6 +77,8 @@ class TextModel:
     between: tuple[Projections, ...] = ()  # layers after the first that come before the second
     embedding: str = ""  # the layer that has one row for each token
     last: str = ""  # the last layer before the one that makes logits
+    drift: float = 0.0  # by how much steps may have moved what enters, relative
+    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
 
     @property
     def device(self) -> torch.device:
@@ -92,9 +96,18 @@ class TextModel:
         answer = getattr(answer, "logits", answer)
         return answer[0] if isinstance(answer, tuple) else answer
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether the embedding makes logits too, so that rows of tokens that are not there have a gradient."""
+        weight = self.model.get_parameter(f"{self.embedding}.weight")
+        if not weight.requires_grad:
+            return False
+        slopes = torch.autograd.grad(self.logits(self.ids[None, :2]).sum(), weight)[0]
+        return bool(slopes[2:].any())
+
     def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
         """What a layer's gradients say about all that entered it."""
-        return which.span(self.model, gradient, precision)
+        return which.span(self.model, gradient, precision, drift=self.drift, even=self.is_difference)
 
     def entering_last(self, which: Projections, prefixes: Tensor, tokens: Tensor) -> Tensor:
         """What enters a layer at the last place of every prefix `(prefixes, length)` with every token after it."""

@@ -93,11 +93,16 @@ class Span:
         return self.part is not None and self.part.tells
 
 
-def read_part(gradients: Sequence[Tensor], precision: float, reader: Tensor | None = None) -> Part:
-    """The span of the rows of gradients `(outputs, inputs)` of layers that read the same."""
+def read_part(
+    gradients: Sequence[Tensor], precision: float, reader: Tensor | None = None, *, even: bool = False
+) -> Part:
+    """The span of the rows of gradients `(outputs, inputs)` of layers that read the same.
+
+    The precision is relative to each number or, if errors are `even`, to the largest.
+    """
     rows = torch.cat([values.double() for values in gradients])
     rows = rows[rows.any(1)]
-    errors = (_ROUNDED * precision * rows).square()
+    errors = (_ROUNDED * precision * (rows.abs().amax().expand_as(rows) if even else rows)).square()
     left, right = errors.new_ones(len(rows), 1), errors.new_ones(1, rows.shape[1])
     for _ in range(4):  # every number is to carry an error of one
         left = (errors * right.square()).mean(1, keepdim=True).clamp(min=1e-300).rsqrt()

@@ -11,7 +11,7 @@ The last token gets no gradient in the attention: it is a label only, and `games
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -29,7 +29,9 @@ from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import PETROV_2024
 
 _AT_ONCE = 2**13  # tokens that are tried at once
-_DRIFTS = (1e-5, 1e-4, 1e-3, 1e-2)  # by which steps may have moved what entered
+_DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
+_MOST = 0.5  # of an embedding's rows
+_ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
 _CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
 
 
@@ -45,10 +47,12 @@ class TokenSpans(Attack[Gradient]):
 
     slots: int = 64
     longest: int = 64
+    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
     info: ClassVar[AttackInfo] = AttackInfo(
         "token-spans",
         "Tests every token against the span of the first attention layer's gradient, and grows texts in the second's.",
-        "the gradient of one step on a transformer that reads token ids, with fewer tokens than dimensions",
+        "the gradient of one step, or of several, on a transformer that reads token ids, with fewer tokens than "
+        "dimensions",
         "one gradient",
         PETROV_2024,
     )
@@ -63,9 +67,7 @@ class TokenSpans(Attack[Gradient]):
             except InputError as error:
                 reason = error.got
             else:
-                if mechanism.local_steps == 1:
-                    return
-                reason = "several local steps"
+                return
         raise self.refusal(
             got=reason,
             hint="exclusive-neurons or inverting-gradients, for networks that read numbers",
@@ -78,16 +80,18 @@ class TokenSpans(Attack[Gradient]):
         self.check(knowledge)
         mechanism = knowledge.mechanism
         assert isinstance(mechanism, SharedGradient)
-        text, precision = text_model(mechanism.module), mechanism.precision
+        text = replace(text_model(mechanism.module), is_difference=self.is_difference)
+        precision, name = (
+            mechanism.precision,
+            name_sequences if mechanism.local_steps == 1 else name_after_steps,
+        )
 
         def attack(release: Gradient) -> Reconstruction:
             ids = torch.full((len(release), self.slots, self.longest), -1)
             tokens = torch.zeros(len(release), dtype=torch.int64)
             for trial in range(len(release)):
                 gradient = {name: values[trial] for name, values in release.tensors.items()}
-                found, tokens[trial] = name_sequences(
-                    text, gradient, precision=precision, longest=self.longest
-                )
+                found, tokens[trial] = name(text, gradient, precision=precision, longest=self.longest)
                 for slot, sequence in enumerate(found[: self.slots]):
                     ids[trial, slot, : len(sequence)] = sequence
             unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
@@ -101,21 +105,31 @@ def name_after_steps(
 ) -> tuple[list[Tensor], int]:
     """The same for an update of several steps, between which weights moved: what entered is in the span but for that.
 
-    How far they moved it nobody knows beforehand, so that coarser and coarser precisions are tried, and the one that
-    puts most different tokens into texts is kept.
+    How far they moved it nobody knows beforehand. Small steps are allowed for in what entered, large ones, which fill
+    more dimensions, by reading the update more coarsely. What puts most different tokens into texts is kept.
     """
-    tried = [precision, *_DRIFTS]
-    named = [name_sequences(text, gradient, precision=one, longest=longest) for one in tried]
-    return max(named, key=lambda found: len(torch.cat([text.ids[:0], *found[0]]).unique()))
+    best: tuple[list[Tensor], int] = [], 0
+    most = -1
+    for drift, coarse in _DRIFTS:
+        moved = replace(text, drift=drift, is_difference=text.is_difference and not coarse)
+        found, tokens = name_sequences(moved, gradient, precision=max(precision, coarse), longest=longest)
+        placed = len(torch.cat([text.ids[:0], *found]).unique())
+        if placed > most:
+            best, most = (found, tokens), placed
+        if placed == tokens > 0:
+            break
+    return best
 
 
 def name_sequences(
     text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
 ) -> tuple[list[Tensor], int]:
-    """Sequences that stay within both spans, and how many distinct tokens fit the first."""
+    """Sequences that stay within both spans, and how many distinct tokens fit the first or have a row that moved."""
     candidates = tokens_in_batch(text, gradient, precision=precision, length=longest)
     find = grow_sequences if text.is_causal else settle_sequences
-    return find(text, gradient, candidates, precision=precision), len(torch.cat(candidates).unique())
+    moved = rows_that_moved(text, gradient)
+    tokens = torch.cat(candidates).unique() if moved is None else moved
+    return find(text, gradient, candidates, precision=precision), len(tokens)
 
 
 def tokens_in_batch(
@@ -142,11 +156,21 @@ def tokens_in_batch(
 
 
 def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
-    """Tokens whose embedding has a gradient; None where most have one, as in a matrix that makes the logits too."""
+    """Tokens whose embedding has a gradient; None where most have one, as in a matrix that makes the logits too.
+
+    Whatever the optimiser and the number of steps: no other row moves, but for a decay of all, a multiple of the
+    weights that most rows have in common.
+    """
     rows = gradient.get(f"{text.embedding}.weight")
-    if rows is None or not rows.any() or rows.any(1).double().mean() > 0.5:
+    if rows is None or not rows.any():
         return None
-    return rows.any(1).nonzero().squeeze(1).to(text.device)
+    moved = rows.any(1)
+    if moved.double().mean() > _MOST and not text.is_tied:
+        weights, rows = text.model.get_parameter(f"{text.embedding}.weight").detach().double(), rows.double()
+        decay = ((rows * weights).sum(1) / weights.square().sum(1).clamp(min=1e-300)).median()
+        left = (rows - decay * weights).abs().amax(1) / weights.abs().amax(1).clamp(min=1e-300)
+        moved = left > _ROUNDINGS * left.median()  # rounding left as much of all the others
+    return None if moved.double().mean() > _MOST else moved.nonzero().squeeze(1).to(text.device)
 
 
 def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Tensor]:

@@ -38,6 +38,12 @@ class Pictures:
     unexplained: float  # the share of the update that is left, by norm, in the worst tensor
     explains_all: bool
     is_ordered: bool = True  # whether no other order of a picture's patches explains the update as well
+    similarity: float = 0.0  # the cosine between the update and what the pictures make
+
+    @property
+    def named(self) -> int:
+        """How many pictures are named, proven or not."""
+        return self.count
 
     @property
     def proven(self) -> int:
@@ -70,12 +76,12 @@ def verify_pictures(
     held = held.with_more(apart(made, model.update(_blurred(model, pictures, rounded * errors), labels)))
     worst = float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
     if not held.is_all or worst > _NO_BETTER:
-        return Pictures(len(pictures), worst, held.left, explains_all=False)
+        return Pictures(len(pictures), worst, held.left, explains_all=False, similarity=held.similarity)
     is_ordered = model.places is not None or not any(
         all(held.scale * off <= held.allowed[name] for name, off in apart(made, other).items())
         for other in _rearranged(model, pictures, labels)
     )
-    return Pictures(len(pictures), worst, held.left, explains_all=True, is_ordered=is_ordered)
+    return Pictures(len(pictures), worst, held.left, True, is_ordered, held.similarity)
 
 
 def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:

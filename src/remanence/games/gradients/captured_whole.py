@@ -47,6 +47,16 @@ class Recomputed(Protocol):
         ...
 
     @property
+    def named(self) -> int:
+        """How many are named, proven or not."""
+        ...
+
+    @property
+    def similarity(self) -> float:
+        """The cosine between the update and what they make."""
+        ...
+
+    @property
     def explains_all(self) -> bool:
         """Whether nothing is."""
         ...
@@ -128,6 +138,8 @@ class CapturedWhole(AnyGame[SharedGradient]):
                 "proven": counts,
                 "proven_batch_size": sizes,
                 "unexplained": left,
+                "named": torch.tensor([one.named for one in found]),
+                "similarity": torch.tensor([one.similarity for one in found], dtype=torch.float64),
                 "is_ordered": torch.tensor([one.is_ordered for one in found]),
             },
             proven=counts,

@@ -54,7 +54,7 @@ class LocalTraining:
             for name, slope in slopes(now).items():
                 now[name].grad = slope
             optimiser.step()
-        return {name: (value - now[name]) / self.learning_rate for name, value in start.items()}
+        return {name: (value.detach() - now[name]) / self.learning_rate for name, value in start.items()}
 
     def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
         """The same of a dense head, with all steps on the whole batch."""

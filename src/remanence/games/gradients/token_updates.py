@@ -9,6 +9,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
@@ -28,6 +29,7 @@ from remanence.games.gradients.files import (
     rounding_of_difference,
     unwrapped,
 )
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.opening import Declared, check_labels
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.sending import Filter, disturbance, rounding_after
@@ -55,7 +57,7 @@ def audit_token_updates(
     seed: int,
     target: str,
 ) -> AuditResult | None:
-    """The same for networks that read tokens, of texts or patches of pictures; None for others. One step only."""
+    """The same for networks that read tokens, of texts or patches of pictures; None for others."""
     dtype, is_text = next((value.dtype for value in model.parameters()), torch.float32), reads_texts(model)
     batch = None if files.batch is None else read_batch(files.batch, dtype)
     shape = declared.input_shape if batch is None else tuple(batch.features.shape[1:])
@@ -63,17 +65,24 @@ def audit_token_updates(
     if patches is None and not is_text:
         return None
     training = declared.training
-    if not training.is_plain:
+    if not training.is_plain and not is_text:
         raise InputError(
-            "Several local steps of a transformer are beyond the exact attack.",
+            "Several local steps on pictures in patches are beyond the exact attack.",
             needs="an update of one step of SGD",
             got=f"{training.steps} steps of {training.optimizer}",
             hint="audit the update of a single step: what it gives away, several give away in part",
         )
+    if not training.is_plain and training.learning_rate is None:
+        raise InputError(
+            "Several steps cannot be made again.",
+            needs="the client's learning rate",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="--learning-rate 0.01",
+        )
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
     gradients, coarse = [], Rounding(0.0)
     if batch is not None:
-        gradients, coarse = [_own_update(model, batch, is_text=is_text)], Rounding.of([dtype])
+        gradients, coarse = [_own_update(model, batch, training, is_text=is_text)], Rounding.of([dtype])
     for path, is_after in [(path, False) for path in files.updates] + [(path, True) for path in files.after]:
         held = unwrapped(model, read_tensors(path))
         held = difference(weights, held) if is_after else held
@@ -89,7 +98,14 @@ def audit_token_updates(
     def look(gradients: list[dict[str, Tensor]], rounding: Rounding) -> AuditResult:
         if patches is None:
             return audit_texts(
-                model, gradients, rounding=rounding, longest=longest, policy=policy, seed=seed, target=target
+                model,
+                gradients,
+                rounding=rounding,
+                training=training,
+                longest=longest,
+                policy=policy,
+                seed=seed,
+                target=target,
             )
         return audit_patches(
             model, gradients, patches.shape, rounding=rounding, policy=policy, seed=seed, target=target
@@ -115,11 +131,27 @@ def audit_token_updates(
     return replace(after, evidence=entries, subject={**after.subject, "filter": found})
 
 
-def _own_update(model: nn.Module, batch: Records, *, is_text: bool) -> dict[str, Tensor]:
-    """The gradient of the owner's own batch; a language model's texts are their own labels."""
+def _own_update(
+    model: nn.Module, batch: Records, training: LocalTraining, *, is_text: bool
+) -> dict[str, Tensor]:
+    """The update that the owner's own batch makes; a language model's texts are their own labels."""
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     inputs = batch.features.long() if is_text else batch.features
-    said = logits_of(model(inputs))
+
+    def slopes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        own = {name: value.detach().requires_grad_() for name, value in weights.items()}
+        parts = torch.autograd.grad(
+            _own_loss(model, own, inputs, batch.labels), list(own.values()), allow_unused=True
+        )
+        made = zip(own.items(), parts, strict=True)
+        return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+
+    return training.along(named, slopes)
+
+
+def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the owner's batch at these weights."""
+    said = logits_of(functional_call(model, weights, (inputs,)))
     if not isinstance(said, Tensor):
         raise InputError(
             "The network says nothing that a loss could be computed from.",
@@ -130,11 +162,9 @@ def _own_update(model: nn.Module, batch: Records, *, is_text: bool) -> dict[str,
     if said.ndim == 3:
         said, wanted = said[:, :-1].flatten(0, 1), inputs[:, 1:].flatten()
     else:
-        wanted = batch.labels
+        wanted = labels
         check_labels(wanted, said.shape[-1])
-    parts = torch.autograd.grad(cross_entropy(said, wanted), list(named.values()), allow_unused=True)
-    made = zip(named.items(), parts, strict=True)
-    return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+    return cross_entropy(said, wanted)
 
 
 def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
