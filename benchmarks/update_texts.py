@@ -18,7 +18,7 @@ import itertools
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,8 +32,10 @@ from transformers import (  # pyright: ignore[reportMissingImports]
 )
 
 from remanence.attacks.gradients.text_models import TextModel, text_model
-from remanence.attacks.gradients.token_spans import tokens_in_batch
-from remanence.games.gradients.texts import read_texts
+from remanence.attacks.gradients.token_spans import name_sequences, tokens_in_batch
+from remanence.games.gradients.files import rounding_of_difference
+from remanence.games.gradients.rounding import Rounding
+from remanence.games.gradients.texts import read_texts, verify_texts
 
 FLOAT32 = 1.2e-7
 LENGTH = 32
@@ -198,8 +200,12 @@ def sent(options: argparse.Namespace) -> None:
         lengths, generator = (6, 9, 12, 12), torch.Generator().manual_seed(1)
         rows = [torch.randint(5, 1000, (n,), generator=generator).to(options.device) for n in lengths]
         for name, (gradient, precision) in ways_of_sending(model, rows).items():
-            text = text_model(model)
-            found = read_texts(text, gradient, precision=precision, longest=16)
+            rounding = rounding_of_difference(model.state_dict()) if not precision else Rounding(precision)
+            text = replace(text_model(model), is_difference=not precision)
+            layers = [*text.first.weights(gradient), *text.second.weights(gradient)]
+            precision = max(rounding.of_tensor(one).of_largest(gradient[one]) for one in layers)
+            sequences, _ = name_sequences(text, gradient, precision=precision, longest=16)
+            found = verify_texts(text, gradient, sequences, rounding=rounding)
             inside = {token for row in rows for token in row[:-1].tolist()}
             named = tokens_in_batch(text, gradient, precision=precision, length=16)
             tokens = set(torch.cat(named).tolist())
@@ -217,7 +223,7 @@ Update = dict[str, Tensor]
 
 
 def ways_of_sending(model: nn.Module, rows: list[Tensor]) -> dict[str, tuple[Update, float]]:
-    """Updates as gradients, and the precision of their numbers."""
+    """Updates as gradients, and the precision of their numbers; 0 for differences of weights."""
     padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
     mask = (labels >= 0).long()
@@ -255,15 +261,15 @@ def ways_of_sending(model: nn.Module, rows: list[Tensor]) -> dict[str, tuple[Upd
         "clipped": ({n: 0.013 * v for n, v in plain.items()}, FLOAT32),
         "float16": ({n: (256 * v).half().float() for n, v in plain.items()}, 2.0**-10),
         "bfloat16": ({n: v.bfloat16().float() for n, v in plain.items()}, 2.0**-7),
-        "new minus old weights, rate 1": (trained(sgd(model.parameters(), 1.0), 1), 1e-5),
+        "new minus old weights, rate 1": (trained(sgd(model.parameters(), 1.0), 1), 0.0),
         "weight decay 1e-4": (
             {n: v + 1e-4 * model.get_parameter(n).detach() for n, v in plain.items()},
             FLOAT32,
         ),
-        "2 steps, rate 0.01": (trained(sgd(model.parameters(), 0.01), 2), 1e-4),
-        "5 steps, rate 0.1": (trained(sgd(model.parameters(), 0.1), 5), 1e-4),
-        "1 step of AdamW": (trained(adam(model.parameters(), 1e-3), 1), FLOAT32),
-        "1 step of Adam without decay": (trained(adam(model.parameters(), 1e-3, weight_decay=0), 1), FLOAT32),
+        "2 steps, rate 0.01, undeclared": (trained(sgd(model.parameters(), 0.01), 2), 0.0),
+        "5 steps, rate 0.1, undeclared": (trained(sgd(model.parameters(), 0.1), 5), 0.0),
+        "1 step of AdamW": (trained(adam(model.parameters(), 1e-3), 1), 0.0),
+        "1 step of Adam without decay": (trained(adam(model.parameters(), 1e-3, weight_decay=0), 1), 0.0),
         "noise of a thousandth": (noisy, FLOAT32),
     }
 

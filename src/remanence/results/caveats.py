@@ -412,9 +412,9 @@ UPDATE_CROWDED = Caveat(
 TEXTS_OPEN = Caveat(
     "texts-open",
     "the gradients of a transformer's first layers have room to tell texts by, and no text was proven.",
-    "Texts may be there all the same. Dropout in training, padding before texts where positions are added, another "
-    "batch in every step and numbers that were computed in half precision keep an update from being computed anew, "
-    "and hide no text from other attacks.",
+    "Texts may be there all the same. Dropout in training, padding before texts where positions are added, steps that "
+    "nobody declared, another batch in every step and numbers that were computed in half precision keep an update from "
+    "being computed anew, and hide no text from other attacks.",
     "Audit the update of one batch in evaluation mode: what it gives away, training gives away in part.",
 )
 NO_BASE_MODEL = Caveat(

@@ -83,6 +83,8 @@ def audit_token_updates(
     gradients, coarse = [], Rounding(0.0)
     if batch is not None:
         gradients, coarse = [_own_update(model, batch, training, is_text=is_text)], Rounding.of([dtype])
+        if not training.is_plain:
+            coarse = rounding_of_difference(weights).times(1 / (training.learning_rate or 1.0))
     for path, is_after in [(path, False) for path in files.updates] + [(path, True) for path in files.after]:
         held = unwrapped(model, read_tensors(path))
         held = difference(weights, held) if is_after else held
