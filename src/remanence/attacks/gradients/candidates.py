@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.remainder import Remainder
@@ -113,7 +114,8 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
     if not len(trial):
         empty = rows.new_zeros(0)
         return Candidates(trial, neuron, empty, trial, empty, empty, empty)
-    largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes**2)
+    labels = 1 if len(head.weights) == 2 and signal is not None else head.classes
+    largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes * labels)
     parts = []
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
@@ -154,8 +156,10 @@ def _with_bias(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The label whose implied column lies closest, the batch size and the deviation."""
     inputs, logits = head.forward(x)
-    classes = torch.eye(head.classes, dtype=x.dtype, device=x.device)
-    losses = logits.softmax(-1).unsqueeze(-2) - classes  # (candidates, labels, classes)
+    labels = torch.arange(head.classes, device=x.device).expand(len(x), -1)
+    if len(head.weights) == 2:  # the column is a loss vector itself, and only its label's entry is negative
+        labels = columns.argmin(-1, keepdim=True)
+    losses = logits.softmax(-1).unsqueeze(-2) - one_hot(labels, head.classes)  # (candidates, labels, classes)
     implied = head.backward([values.unsqueeze(-2) for values in inputs], losses, down_to=1)[0]
     implied = implied * own[:, None, None]
     sizes = implied.norm(dim=-1)
@@ -165,10 +169,11 @@ def _with_bias(
     deviations = ((implied / sizes.unsqueeze(-1) - unit.unsqueeze(-2)).norm(dim=-1) - slack / sizes).clamp(
         min=0
     )
-    deviation, label = deviations.nan_to_num(nan=torch.inf).min(-1)
-    chosen = implied.gather(1, label[:, None, None].expand(-1, 1, implied.shape[-1])).squeeze(1)
+    deviation, place = deviations.nan_to_num(nan=torch.inf).min(-1)
+    chosen = implied.gather(1, place[:, None, None].expand(-1, 1, implied.shape[-1])).squeeze(1)
+    label = labels.gather(1, place[:, None]).squeeze(1)
     batch_size = chosen.square().sum(-1) / (chosen * columns).sum(-1)
-    return signal, label, batch_size, deviation, (slack / sizes).gather(1, label[:, None]).squeeze(1)
+    return signal, label, batch_size, deviation, (slack / sizes).gather(1, place[:, None]).squeeze(1)
 
 
 def _without_bias(
