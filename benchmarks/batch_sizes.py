@@ -5,7 +5,7 @@ python benchmarks/batch_sizes.py held-out --count 200 --workers 2     # forecast
 python benchmarks/batch_sizes.py then COMMIT                          # seconds of the processor, now and at that commit
 
 One random network and batch for each seed, float32. A batch counts if every record came back within 1e-3 of its
-size and nothing else was named. *table*: torch's own initialisation, one hidden layer, 784 normal numbers.
+size and nothing else was named. *table*: torch's own initialisation, 784 normal numbers.
 *held-out*: 1 to 3 hidden layers, other initialisations, correlated or sparse inputs of other lengths, 2 to 100
 classes, sizes drawn at random.
 """
@@ -32,9 +32,12 @@ from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 from remanence.scoring.rates import SuccessRate
 
 ROOT = Path(__file__).parents[1]
-SIZES = (16, 32, 64, 128, 256)
-TIMES = (3, 4, 5, 6, 8, 12, 16)  # widths, times the batch size
-CLASSES = (2, 5, 10, 100)
+TIMES = (4, 6, 8, 16)  # widths, times the batch size
+CASES = (  # hidden layers, classes, batch sizes
+    (1, (2, 10), (16, 32, 64, 128, 256)),
+    (1, (100,), (16, 32, 64)),
+    (3, (2, 10), (16, 32, 64)),
+)
 STARTS = {
     "torch": None,
     "He": nn.init.kaiming_normal_,
@@ -116,26 +119,28 @@ def play(jobs: list[dict], options: argparse.Namespace) -> list[tuple[dict, tupl
 
 def table(options: argparse.Namespace) -> None:
     jobs = [
-        {"width": times * count, "count": count, "classes": classes, "seed": seed}
-        for seed in range(options.batches)  # every cell has its first batch before any has its second
-        for count in options.sizes
+        {"width": times * count, "count": count, "classes": classes, "seed": seed, "depth": depth}
+        for seed in range(options.batches)  # every case has its first batch before any has its second
+        for depth, some, sizes in CASES
+        for count in sizes
+        for classes in some
         for times in options.times
-        for classes in options.classes
+        if count in options.sizes and classes in options.classes
     ]
     done = play(jobs, options)
     false = sum(result[1] for _, result in done)
     print(f"{len(done)} batches, false records: {false}")
-    print("classes width batch whole of  rate (interval)  records  median seconds")
-    cells: dict[tuple[int, int, int], list[tuple[int, int, float]]] = {}
+    print("hidden layers, classes, width, batch, whole, of  # rate (interval), records, median seconds")
+    cells: dict[tuple[int, int, int, int], list[tuple[int, int, float]]] = {}
     for job, result in done:
-        cells.setdefault((job["classes"], job["width"], job["count"]), []).append(result)
-    for (classes, width, count), results in sorted(cells.items()):
+        cells.setdefault((job["depth"], job["classes"], job["count"], job["width"]), []).append(result)
+    for (depth, classes, count, width), results in sorted(cells.items()):
         whole = sum(back == count and not wrong for back, wrong, _ in results)
         seconds = sorted(spent for *_, spent in results)[len(results) // 2]
         records = sum(back for back, *_ in results) / (count * len(results))
         rate = SuccessRate(whole, len(results))
         print(
-            f"    ({classes}, {width}, {count}, {whole}, {len(results)}),  # {rate.rate:.2f} ({rate.lower:.2f} to "
+            f"    ({depth}, {classes}, {width}, {count}, {whole}, {len(results)}),  # {rate.rate:.2f} ({rate.lower:.2f} to "
             f"{rate.upper:.2f}), records {records:.2f}, {seconds:.1f} s"
         )
 
@@ -166,7 +171,7 @@ def held_out(options: argparse.Namespace) -> None:
     print(f"{len(done)} batches, false records: {sum(result[1] for _, result in done)}")
     bins: dict[str, list[tuple[float, float, bool]]] = {}
     for job, (back, wrong, _) in done:
-        said = forecast(job["width"], job["count"], job["classes"])
+        said = forecast(job["width"], job["count"], job["classes"], job["depth"])
         bins.setdefault(said.words, []).append((said.lower, said.upper, back == job["count"] and not wrong))
         if options.verbose:
             print(job, back, said)
@@ -224,9 +229,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES[:4])
+    parser.add_argument("--sizes", type=int, nargs="+", default=(16, 32, 64, 128))
     parser.add_argument("--times", type=int, nargs="+", default=TIMES)
-    parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
+    parser.add_argument("--classes", type=int, nargs="+", default=(2, 10, 100))
     parser.add_argument("--largest", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further batch after so many")
     parser.add_argument("--device", default="cpu")
