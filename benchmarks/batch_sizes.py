@@ -32,12 +32,9 @@ from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 from remanence.scoring.rates import SuccessRate
 
 ROOT = Path(__file__).parents[1]
-TIMES = (4, 6, 8, 16)  # widths, times the batch size
-CASES = (  # hidden layers, classes, batch sizes
-    (1, (2, 10), (16, 32, 64, 128, 256)),
-    (1, (100,), (16, 32, 64)),
-    (3, (2, 10), (16, 32, 64)),
-)
+SIZES = (16, 32, 64, 128)
+TIMES = (3, 4, 5, 6, 8, 12, 16)  # widths, times the batch size
+CLASSES = (2, 5, 10, 100)
 STARTS = {
     "torch": None,
     "He": nn.init.kaiming_normal_,
@@ -121,11 +118,10 @@ def table(options: argparse.Namespace) -> None:
     jobs = [
         {"width": times * count, "count": count, "classes": classes, "seed": seed, "depth": depth}
         for seed in range(options.batches)  # every case has its first batch before any has its second
-        for depth, some, sizes in CASES
-        for count in sizes
-        for classes in some
+        for count in options.sizes
         for times in options.times
-        if count in options.sizes and classes in options.classes
+        for classes in options.classes
+        for depth in options.depths
     ]
     done = play(jobs, options)
     false = sum(result[1] for _, result in done)
@@ -140,8 +136,8 @@ def table(options: argparse.Namespace) -> None:
         records = sum(back for back, *_ in results) / (count * len(results))
         rate = SuccessRate(whole, len(results))
         print(
-            f"    ({depth}, {classes}, {width}, {count}, {whole}, {len(results)}),  # {rate.rate:.2f} ({rate.lower:.2f} to "
-            f"{rate.upper:.2f}), records {records:.2f}, {seconds:.1f} s"
+            f"    ({depth}, {classes}, {width}, {count}, {whole}, {len(results)}),  # {rate.rate:.2f} "
+            f"({rate.lower:.2f} to {rate.upper:.2f}), records {records:.2f}, {seconds:.1f} s"
         )
 
 
@@ -229,9 +225,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--sizes", type=int, nargs="+", default=(16, 32, 64, 128))
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--times", type=int, nargs="+", default=TIMES)
-    parser.add_argument("--classes", type=int, nargs="+", default=(2, 10, 100))
+    parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
+    parser.add_argument("--depths", type=int, nargs="+", default=(1,), help="hidden layers")
     parser.add_argument("--largest", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further batch after so many")
     parser.add_argument("--device", default="cpu")

@@ -163,6 +163,8 @@ def gradient(
                 subject = open_batch(opened, sent.batch, declared, filtered)
             else:
                 subject = open_updates(opened, updates, declared, after=weights_after)
+            if subject.forecast is not None:  # said before anything is searched for
+                typer.echo(str(subject.forecast), err=True)
             look = audit_gradients if filtered is None else audit_filtered
             result = look(
                 subject,
@@ -172,7 +174,7 @@ def gradient(
                 device=compute_device(effort.device),
                 target=network,
             )
-            said = [*subject.notes, subject.scope, str(subject.exposure or "")]
+            said = [*subject.notes, str(subject.forecast or ""), subject.scope, str(subject.exposure or "")]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
     said += [filter_sentence(result), *tokens_sentence(result), proven_sentence(result, client.batch_size)]

@@ -24,7 +24,7 @@ from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.parts import largest, norm, row_slices, rows_times, working
 
 _FEW, _SKETCHED = 16, 144  # directions that are looked for; fewer than these are a low rank
-_SHORT = 2 * _SKETCHED  # inputs that are shorter are left as they are
+_SHORT = 2 * _SKETCHED  # the same for large batches; inputs that are shorter are left as they are
 _SMALL = 2**19  # and layers that have fewer weights
 _GROUPS = 128  # rows with a twin that make a basis
 _COARSE = 1e-4  # precisions above are half precision, in which numbers were rounded once
@@ -88,13 +88,13 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
     is_coarse = precision > _COARSE
     # A sketch of independent rounding errors has no singular value far above their norm.
     noise = relative * float(norm(weight)) + absolute * weight.numel() ** 0.5 if is_coarse else 0.0
-    for width in (_FEW, _SKETCHED):
+    for width in (_FEW, _SKETCHED, _SHORT):
         generator = torch.Generator().manual_seed(0)
         sketch = torch.randn(weight.shape[1], width, generator=generator).to(weight.device, working(weight))
         seen = rows_times(weight, sketch).double()
         within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
         rank = int((sizes > (noise or 0.1 * precision * sizes[0])).sum())
-        if rank < width:
+        if rank < width or (is_coarse and width == _SKETCHED):
             break
     if rank == len(sizes) and bias is not None and not is_coarse:
         tolerance = min(1e-2, max(1e-6, 1e4 * precision))

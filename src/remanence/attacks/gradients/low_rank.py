@@ -27,15 +27,13 @@ from remanence.attacks.gradients.exclusive_neurons import (
     recovered_records,
     whole_gradient_head,
 )
-from remanence.attacks.gradients.sparse_columns import SparseColumns
+from remanence.attacks.gradients.sparse_columns import COARSE, ROUNDS, SLOTS, SparseColumns
 from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import DIMITROV_2024
 from remanence.scale.progress import track
 
-SLOTS, ROUNDS = 256, 24
 _LOOSELY = 0.6  # by how much a sample's derivatives may have changed in the course of several steps
-_COARSE = 1e-4  # precisions above hide which entries are zero
 
 
 @final
@@ -101,7 +99,7 @@ def reconstruct_low_rank(
     first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
     complete = first.is_complete(precision)
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
-        if complete[trial] or precision > _COARSE:
+        if complete[trial] or precision > COARSE:
             continue
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)

@@ -24,6 +24,8 @@ from torch.nn.functional import normalize
 
 from remanence.attacks.gradients.dense_layers import DenseHead, product
 
+SLOTS, ROUNDS = 256, 24  # records that are looked for at most, and rounds of the search
+COARSE = 1e-4  # precisions above hide which entries are zero
 _STEPS = 25  # towards agreement, before columns are looked at again; twice as many at first
 _ROWS = 3  # clearly switched-off rows that a column is found from, times the batch size
 _REWEIGHTINGS, _FLOOR, _COOLING = 15, 0.5, 0.7
@@ -73,7 +75,7 @@ class SparseColumns:
     ) -> SparseColumns | None:
         """From a layer's gradient; None where its rank is above `most` or no lower than it could be."""
         both = rows if bias is None else torch.cat([rows, bias[:, None]], 1)
-        basis = _column_space(both, precision, most, generator)
+        basis = column_space(both, precision, most, generator)
         if basis is None:
             return None
         inside = basis.mT @ both
@@ -215,18 +217,28 @@ class SparseColumns:
         return columns, fine & (vanish.sum(1) > _MORE * self.size)
 
 
-def _column_space(rows: Tensor, precision: float, most: int, generator: torch.Generator) -> Tensor | None:
+def column_space(rows: Tensor, precision: float, most: int, generator: torch.Generator) -> Tensor | None:
     """An orthonormal basis of the columns' span, from random sketches; None where the rank is too high."""
-    widest = min(2 * most, *rows.shape)
-    width = min(64, widest)
-    while True:
+    width, side = 64, min(rows.shape)
+    while width < min(side, 4 * most):
         sketch = torch.randn(
             rows.shape[1], width, generator=generator, device=generator.device, dtype=torch.float64
         )
-        left, values, _ = torch.linalg.svd(rows @ sketch.to(rows), full_matrices=False)
-        rank = int((values > 64 * precision * values[0]).sum())
-        if rank < width:
-            return left[:, :rank] if 1 <= rank <= most else None
-        if width == widest:
+        basis = _leading(rows @ sketch.to(rows), precision)
+        if 4 * basis.shape[1] <= 3 * width:  # a sketch with little to spare loses small directions
+            break
+        width *= 2
+    else:
+        if side > 4 * most:
             return None
-        width = min(2 * width, widest)
+        basis = _leading(rows, precision)
+    return basis if 1 <= basis.shape[1] <= most and basis.shape[1] < side else None
+
+
+def _leading(matrix: Tensor, precision: float) -> Tensor:
+    """The left singular vectors whose values are above rounding, which is of one size in all directions."""
+    left, values, _ = torch.linalg.svd(matrix.double(), full_matrices=False)
+    largest, least = float(values[0]), float(values[-1])
+    if least > 64 * precision * largest:
+        return left
+    return left[:, values > max(8 * least, 8 * precision * largest)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import final
 
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head, head_inputs
 from remanence.attacks.gradients.exposure import Exposure, head_exposure
+from remanence.attacks.gradients.reach import Forecast, forecast_of
 from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
@@ -102,6 +103,14 @@ class Subject:
     is_settled: bool = False  # records of every update were proven at sight, and the network is large
     scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
     reading: Reading | None = None  # of a single update that is as it was read
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """How often the search for whole batches succeeds at the first update's size; None where it does not apply."""
+        if self.disturbed is not None or self.filter is not None or not self.declared.training.is_plain:
+            return None
+        layers = self.head.layers_of({name: value[None] for name, value in self.gradients[0].items()})
+        return forecast_of(self.head, layers, self.rounding.of_largest(layers[0][0]))
 
     @property
     def scope(self) -> str:
