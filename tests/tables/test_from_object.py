@@ -160,8 +160,8 @@ def test_random_thresholds_tell_a_box_and_no_value():
 
 def test_labels_follow_from_the_leaves_of_forests_and_of_regression_trees():
     for model, labels in (
-        (ensemble.RandomForestClassifier(10), Y),
-        (tree.DecisionTreeRegressor(), X[:, 0] * 3),
+        (ensemble.RandomForestClassifier(10, random_state=0), Y),
+        (tree.DecisionTreeRegressor(random_state=0), X[:, 0] * 3),
     ):
         game = table_game(model.fit(X[:, 1:5], labels), X[:, 1:5], labels)
         guess = TreeLeaves().expose(game.mechanism, game.data, game.release).records.labels[:, 0]
