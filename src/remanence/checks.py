@@ -184,7 +184,7 @@ def shaped(name: str, values: Any, shape: tuple[int, ...], hint: str) -> None:
         )
 
 
-def extra(module: str, extra: str, needs: str) -> Any:
+def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
     """A module of a package that is installed only where somebody wants it."""
     try:
         return import_module(module)
@@ -193,7 +193,7 @@ def extra(module: str, extra: str, needs: str) -> Any:
             f"{module.split('.')[0]} is not installed.",
             needs=needs,
             got="an environment without it",
-            hint=f"pip install 'remanence[{extra}]'",
+            hint=f"pip install 'remanence[{extra}]'{otherwise}",
         ) from None
 
 

@@ -172,10 +172,10 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["net.py:dense"], "nothing to look at"),
+        (["net.py:dense"], "exactly one of an update"),
         (
             ["net.py:dense", "--batch", "batch.npz", "--gradient", "dense.pt"],
-            "a gradient and a batch were given",
+            "exactly one of an update",
         ),
         (["net.py:dense", "--gradient", "conv.safetensors"], "missing 1.bias, 1.weight"),
         (["net.py:dense", "--gradient", "absent.pt"], "no such file"),

@@ -40,9 +40,8 @@ def _patient() -> Any:
 
 def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` is called with the address once it answers."""
-    needs = "a small web server, for which --export page.html has no need"
     for package in ("starlette", "uvicorn"):
-        extra(package, "explore", needs)
+        extra(package, "explore", "a small web server", ", or --export page.html, which needs none")
     import uvicorn
 
     from remanence.report.explore.server import application
