@@ -3,7 +3,7 @@
 `python benchmarks/four_of_a_class.py` trains linear heads on forty digits, four of each class, and sorts the four
 embeddings of one class along the direction in which the class varies most. It prints how far off they are (mean squared
 error, held-out heads on digits that were not seen) as the usual ones of each place, and read by ridge regression from
-the class's own row, from all rows, and from the true mean of the four. Each regression has the penalty that is best here.
+the class's own row, from all rows, and from the true mean of the four. Each has the penalty that is best here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECIPES = {
 
 
 def heads(prior: StratifiedPrior, count: int, recipe: TransferHead, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows less their mean, `(heads, rows, numbers)`, and the first class's sorted embeddings, `(heads, 4, numbers)`."""
+    """Rows less their mean, `(heads, rows, numbers)`, and the first class sorted, `(heads, 4, numbers)`."""
     generator, rows, wanted = torch.Generator().manual_seed(len(prior.records)), [], []
     for _ in range(0, count, AT_ONCE):
         sets = prior.sample(AT_ONCE, generator)
