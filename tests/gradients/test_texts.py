@@ -128,6 +128,14 @@ def test_an_encoder_gives_its_text_and_label():
     assert (found.sequences, found.labels) == ((tuple(ids[0].tolist()),), (3,))
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_texts_of_an_encoder_are_told_apart(seed):
+    model, ids = Tiny(classes=5).eval(), texts(2, seed=seed, length=7)
+    found = read(model, update(model, ids, torch.tensor([3, 1])))
+    assert found.explains_all
+    assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_an_update_that_is_not_the_models_proves_no_text(seed):
     model = Tiny().eval()

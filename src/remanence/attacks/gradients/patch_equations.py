@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -23,12 +23,21 @@ _ITERATIONS, _EARLY, _SLOW = (
 _DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-12, 1e8
 _STARTING = 0.5  # the spread of the first points, relative to what the outputs' quotients have
 _TOLD = 0.05  # what may be left of the embeddings of positions for them to tell which patches lie where
+_POLISHING = 12  # steps with all coordinates open
 _RECOUNTS = 3  # how often labels are counted anew
 _EXCHANGES, _TRIED, _NEAR = (
     6,
     3,
     1e-2,
 )  # rounds, exchanges that are followed in each, residuals above which none is
+
+
+@final
+@dataclass
+class Work:
+    """How many numbers may still be moved by a step, all steps together: so that a search ends, wherever it runs."""
+
+    left: int = 50_000
 
 
 @final
@@ -46,6 +55,7 @@ class PatchEquations:
     others: Parameters  # gradients of single vectors and of the last layer, which tell pictures apart
     last: Tensor  # of the last bias
     count: int  # pictures
+    work: Work = field(default_factory=Work)
 
     @classmethod
     def of(cls, model: PatchModel, gradient: Mapping[str, Tensor], precision: float) -> PatchEquations | None:
@@ -123,7 +133,7 @@ class PatchEquations:
             labels = counted
             points, value = self._descend(points, labels)
         for _ in range(_EXCHANGES if value < _NEAR else 0):
-            if value < fits:
+            if value < fits or self.work.left <= 0:
                 break
             tried = [self._descend(swapped, labels) for swapped in self._exchanged(points, labels)]
             best = min(tried, key=lambda one: one[1], default=(points, torch.inf))
@@ -136,7 +146,10 @@ class PatchEquations:
         """The same with all coordinates open: what was known about them was rounded, too."""
         rank = self.rank
         loose = replace(
-            self, offset=torch.zeros_like(self.offset), free=torch.eye(rank, dtype=self.directions.dtype)
+            self,
+            offset=torch.zeros_like(self.offset),
+            free=torch.eye(rank, dtype=self.directions.dtype),
+            work=Work(_POLISHING * coordinates.numel()),
         )
         moved, after = loose._descend(coordinates, labels)
         return (after, moved) if after < value else (value, coordinates)
@@ -217,6 +230,9 @@ class PatchEquations:
         left = rest(points)
         value, damping = float(left.square().sum()), _DAMPING
         for step_number in range(_ITERATIONS if open_ones else 0):
+            if self.work.left <= 0:
+                break
+            self.work.left -= points.numel()
             with warnings.catch_warnings():  # torch's own, from its rules for derivatives of derivatives
                 warnings.simplefilter("ignore", DeprecationWarning)
                 slopes = torch.cat([turned(one, label) for one, label in zip(points, labels, strict=True)])

@@ -110,7 +110,7 @@ def fit_patches(
     for _ in track(range(starts), total=starts, what="solving for patches"):
         found = span.solve(generator, fits)
         best = found if best is None or found[0] < best[0] else best
-        if best[0] < fits or not span.unknowns:
+        if best[0] < fits or not span.unknowns or span.work.left <= 0:
             break
     if best is None:
         return *nothing, span.rank

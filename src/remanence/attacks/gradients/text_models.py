@@ -19,6 +19,8 @@ from torch.func import functional_call
 from remanence.attacks.gradients.text_spans import RECOMPUTED, Span, read_part
 from remanence.exceptions import InputError
 
+_COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fills everything
+
 
 @final
 @dataclass(frozen=True)
@@ -107,7 +109,16 @@ class TextModel:
 
     def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
         """What a layer's gradients say about all that entered it."""
-        return which.span(self.model, gradient, precision, drift=self.drift, even=self.is_difference)
+        spans = (
+            which.span(self.model, gradient, times * precision, drift=self.drift, even=self.is_difference)
+            for times in (1.0, *_COARSER)
+        )
+        first = next(spans)
+        # Sums that cancelled were rounded before: a steep drop further up tells the rank all the same. In an encoder
+        # a rank that is too large lets every choice of tokens pass.
+        settled = first.part is None or (first.tells and (self.is_causal or first.part.clarity[0]))
+        steep = (span for span in spans if span.tells and span.part is not None and span.part.clarity[0])
+        return first if settled else next(steep, first)
 
     def entering_last(self, which: Projections, prefixes: Tensor, tokens: Tensor) -> Tensor:
         """What enters a layer at the last place of every prefix `(prefixes, length)` with every token after it."""

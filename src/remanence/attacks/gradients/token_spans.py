@@ -10,6 +10,7 @@ The last token gets no gradient in the attention: it is a label only, and `games
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
@@ -32,6 +33,7 @@ _AT_ONCE = 2**13  # tokens that are tried at once
 _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
+_ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to so many, all are tried
 _CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
 
 
@@ -259,13 +261,20 @@ def settle_sequences(
 ) -> list[Tensor]:
     """Sequences of an encoder, in which every place depends on every token: each place in turn takes the best token.
 
-    From `starts` random choices among the candidates of each place; those that end within the span of the second
-    layer are returned. With one text in the batch there is nothing to choose.
+    From `starts` random choices among the candidates of each place, or by trying all where they are few; those that
+    end within the span of the second layer are returned. With one text in the batch there is nothing to choose.
     """
     span = text.span(text.second, gradient, precision)
     places = [tokens for tokens in candidates if len(tokens)]
     if not places or not span.tells:
         return []
+    if math.prod(len(tokens) for tokens in places) <= _ALL:
+        every = torch.cartesian_prod(*places).view(-1, len(places))
+        inside = [
+            span.holds(text.entering(text.second, some)).all(1)
+            for some in every.split(max(1, _AT_ONCE // len(places)))
+        ]
+        return list(every[torch.cat(inside)])
     generator = torch.Generator().manual_seed(0)
     found: dict[tuple[int, ...], float] = {}
     for _ in range(1 if all(len(tokens) == 1 for tokens in places) else starts):
