@@ -79,6 +79,15 @@ def test_a_stored_result_draws_the_same_picture_again(tiny_entry, tmp_path, monk
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
 
 
+def test_large_pictures_are_stored_small(tiny_entry, tmp_path):
+    document = registry.run(tiny_entry, Settings())
+    large = [[float(x // 56 == y // 56) for x in range(224)] for y in range(224)]
+    panels = [{**panel, "pictures": [[large]]} for panel in document["panels"] if panel["pictures"]]
+    views.save({**document, "panels": panels}, tmp_path)
+    (stored,) = views.load(tmp_path / "tiny.json")["panels"][0]["pictures"][0]
+    assert stored == [[float(x // 14 == y // 14) for x in range(56)] for y in range(56)]
+
+
 def test_without_matplotlib_there_is_no_picture_and_a_sentence(tiny_entry, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(views, "find_spec", lambda name: None)
     code, _, err = reproduce(monkeypatch, capsys, "tiny", "--out", tmp_path)

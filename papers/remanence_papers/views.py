@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Document = Mapping[str, Any]
+_SIDE = 64  # pixels of a stored picture
 
 
 def listing(entries: Iterable[Reproduction]) -> Table:
@@ -50,6 +52,7 @@ def terminal(document: Document) -> Group:
 def save(document: Document, folder: Path) -> list[Path]:
     """Write the document, its page and, where matplotlib is there, its figure; return their paths."""
     name = document["name"]
+    document = {**document, "panels": [_with_small_pictures(panel) for panel in document["panels"]]}
     drawn = bool(document["panels"]) and can_draw()
     files = {f"{name}.svg": svg(document)} if drawn else {}
     files[f"{name}.md"] = markdown(document, picture=f"{name}.svg" if drawn else None).encode()
@@ -57,6 +60,22 @@ def save(document: Document, folder: Path) -> list[Path]:
     files[f"{name}.json"] = ("{\n" + ",\n".join(entries) + "\n}\n").encode()  # pictures would fill pages
     write_files(folder, files)
     return [folder / file for file in files]
+
+
+def _with_small_pictures(panel: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same with pictures of at most `_SIDE` pixels a side: a page is no archive."""
+    if not panel["pictures"]:
+        return panel
+    return {**panel, "pictures": [[_smaller(np.array(one)) for one in row] for row in panel["pictures"]]}
+
+
+def _smaller(picture: np.ndarray) -> list[list[float]]:
+    block = -(-max(picture.shape) // _SIDE)  # pixels a side that become one, their mean
+    if block == 1:
+        return picture.tolist()
+    height, width = (size // block for size in picture.shape)
+    cut = picture[: height * block, : width * block].reshape(height, block, width, block)
+    return cut.mean((1, 3)).round(3).tolist()
 
 
 def load(path: Path) -> dict[str, Any]:
