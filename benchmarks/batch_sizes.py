@@ -194,7 +194,7 @@ def then(options: argparse.Namespace) -> None:
         tree = Path(folder) / "then"
         subprocess.run([*git, "worktree", "add", "-q", "--detach", str(tree), options.commit], check=True)  # noqa: S603
         try:
-            for width, count in ((256, 16), (1024, 24), (1024, 32), (1024, 64)):
+            for width, count in ((256, 16), (512, 24), (1024, 32)):
                 said = []
                 for name, source in (("then", tree), ("now", ROOT)):
                     path = os.pathsep.join(str(source / part) for part in ("src", "papers"))

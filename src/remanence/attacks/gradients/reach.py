@@ -90,8 +90,10 @@ class Forecast:
             f"On random networks {self.lower:.2f} to {self.upper:.2f} of such batches come back whole."
         )
         if self.is_uneven:
-            text += " The records weigh so differently, as in a trained network, that it may find fewer."
-        return text if self.lower >= _OFTEN else f"{text} What it does not find is not protected."
+            text += (
+                " The records weigh so differently, as in a trained network, that the search may find fewer."
+            )
+        return text if self.lower >= _OFTEN else f"{text} What the search does not find is not protected."
 
 
 def forecast(
