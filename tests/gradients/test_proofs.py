@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from test_exact import batch, leak
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -22,6 +23,7 @@ from remanence.games.gradients.verification import verify
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import foreign_updates
+import updates_as_sent
 
 FLOAT32 = Rounding(1.2e-7)
 
@@ -246,3 +248,20 @@ def test_a_record_without_a_trace_is_not_left_out_of_the_batch_size():
     assert reading.proof.explains_all
     assert (reading.proof.count, len(setting.labels)) == (7, 8)
     assert reading.proof.batch_size is None
+
+
+def test_several_steps_leave_the_sparse_directions_that_whole_batches_are_read_from():
+    """After five steps the weights have moved, and what they say about zeros no longer holds."""
+    pixels, classes = load_digits(return_X_y=True)
+    inputs, labels = torch.tensor(pixels[:8] / 8 - 1).float(), torch.tensor(classes[:8])
+
+    def sgd(model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    update = updates_as_sent.difference(inputs, labels, sgd, 5)
+    head = dense_head(updates_as_sent.network())
+    layers = head.layers_of({name: value.double()[None] / -0.1 for name, value in update.items()})
+    rounding = Rounding(1.2e-7, 6e-7 * float(max(weight.abs().max() for weight in head.weights)))
+    reading = read_update(head, layers, rounding, training=LocalTraining(5, 0.1))
+    assert (reading.proof.count, reading.proof.batch_size) == (8, 8)
+    assert torch.cdist(inputs.double(), reading.proof.proposal.inputs).amin(1).max() < 1e-2

@@ -28,6 +28,7 @@ from remanence.attacks.gradients.exclusive_neurons import (
     whole_gradient_head,
 )
 from remanence.attacks.gradients.sparse_columns import COARSE, ROUNDS, SLOTS, SparseColumns
+from remanence.attacks.gradients.sparse_directions import whole_sets
 from remanence.data.releases import Gradient
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.references import DIMITROV_2024
@@ -122,15 +123,28 @@ def unmixed(
 ) -> Recovered:
     """Inputs behind updates of several steps: the span and the zeros survive, what a step makes of them does not.
 
-    Labels and shares are those that come closest at the weights before the first step.
+    The weights move: where they no longer say which neurons are off, sparsity alone is used. Labels and shares are
+    those that come closest at the weights before the first step.
     """
     found = []
     for trial in range(len(layers[0][0])):
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
         generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        found.append(
-            _one_batch(head, own, precision, generator, slots, rounds, tolerance=_LOOSELY).padded(slots)
+        best = _one_batch(head, own, precision, generator, slots, rounds, tolerance=_LOOSELY)
+        space = SparseColumns.of(
+            head, own[0][0][0], None, precision=precision, most=slots, generator=generator
         )
+        if space is not None and int(best.found.sum()) < space.size:
+            sizes, live = space.basis.norm(dim=1), space.live
+            level = torch.linalg.qr(space.basis[live] / sizes[live, None])[
+                0
+            ]  # rows of equal weight count alike
+            for chosen in whole_sets(level, precision, generator):
+                one = _solve(head, own, live, (level @ chosen.mT) * sizes[live, None], _LOOSELY)
+                best = max(best, one, key=lambda named: int(named.found.sum()))
+                if int(best.found.sum()) == space.size:
+                    break
+        found.append(best.padded(slots))
     return Recovered(
         *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
     )
