@@ -144,7 +144,7 @@ def spoil(**changes):
     gradient = torch.load("dense.pt", weights_only=True)
     for name, change in changes.items():
         gradient[name.replace("_", ".")] = change(gradient[name.replace("_", ".")])
-    save_file(gradient, "spoilt.safetensors")
+    torch.save(gradient, "spoilt.pt")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,7 @@ def spoil(**changes):
     [
         ({"1_weight": lambda g: g[:, :5].contiguous()}, "gradient of 1.weight has another shape"),
         ({"3_bias": lambda g: g * torch.nan}, "gradient of 3.bias is not finite"),
+        ({"1_weight": lambda g: g.to(torch.float8_e4m3fn)}, "gradient of 1.weight is in a format"),
         (
             dict.fromkeys(("1_weight", "1_bias", "3_weight", "3_bias"), torch.zeros_like),
             "zero everywhere",
@@ -160,9 +161,7 @@ def spoil(**changes):
 )
 def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monkeypatch, changes, complaint):
     spoil(**changes)
-    code, _, err = run(
-        capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.safetensors", "--out", "result"
-    )
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.pt", "--out", "result")
     assert code == 2
     assert complaint in err
     assert all(word in err for word in ("needs:", "got:", "try:"))

@@ -97,6 +97,13 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=str(gradient[name].dtype),
                 hint="multiply the codes by their scale first, as the server does, and save the product",
             )
+        if torch.finfo(gradient[name].dtype).bits < 16:
+            raise InputError(
+                f"The gradient of {name} is in a format that nothing is computed in: {source}.",
+                needs="float16, bfloat16, float32 or float64",
+                got=str(gradient[name].dtype),
+                hint="multiply the codes by their scale first, as the server does, and save the product in float32",
+            )
         if not is_finite(gradient[name]):
             raise InputError(
                 f"The gradient of {name} is not finite: {source}.",
