@@ -322,9 +322,7 @@ def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, cap
 
 def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder, capsys, monkeypatch):
     spoil(**{"1_weight": lambda g: (g * 100).to(torch.int8)})
-    code, _, err = run(
-        capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.safetensors", "--out", "result"
-    )
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.pt", "--out", "result")
     assert code == 2
     assert "whole numbers" in err
     for file in ("dense.safetensors", "dense.pt"):
