@@ -39,5 +39,5 @@ def test_impossible_settings_are_refused_by_name_and_value(arguments, field):
 
 
 def test_an_empty_schedule_is_refused():
-    with pytest.raises(InputError, match="schedule"):
+    with pytest.raises(InputError, match="segments"):
         normalise([])
