@@ -36,7 +36,9 @@ def game():
 
 # Loads everything once; every line on stdin is a command line that a fork of it runs, and its process is printed.
 SERVER = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and & let those who start tests ignore them
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.argv = ["remanence"]
 import remanence.cli.main, remanence.auditing, remanence.cli.loading
 import remanence.report.writing, remanence.scale.processes
