@@ -213,3 +213,10 @@ def test_an_adversary_who_infers_the_recipe_plays_when_asked_for(files, tmp_path
     assert inferred["attack"] == "linear-reader-infers-recipe"
     lost = inferred["findings"]["lost_without_the_recipe"]
     assert lost == pytest.approx(told["main"]["rate"] - inferred["main"]["rate"])
+
+
+@pytest.mark.parametrize("option", [["--recipe-unknown"], ["--quick"], ["--epochs", "12"], ["--no-bias"]])
+def test_options_about_a_head_are_refused_without_one(option):
+    result = CliRunner().invoke(app, ["audit", "digits-heads", *option])
+    assert isinstance(result.exception, InputError)
+    assert "needs --head" in str(result.exception)

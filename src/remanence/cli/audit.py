@@ -101,7 +101,7 @@ def audit(
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
 
-    target = pictures.files.target(texts.files.target(target)) or named_target(target, scale.resume, "audit")
+    target = pictures.target(texts.files.target(target)) or named_target(target, scale.resume, "audit")
     spoken, drawn = texts.files.model is not None, pictures.files.head is not None
     if not (spoken or drawn):
         refuse_model(target)

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from remanence.checks import refusing
+from remanence.checks import goes_with, refusing
 from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
 from remanence.exceptions import InputError
@@ -112,6 +112,16 @@ class HeadOptions:
 
     files: HeadFiles
     trained: Trained
+
+    def target(self, given: str | None) -> str | None:
+        """What to audit, by name; options about a head are refused where there is none."""
+        named = self.files.target(given)
+        for group in (self.files, self.trained) if self.files.head is None else ():
+            for name, value in vars(group).items():
+                changed = None if value == getattr(type(group)(), name) else value
+                option = f"--{name.replace('_', '-')}"
+                goes_with(option, changed, "--head", None, f"--head head.safetensors {option} ...")
+        return named
 
     def attacks(self, device: str) -> list[Attack]:
         """The linear reader, and a network that starts from it: a narrower one where there is no GPU."""
