@@ -81,3 +81,11 @@ def test_an_uneven_gradient_has_no_lower_limit():
     assert uneven is not None
     assert uneven.lower == 0
     assert "weigh so differently" in str(uneven)
+
+
+def test_inputs_that_span_everything_tell_no_number_of_records():
+    head, layers, *_ = shared(64, 400, classes=6, numbers=48)
+    said = forecast_of(head, layers, SINGLE)
+    assert said is not None
+    assert (said.is_least, said.words) == (True, "beyond reach")
+    assert "at least 48 records" in str(said)

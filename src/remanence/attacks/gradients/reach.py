@@ -72,6 +72,9 @@ class Forecast:
     lower: float
     upper: float
     is_uneven: bool = False
+    is_least: bool = (
+        False  # the inputs span everything: there are so many records or more, and no search is made
+    )
 
     @property
     def words(self) -> str:
@@ -86,7 +89,7 @@ class Forecast:
 
     def __str__(self) -> str:
         text = (
-            f"Forecast for {self.records} records behind {self.width} neurons, none of them exclusive: {self.words}. "
+            f"Forecast for {'at least ' * self.is_least}{self.records} records behind {self.width} neurons, none of them exclusive: {self.words}. "
             f"On random networks {self.lower:.2f} to {self.upper:.2f} of such batches come back whole."
         )
         if self.is_uneven:
@@ -145,7 +148,8 @@ def forecast_of(head: DenseHead, layers: Layers, precision: float) -> Forecast |
     basis = column_space(both, precision, SLOTS, generator)
     hidden, width = len(head.widths), rows.shape[1]
     if basis is None:
-        return forecast(width, min(SLOTS + 1, *rows.shape[1:]), head.classes, hidden)
+        least = min(SLOTS + 1, *rows.shape[1:])
+        return Forecast(hidden, head.classes, width, least, 0.0, 0.0, is_least=True)
     sizes = torch.linalg.svdvals(basis.mT.to(both) @ both)
     uneven = bool(sizes[-1] < _UNEVEN * sizes[0])
     return forecast(width, basis.shape[1], head.classes, hidden, is_uneven=uneven)
