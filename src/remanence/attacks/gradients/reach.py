@@ -88,10 +88,13 @@ class Forecast:
         return {**vars(self), "words": self.words}
 
     def __str__(self) -> str:
-        text = (
-            f"Forecast for {'at least ' * self.is_least}{self.records} records behind {self.width} neurons, none of them exclusive: {self.words}. "
-            f"On random networks {self.lower:.2f} to {self.upper:.2f} of such batches come back whole."
+        known = f"{'at least ' * self.is_least}{self.records} records behind {self.width} neurons"
+        rate = (
+            "Their inputs span all that there is, so that no search is made."
+            if self.is_least
+            else f"On random networks {self.lower:.2f} to {self.upper:.2f} of such batches come back whole."
         )
+        text = f"Forecast for {known}, none of them exclusive: {self.words}. {rate}"
         if self.is_uneven:
             text += (
                 " The records weigh so differently, as in a trained network, that the search may find fewer."
