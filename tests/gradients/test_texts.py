@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from remanence import InputError
 from remanence.attacks.gradients.text_decay import without_decay
 from remanence.attacks.gradients.text_models import text_model
-from remanence.attacks.gradients.token_spans import TokenSpans, tokens_in_batch
+from remanence.attacks.gradients.token_spans import TokenSpans, name_sequences, tokens_in_batch
 from remanence.data.releases import Gradient
 from remanence.game import play
 from remanence.games.gradients.captured_texts import CapturedTexts, audit_texts
@@ -177,6 +177,40 @@ def test_tokens_that_count_a_hundred_thousand_times_less_are_found_beside_others
     gradient = {name: value + 1e-5 * parts[1][name] for name, value in parts[0].items()}
     found = set(tokens_in_batch(text_model(model), gradient, precision=FLOAT32, length=1)[0].tolist())
     assert found == set(torch.cat([loud, quiet])[:, :-1].flatten().tolist())
+
+
+def test_a_client_whose_kernels_add_up_in_another_order_hides_no_text():
+    # Forward passes of two shapes on one GPU were 40 rounding errors apart at the second layer.
+    model, ids = Tiny().eval(), texts(4)
+    generator = torch.Generator().manual_seed(0)
+
+    def otherwise(_, __, made):
+        noise = torch.randn(made.shape, generator=generator)
+        return made + 40 * FLOAT32 * made.norm(dim=-1, keepdim=True) * noise / noise.norm(
+            dim=-1, keepdim=True
+        )
+
+    handle = model.blocks[0].register_forward_hook(otherwise)
+    gradient = update(model, ids)
+    handle.remove()
+    found, _ = name_sequences(text_model(model), gradient, precision=FLOAT32, longest=16)
+    assert sorted(tuple(one.tolist()) for one in found) == sorted(map(tuple, ids[:, :-1].tolist()))
+
+
+def test_a_layer_whose_sums_were_rounded_more_than_its_numbers_keeps_its_rank():
+    model, ids = Tiny().eval(), texts(3)
+    gradient, text = update(model, ids), text_model(model)
+    generator = torch.Generator().manual_seed(0)
+    names = text.second.weights(gradient)
+    rows = torch.cat([gradient[name] for name in names])
+    sizes = (
+        FLOAT32 * float(rows.norm()) * torch.logspace(1, -3, 32)
+    )  # fading into the rounding of single numbers
+    left, right = (
+        torch.linalg.qr(torch.randn(size, 32, generator=generator)).Q for size in (len(rows), rows.shape[1])
+    )
+    gradient |= dict(zip(names, (rows + (left * sizes) @ right.mT).split(64), strict=True))
+    assert text.span(text.second, gradient, FLOAT32).rank == ids[:, :-1].numel()
 
 
 def test_a_padding_token_whose_embedding_is_zero_is_no_text():

@@ -116,7 +116,9 @@ class TextModel:
         first = next(spans)
         # Sums that cancelled were rounded before: a steep drop further up tells the rank all the same. In an encoder
         # a rank that is too large lets every choice of tokens pass.
-        settled = first.part is None or (first.tells and (self.is_causal or first.part.clarity[0]))
+        settled = first.part is None or (
+            first.tells and (first.part.clarity[0] or (self.is_causal and first.part.drops))
+        )
         steep = (span for span in spans if span.tells and span.part is not None and span.part.clarity[0])
         return first if settled else next(steep, first)
 

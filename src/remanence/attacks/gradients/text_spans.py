@@ -21,9 +21,9 @@ _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _MOST_NOISE = 16.0  # times the error of single numbers: sums over many tokens were rounded on the way
 _LEAST_NOISE = 0.5  # the bound on the largest singular value of such errors is about twice what they have
 _CLEAR = 100.0  # a drop that leaves no doubt
-_DROP = 2.0  # by which the spectrum must fall for a rank to be seen
+_DROP, _FALLS = 2.0, 4.0  # by which the spectrum must fall for a rank to be seen, and to be trusted
 INSIDE = 2.0  # times what rounding explains: vectors of the span lie below 1
-RECOMPUTED = 8.0  # rounding errors by which what enters a layer may differ from what the client computed
+RECOMPUTED = 32.0  # rounding errors by which what enters a layer may differ from what the client computed
 
 
 @final
@@ -52,6 +52,11 @@ class Part:
         """For choosing among parts: whether the spectrum drops steeply, how much it holds, and how steeply."""
         drop = float(self.sizes[-1]) / self.error if len(self.sizes) else 0.0
         return drop > _CLEAR, len(self.sizes), drop
+
+    @property
+    def drops(self) -> bool:
+        """Whether the spectrum falls to what rounding has, and does not fade into it."""
+        return self.clarity[2] > _FALLS
 
     @property
     def tells(self) -> bool:
@@ -109,7 +114,8 @@ def read_part(
         right = (errors * left.square()).mean(0, keepdim=True).clamp(min=1e-300).rsqrt()
     used = rows.any(0)
     right = right.where(used, right[:, used].median())  # an input that was always zero tells too
-    _, sizes, basis = torch.linalg.svd(left * rows * right, full_matrices=False)
+    driver = "gesvd" if rows.is_cuda else None  # three times as fast as the default at 6,000 × 4,000
+    _, sizes, basis = torch.linalg.svd(left * rows * right, full_matrices=False, driver=driver)
     rank, error = _rank(sizes, len(rows) ** 0.5 + rows.shape[1] ** 0.5)
     return Part(reader, right.squeeze(0), basis[:rank].mT, sizes[:rank], error, len(rows))
 
