@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -36,6 +37,7 @@ class SharedGradient(Mechanism[Gradient]):
     local_steps: int = 1
     learning_rate: float = 0.1
     momentum: float = 0.0
+    weight_decay: float = 0.0
     max_grad_norm: float | None = None
     noise_multiplier: float = 0.0
     keep: float = 1.0
@@ -49,6 +51,7 @@ class SharedGradient(Mechanism[Gradient]):
         number("keep", self.keep, above=0, most=1)
         whole("local_steps", self.local_steps)
         number("learning_rate", self.learning_rate, above=0)
+        number("weight_decay", self.weight_decay, least=0)
 
     @property
     def releases(self) -> type[Gradient]:
@@ -73,6 +76,7 @@ class SharedGradient(Mechanism[Gradient]):
             "local_steps": self.local_steps,
             "learning_rate": self.learning_rate,
             "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
             "max_grad_norm": self.max_grad_norm,
             "noise_multiplier": self.noise_multiplier,
             "keep": self.keep,
@@ -114,14 +118,20 @@ class SharedGradient(Mechanism[Gradient]):
 
     def update(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Parameters:
         """What one batch sends, before noise and compression; differentiable in the features."""
-        start, velocity = parameters, {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return self.along(parameters, lambda now: self._gradient(now, features, labels))
+
+    def along(self, start: Parameters, slopes: Callable[[Parameters], Parameters]) -> Parameters:
+        """What all steps make of a gradient that follows the weights."""
+        now, velocity = start, {name: torch.zeros_like(value) for name, value in start.items()}
         for _ in range(self.local_steps):
-            step = self._gradient(parameters, features, labels)
+            step = slopes(now)
+            if self.weight_decay:
+                step = {name: value + self.weight_decay * now[name] for name, value in step.items()}
             if self.local_steps == 1:
                 return step
             velocity = {name: self.momentum * velocity[name] + step[name] for name in step}
-            parameters = {name: parameters[name] - self.learning_rate * velocity[name] for name in step}
-        return {name: (start[name] - parameters[name]) / self.learning_rate for name in start}
+            now = {name: now[name] - self.learning_rate * velocity[name] for name in step}
+        return {name: (start[name] - now[name]) / self.learning_rate for name in start}
 
     def loss(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy; labels are classes, or probabilities of classes."""

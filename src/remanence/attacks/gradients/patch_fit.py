@@ -11,8 +11,8 @@ is the batch, recomputation of the whole update tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -21,8 +21,12 @@ from torch import Tensor
 from remanence.adversary.knowledge import Knowledge
 from remanence.attacks.attack import Attack, Reconstruction
 from remanence.attacks.catalogue import AttackInfo
+from remanence.attacks.gradients.decay import decay_of
 from remanence.attacks.gradients.patch_equations import PatchEquations
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
+from remanence.attacks.gradients.patch_solver import Solution, Work, descend, solve
+from remanence.attacks.gradients.patch_steps import Along, PatchSteps
+from remanence.attacks.gradients.text_spans import read_part
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
 from remanence.exceptions import InputError
@@ -31,6 +35,13 @@ from remanence.references import REMANENCE
 from remanence.scale.progress import track
 
 _UNKNOWNS = 1100  # numbers that are solved for at most
+_CORRECTIONS, _BETTER = (
+    30,
+    0.9,
+)  # rounds of making all steps again, and what one may leave of the square at most
+_CORRECTING = 8  # steps of the solver in each
+_NEARLY = 1e-2  # what the gradient in the middle of several steps leaves of their mean, as a square
+_POLISHING = 12  # steps with all coordinates open
 _FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
 
 
@@ -54,7 +65,7 @@ class PatchFit(Attack[Gradient]):
     )
 
     def check(self, knowledge: Knowledge) -> None:
-        """A network that reads patches, and the gradient of one step."""
+        """A network that reads patches, and the gradient of one step, or of several of SGD."""
         self._subject(knowledge)
 
     def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, PatchModel]:
@@ -66,9 +77,7 @@ class PatchFit(Attack[Gradient]):
             except InputError as error:
                 reason = error.got
             else:
-                if mechanism.local_steps == 1:
-                    return mechanism, model
-                reason = "several local steps"
+                return mechanism, model
         raise self.refusal(got=reason, hint="inverting-gradients, for other networks that read pictures")
 
     def prepare(
@@ -85,7 +94,12 @@ class PatchFit(Attack[Gradient]):
             for trial in range(len(release)):
                 gradient = {name: value[trial].double() for name, value in release.tensors.items()}
                 found, named, ranks[trial] = fit_patches(
-                    model, gradient, precision=mechanism.precision, seed=seed, starts=self.starts
+                    model,
+                    gradient,
+                    precision=mechanism.precision,
+                    seed=seed,
+                    starts=self.starts,
+                    along=mechanism.along if mechanism.local_steps > 1 else None,
                 )
                 count = min(self.slots, len(found))
                 pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
@@ -95,26 +109,84 @@ class PatchFit(Attack[Gradient]):
 
 
 def fit_patches(
-    model: PatchModel, gradient: Mapping[str, Tensor], *, precision: float, seed: int = 0, starts: int = 6
+    model: PatchModel,
+    gradient: Mapping[str, Tensor],
+    *,
+    precision: float,
+    seed: int = 0,
+    starts: int = 6,
+    along: Along | None = None,
 ) -> tuple[Tensor, Tensor, int]:
-    """Pictures, their labels, and how many independent patches there are (0 where they span everything)."""
+    """Pictures, their labels, and how many independent patches there are (0 where they span everything).
+
+    `along` makes all steps of an update that has several.
+    """
     nothing = torch.zeros(0, *model.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
-    span = PatchEquations.of(model, gradient, precision)
+    steps = None if along is None else PatchSteps.of(model, gradient, along)
+    span = PatchEquations.of(model, gradient if steps is None else steps.sent, precision)
     if span is None:
         return *nothing, 0
     if span.unknowns > _UNKNOWNS:
         return *nothing, span.rank
-    generator = torch.Generator().manual_seed(seed)
-    best: tuple[float, Tensor, Tensor] | None = None
     fits = max(4 * precision, min(1e3 * precision, _FITS)) ** 2
-    for _ in track(range(starts), total=starts, what="solving for patches"):
-        found = span.solve(generator, fits)
-        best = found if best is None or found[0] < best[0] else best
-        if best[0] < fits or not span.unknowns or span.work.left <= 0:
+    span, found = (
+        _searched(span, fits, seed, starts) if steps is None else _stepped(span, steps, fits, seed, starts)
+    )
+    return span.pictures(found.points), found.labels, span.rank
+
+
+def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tuple[PatchEquations, Solution]:
+    """The best of several starts, every other one at a scale that nobody knows."""
+    generator, work = torch.Generator().manual_seed(seed), Work()
+    best: tuple[PatchEquations, Solution] | None = None
+    for attempt in track(range(starts), total=starts, what="solving for patches"):
+        tried = replace(span, scale_is_known=not attempt % 2)
+        found = solve(tried, generator, fits, work)
+        best = (tried, found) if best is None or found.left < best[1].left else best
+        if best[1].left < fits or (attempt and not span.unknowns) or work.left <= 0:
             break
-    if best is None:
-        return *nothing, span.rank
-    value, coordinates, labels = best
-    if coordinates.numel() <= _UNKNOWNS:
-        value, coordinates = span.polished(value, coordinates, labels)
-    return model.pictures(span.patches(coordinates)), labels, span.rank
+    assert best is not None
+    span, found = best
+    coordinates = span.coordinates(found.points)
+    if coordinates.numel() > _UNKNOWNS:
+        return best
+    loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
+    polished = descend(loose, coordinates, found.labels, work)
+    return (loose, polished) if polished.left < found.left else best
+
+
+def _stepped(
+    span: PatchEquations, steps: PatchSteps, fits: float, seed: int, starts: int
+) -> tuple[PatchEquations, Solution]:
+    """The same for an update of several steps."""
+    generator, work = torch.Generator().manual_seed(seed), Work()
+    best: tuple[PatchEquations, Solution, float] | None = None
+    for _ in track(range(starts), total=starts, what="solving for patches"):
+        middle = span.at(steps.middle)
+        found = steps.settled(middle, solve(middle, generator, _NEARLY, work))
+        best = found if best is None or found[2] < best[2] else best
+        if best[2] < fits or not span.unknowns or work.left <= 0:
+            break
+    assert best is not None
+    return best[:2]
+
+
+def without_decay(
+    model: PatchModel, gradient: Mapping[str, Tensor], precision: float
+) -> tuple[dict[str, Tensor], float]:
+    """The update without a decay of all weights, and that decay; as it is where its span tells, or never will."""
+    plain = dict(gradient)
+    name = model.own("weight")
+    if not plain[name].any() or PatchEquations.of(model, plain, precision) is not None:
+        return plain, 0.0
+
+    def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
+        return {one: plain[one] - decay * model.parameters[one] for one in some}
+
+    def rank(decay: float) -> int:
+        return read_part([taken(decay, [name])[name].flatten(1)], precision).basis.shape[1]
+
+    decay = decay_of(model.weight, plain[name].flatten(1), rank)
+    found = None if decay is None else taken(decay, plain)
+    tells = found is not None and PatchEquations.of(model, found, precision) is not None
+    return (found, decay) if found is not None and decay is not None and tells else (plain, 0.0)

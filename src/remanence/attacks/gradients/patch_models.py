@@ -33,6 +33,7 @@ class PatchModel:
     places: str | None  # the parameter that is added to what the layer puts out, one row for each position
     last: str  # the bias whose gradient counts the labels
     dtype: torch.dtype = torch.float32  # in which the network itself computes
+    weights: Parameters | None = None  # other than the module's own
 
     @property
     def layer(self) -> nn.Conv2d | nn.Linear:
@@ -45,12 +46,27 @@ class PatchModel:
     @property
     def weight(self) -> Tensor:
         """Of the layer, `(outputs, numbers)`."""
-        return self.layer.weight.detach().flatten(1)
+        return self.parameters[self.own("weight")].flatten(1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Of the layer, where it has one."""
+        return self.parameters.get(self.own("bias"))
+
+    def own(self, part: str) -> str:
+        """The name of a parameter of the layer."""
+        return f"{self.name}.{part}" if self.name else part
 
     @property
     def parameters(self) -> Parameters:
         """All weights."""
-        return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+        return self.weights or {
+            name: parameter.detach() for name, parameter in self.module.named_parameters()
+        }
+
+    def at(self, weights: Parameters) -> PatchModel:
+        """The same network with other weights."""
+        return replace(self, weights=weights)
 
     def patches(self, pictures: Tensor) -> Tensor:
         """What the layer reads, `(pictures, positions, numbers)`."""
@@ -96,11 +112,9 @@ class PatchModel:
 
         return grad(loss, argnums=(0, 1))(embedded, some)
 
-    def update(self, pictures: Tensor, labels: Tensor, weights: Parameters | None = None) -> Parameters:
-        """The gradient of the mean over a batch; at other weights, and in their precision, if given."""
-        named = {
-            name: value.detach().requires_grad_() for name, value in (weights or self.parameters).items()
-        }
+    def update(self, pictures: Tensor, labels: Tensor) -> Parameters:
+        """The gradient of the mean over a batch, computed in the precision of the weights."""
+        named = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
         dtype = next(iter(named.values())).dtype
         buffers = {n: b.to(dtype) if b.is_floating_point() else b for n, b in self.module.named_buffers()}
         with plainly():
@@ -201,8 +215,7 @@ def _shape(module: nn.Module, layer: nn.Conv2d | nn.Linear) -> tuple[int, ...] |
 def _places(model: PatchModel, pictures: Tensor) -> str | None:
     """The parameter whose gradient is, position by position, that of what the layer puts out, summed over the batch."""
     labels = torch.zeros(len(pictures), dtype=torch.int64)
-    bias = model.layer.bias
-    made = model.patches(pictures) @ model.weight.mT + (0 if bias is None else bias.detach())
+    made = model.patches(pictures) @ model.weight.mT + (0 if model.bias is None else model.bias)
     sums = torch.stack(
         [model.slopes(one, label, {})[0] for one, label in zip(made, labels, strict=True)]
     ).mean(0)

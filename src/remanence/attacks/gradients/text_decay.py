@@ -1,18 +1,14 @@
-"""The weight decay in an update of a transformer: λ times the weights fills every dimension, until it is taken out.
-
-With W and G of the first layer, W⁺(G + λW) = W⁺G + λ: as G has a low rank, λ is the eigenvalue that most have.
-"""
+"""The weight decay in an update of a transformer that reads texts, seen in its first attention layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from remanence.attacks.gradients.decay import decay_of
 from remanence.attacks.gradients.text_models import TextModel
-
-_FEWEST = 8  # dimensions that must be left over to see it in
 
 
 def without_decay(
@@ -36,21 +32,12 @@ def without_decay(
         )
         for held in (parameters, gradient)
     )
-    width = weights.shape[1]
-    few = max(_FEWEST, width // 8)
-    if few > min(weights.shape):
+
+    def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
+        return {name: plain[name].double() - decay * parameters[name].detach().double() for name in some}
+
+    decay = decay_of(weights, sent, lambda one: text.span(text.first, taken(one, names), precision).rank)
+    if decay is None:
         return plain, 0.0
-    values = torch.linalg.eigvals(torch.linalg.lstsq(weights, sent).solution).real.sort().values
-    start = int((values[few - 1 :] - values[: len(values) - few + 1]).argmin())
-    decay, left = float(values[start : start + few].median()), few
-    taken, span = plain, None
-    for _ in range(4):  # what the decay alone puts into the dimensions that nothing else fills
-        empty = torch.linalg.svd(sent - decay * weights).Vh[-left:].mT
-        there = weights @ empty
-        decay = float(((sent @ empty) * there).sum() / there.square().sum())
-        taken = {
-            name: value.double() - decay * parameters[name].detach().double() for name, value in plain.items()
-        }
-        span = text.span(text.first, taken, precision)
-        left = max(few, width - span.rank)
-    return (taken, decay) if span is not None and span.tells else (plain, 0.0)
+    found = taken(decay, plain)
+    return (found, decay) if text.span(text.first, found, precision).tells else (plain, 0.0)

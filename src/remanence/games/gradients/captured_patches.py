@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from remanence.attacks.attack import Reconstruction
 from remanence.attacks.gradients.leak_map import leak_map
-from remanence.attacks.gradients.patch_fit import PatchFit
+from remanence.attacks.gradients.patch_fit import PatchFit, without_decay
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
 from remanence.auditing import AuditResult, audit
 from remanence.data.releases import Gradient
 from remanence.games.gradients.captured_whole import CapturedWhole, coarsest
 from remanence.games.gradients.explaining import apart, explained, rounded_again
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.rounding import Rounding
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, PATCHES_UNORDERED, Caveat
@@ -57,29 +58,40 @@ class Pictures:
 
 
 def verify_pictures(
-    model: PatchModel, gradient: Mapping[str, Tensor], pictures: Tensor, labels: Tensor, *, rounding: Rounding
+    model: PatchModel,
+    gradient: Mapping[str, Tensor],
+    pictures: Tensor,
+    labels: Tensor,
+    *,
+    rounding: Rounding,
+    training: LocalTraining | None = None,
 ) -> Pictures:
     """Recompute the whole update from pictures and labels; a factor that all of it has is solved for."""
+    training = training or LocalTraining()
+
+    def update(shown: Tensor, start: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        return training.along(start or model.parameters, lambda now: model.at(now).update(shown, labels))
+
     sent = {name: value.double() for name, value in gradient.items()}
     numbers = sum(value.numel() for value in sent.values())
     if not len(pictures) or pictures.numel() > _ENOUGH * numbers or not pictures.isfinite().all():
         return Pictures(len(pictures), torch.inf, 1.0, explains_all=False)
-    made = model.update(pictures, labels)
+    made = update(pictures)
     own = {name: value.to(model.dtype) for name, value in model.parameters.items()}
-    moves = apart(made, model.update(pictures, labels, rounded_again(own, torch.finfo(model.dtype).eps)))
-    held = explained(sent, made, moves, rounding)
-    name = f"{model.name}.weight" if model.name else "weight"
+    moves = apart(made, update(pictures, rounded_again(own, torch.finfo(model.dtype).eps)))
+    held = explained(sent, made, moves, rounding.times(training.steps))  # weights are rounded after each
+    name = model.own("weight")
     left = (sent[name] - held.scale * made[name]).flatten(1)
     # Errors of single numbers are independent: of a matrix of them, no direction has more than this share.
     rounded = _ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
     errors = _patch_errors(model, pictures, labels, held.scale)
-    held = held.with_more(apart(made, model.update(_blurred(model, pictures, rounded * errors), labels)))
+    held = held.with_more(apart(made, update(_blurred(model, pictures, rounded * errors))))
     worst = float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
     if not held.is_all or worst > _NO_BETTER:
         return Pictures(len(pictures), worst, held.left, explains_all=False, similarity=held.similarity)
     is_ordered = model.places is not None or not any(
-        all(held.scale * off <= held.allowed[name] for name, off in apart(made, other).items())
-        for other in _rearranged(model, pictures, labels)
+        all(held.scale * off <= held.allowed[name] for name, off in apart(made, update(other)).items())
+        for other in _rearranged(model, pictures)
     )
     return Pictures(len(pictures), worst, held.left, True, is_ordered, held.similarity)
 
@@ -92,8 +104,8 @@ def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:
     return model.pictures(patches + sizes * noise / noise.norm(dim=-1, keepdim=True))
 
 
-def _rearranged(model: PatchModel, pictures: Tensor, labels: Tensor) -> Iterator[dict[str, Tensor]]:
-    """Updates of the same pictures, one of which has its patches in another order: some networks cannot tell."""
+def _rearranged(model: PatchModel, pictures: Tensor) -> Iterator[Tensor]:
+    """The same pictures, one of which has its patches in another order: some networks cannot tell."""
     places = torch.arange(model.positions).view(model.grid)
     orders = [places.flip(0), places.flip(1), places.flip(0, 1), places.roll(1, 0), places.roll(1, 1)]
     orders += [places.mT] if places.shape[0] == places.shape[1] else []
@@ -107,13 +119,13 @@ def _rearranged(model: PatchModel, pictures: Tensor, labels: Tensor) -> Iterator
         if not torch.allclose(patches[index], patches[index][order]):
             moved = patches.clone()
             moved[index] = patches[index][order]
-            yield model.update(model.pictures(moved), labels)
+            yield model.pictures(moved)
 
 
 def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: float) -> Tensor:
     """How far each patch is off, relative, for what G is off: patches solve Σ δ xᵀ = G."""
-    own, bias = model.patches(pictures), model.layer.bias
-    embedded = own @ model.weight.mT + (0 if bias is None else bias.detach())
+    own = model.patches(pictures)
+    embedded = own @ model.weight.mT + (0 if model.bias is None else model.bias)
     deltas = torch.cat([model.slopes(one, y, {})[0] for one, y in zip(embedded, labels, strict=True)])
     deltas = deltas * scale / len(pictures)
     inverse, failed = torch.linalg.inv_ex(deltas @ deltas.mT)
@@ -132,6 +144,7 @@ class CapturedPatches(CapturedWhole):
     entries of every tensor shuffled.
     """
 
+    training: LocalTraining = field(default_factory=LocalTraining)
     said: ClassVar[tuple[str, str]] = ("recovered", "pictures")
 
     def caveats(self) -> tuple[Caveat, ...]:
@@ -153,6 +166,7 @@ class CapturedPatches(CapturedWhole):
                     pictures[named].double(),
                     labels[named].long(),
                     rounding=self.coarse,
+                    training=self.training,
                 )
             )
         return found
@@ -164,16 +178,32 @@ def audit_patches(
     shape: tuple[int, ...],
     *,
     rounding: Rounding,
+    training: LocalTraining,
     policy: Policy,
     seed: int,
     target: str,
 ) -> AuditResult:
     """What updates of a network that reads patches give away; the audit holds counts, and no picture."""
-    stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
     precision = coarsest(gradients, rounding)
-    game = CapturedPatches(
-        SharedGradient(model, shape, rounding=precision), Gradient(stacked), rounding=rounding
+    decays = [0.0] * len(gradients)
+    if training.is_plain:
+        patches = patch_model(model, shape)
+        taken = [
+            without_decay(patches, {name: value.double() for name, value in one.items()}, precision)
+            for one in gradients
+        ]
+        gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
+    stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
+    mechanism = SharedGradient(
+        model,
+        shape,
+        training.steps,
+        training.learning_rate or 1.0,
+        training.momentum,
+        0.0 if training.is_plain else training.weight_decay,
+        rounding=precision,
     )
+    game = CapturedPatches(mechanism, Gradient(stacked), rounding=rounding, training=training)
     result = audit(game, [PatchFit()], policy=policy, seed=seed, target=target)
     unordered = () if result.strongest.arrays["is_ordered"].all() else (PATCHES_UNORDERED,)
     told = [
@@ -185,5 +215,5 @@ def audit_patches(
     left = float(result.strongest.arrays["unexplained"][0])
     leaks = leak_map(model, gradients[0], precision=precision)
     leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
-    subject = {**result.subject, "leak_map": [leak.to_json() for leak in leaks]}
+    subject = {**result.subject, "leak_map": [leak.to_json() for leak in leaks], "decays": decays}
     return replace(result, evidence=tuple(told), subject=subject)
