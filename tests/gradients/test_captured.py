@@ -32,7 +32,7 @@ def conv():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7))
 
 def mixed():
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.Softmax(1), nn.Linear(200, 7))
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.ReLU(), nn.Linear(200, 7), nn.Softmax(1))
 
 def frozen():
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
@@ -185,7 +185,7 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
             ["net.py:dense", "--gradient", "dense.pt", "--input-shape", "3,x"],
             "shape of an input cannot be read",
         ),
-        (["net.py:mixed", "--gradient", "dense.pt"], "does not end in fully connected layers"),
+        (["net.py:mixed", "--gradient", "dense.pt"], "a softmax or a sigmoid at its end belongs to the loss"),
         (["net.py:frozen", "--gradient", "dense.pt"], "no fully connected layer"),
         (["net.py:conv", "--gradient", "conv.pt"], "--input-shape 3,32,32"),
         (["net.py:nothing", "--gradient", "dense.pt"], "no network to look at"),

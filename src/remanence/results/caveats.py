@@ -364,9 +364,24 @@ UPDATE_NOISED = Caveat(
 )
 UPDATE_UNTESTED = Caveat(
     "update-untested",
-    "GELU, SiLU or tanh stand between the layers, and no record was proven.",
+    "GELU, SiLU or tanh stand between the layers, or there is one layer alone, and no record was proven.",
     "No identity tells whether the update belongs to these weights. An update of other weights would look the same.",
     "Make sure that --weights are those before the round.",
+)
+UPDATE_SINGLE_LAYER = Caveat(
+    "update-single-layer",
+    "the network ends in a single linear layer, and no record was proven.",
+    "Such a layer tells fewer records apart than it has classes less one. Where the loss hardly depends on the input "
+    "(weights that are zero), or there are two classes, a record cannot be told from a mean of several. The records "
+    "may be there all the same.",
+    "Audit a smaller batch, or the update in double precision. Only noise has a proof.",
+)
+UPDATE_ONE_OUTPUT = Caveat(
+    "update-one-output",
+    "the network has one output, and no record was proven.",
+    "It was read as a classifier of two classes: a sigmoid and its cross-entropy. The loss of a regression looks the "
+    "same from outside and is not read. Its records may be there all the same.",
+    "Audit the same batch with that loss: what the first layer gives away does not depend on the loss.",
 )
 UPDATE_OTHER_LOSS = Caveat(
     "update-other-loss",

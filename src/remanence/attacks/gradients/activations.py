@@ -89,6 +89,7 @@ class _Layer(nn.Module):
 
 
 RELU = Activation("ReLU")
+ALONE = Activation("a single layer", lambda z: z)  # between layers where there is only one
 SMOOTH = (
     Activation("GELU", functional.gelu),
     Activation("GELU, by tanh", partial(functional.gelu, approximate="tanh")),

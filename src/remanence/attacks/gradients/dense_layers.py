@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence.attacks.gradients.activations import RELU, Activation
+from remanence.attacks.gradients.one_logit import doubled, mirrored
 from remanence.attacks.gradients.watching import Seen, after_norms, chain_of, watching
 from remanence.exceptions import InputError
 
@@ -22,6 +23,7 @@ Layers = list[
 _BEYOND = (
     "no exact attack reads this network; in Python, InvertingGradients searches pictures by optimisation"
 )
+_LOGITS = "a network that returns logits: a softmax or a sigmoid at its end belongs to the loss"
 LARGE = 2**22  # numbers of a layer that is left in the precision in which it is stored
 _TEXTS = "texts are read from transformers with two attention layers; recurrent networks are beyond the exact attacks"
 
@@ -35,7 +37,8 @@ class DenseHead:
 
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
     features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
-    evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it.
+    evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it. A single layer is
+    a head too; one logit is read as two classes (`one_logit`).
     """
 
     names: tuple[str, ...]  # of the layers, as the module calls them
@@ -55,6 +58,11 @@ class DenseHead:
     def widths(self) -> tuple[int, ...]:
         """The number of neurons of each ReLU layer."""
         return tuple(weight.shape[0] for weight in self.weights[:-1])
+
+    @property
+    def independent_rows(self) -> int:
+        """How many rows of the first layer's gradient are independent: those of the logits add up to nothing."""
+        return len(self.weights[0]) - (len(self.weights) == 1)
 
     @property
     def is_large(self) -> bool:
@@ -156,9 +164,12 @@ class DenseHead:
                 own = gradient[fold.bias].to(fold.factor) / (
                     fold.factor if fold.bias == f"{prefix}bias" else 1
                 )
-                found.append((weight / fold.factor[:, None].to(weight), own))
+                weight = weight / fold.factor[:, None].to(weight)
             else:
-                found.append((weight, None if bias is None else gradient[f"{prefix}bias"].to(bias)))
+                own = None if bias is None else gradient[f"{prefix}bias"].to(bias)
+            if weight.shape[-2] < len(own_weight):
+                weight, own = mirrored(weight, -2), None if own is None else mirrored(own, -1)
+            found.append((weight, own))
         return found
 
     def double(self, *, only_first: bool = False) -> DenseHead:
@@ -233,17 +244,18 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             ) from None
     seen, normed = after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
     chain, activation = chain_of(seen, output)
-    if len(chain) < 2:
+    if not chain:
         raise InputError(
-            "The network does not end in fully connected layers with ReLU between them.",
-            needs="linear, ReLU, ..., linear as the last layers (dropout switched off by model.eval()); or GELU, SiLU, "
-            "tanh, leaky ReLU in its place",
-            got=f"{len(chain)} such layer(s) out of {len(linear)} linear ones"
-            + (f": {', '.join(name for name, _, _ in seen)}" if seen else ""),
-            hint=_BEYOND,
+            "The network does not end in a fully connected layer.",
+            needs="a linear layer as the last one, or several with ReLU, GELU, SiLU, tanh or leaky ReLU between them, "
+            "each applied to one vector of each sample",
+            got=f"an output that none of the {len(linear)} linear layers puts out",
+            hint=_LOGITS,
         )
     parts = [_affine(name, linear[name], normed.get(name), norms) for name, _, _ in chain]
-    first = chain[0][1]
+    first, (last, shift, fold) = chain[0][1], parts[-1]
+    if len(last) == 1:
+        parts[-1] = doubled(last), None if shift is None else doubled(shift), fold
     return DenseHead(
         tuple(name for name, _, _ in chain),
         tuple(weight for weight, _, _ in parts),

@@ -62,7 +62,9 @@ class LowRank(Attack[Gradient]):
 
     def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, DenseHead]:
         mechanism, head = dense_mechanism(knowledge, self.info)
-        return (mechanism, head) if mechanism.local_steps > 1 else whole_gradient_head(knowledge, self.info)
+        if mechanism.local_steps > 1 and len(head.weights) > 1:
+            return mechanism, head
+        return whole_gradient_head(knowledge, self.info)
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

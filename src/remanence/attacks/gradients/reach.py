@@ -17,6 +17,7 @@ from typing import final
 import torch
 
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers
+from remanence.attacks.gradients.span_equations import SpanEquations
 from remanence.attacks.gradients.sparse_columns import COARSE, SLOTS, column_space
 from remanence.scoring.rates import SuccessRate
 
@@ -88,6 +89,11 @@ class Forecast:
         return {**vars(self), "words": self.words}
 
     def __str__(self) -> str:
+        if not self.hidden_layers:
+            return (
+                f"The gradient spans all {self.records} dimensions for which a single layer of {self.classes} classes "
+                "has room: any number of records may be behind it, and no search is made. That is no protection."
+            )
         known = f"{'at least ' * self.is_least}{self.records} records behind {self.width} neurons"
         rate = (
             "Their inputs span all that there is, so that no search is made."
@@ -145,6 +151,9 @@ def forecast_of(head: DenseHead, layers: Layers, precision: float) -> Forecast |
     The number of records is the rank of the first layer's gradient; more than are searched for count as one more.
     """
     (rows, bias), generator = layers[0], torch.Generator().manual_seed(0)
+    room = min(head.independent_rows, rows.shape[2] + (bias is not None))
+    if len(layers) == 1 and room > 1 and SpanEquations.of(head, layers, precision) is None:
+        return Forecast(0, head.classes, rows.shape[1], room, 0.0, 0.0, is_least=True)
     if not head.activation.is_relu or precision > COARSE or not rows[0].any():
         return None
     both = rows[0] if bias is None else torch.cat([rows[0], bias[0][:, None].to(rows)], 1)

@@ -14,7 +14,7 @@ from remanence.attacks.gradients.parts import working
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
 _DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-10, 1e8
-_NOTHING = 1e-26  # a residual (a square) below is zero
+_NOTHING = 1e-30  # a residual (a square) below is zero
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
 _FALLS, _SETTLES = (
     0.8,
@@ -81,7 +81,7 @@ class SpanEquations:
     @classmethod
     def of(cls, head: DenseHead, layers: Layers, precision: float) -> SpanEquations | None:
         """From one gradient; None where its span is everything."""
-        (weight, bias), numbers, last = layers[0], layers[0][0].shape[-1], layers[-1][0][0]
+        (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
         rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
         if min(rows.shape) > _LARGE and precision <= COARSE:  # a sketch tells a low rank, and its span
             sketch = torch.randn(rows.shape[1], _SKETCHED, generator=torch.Generator().manual_seed(0))
@@ -92,11 +92,12 @@ class SpanEquations:
         else:
             _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
         size = int((sizes > _noise(rows, sizes[0], precision)).sum())
-        if not sizes[0] or size >= min(rows.shape):
+        if not sizes[0] or size >= min(head.independent_rows, rows.shape[1]):
             return None  # the span is everything, and says nothing
         directions = right[:size]
         inside = rows @ directions.mT
         first = product(directions[:, :numbers], head.weights[0].mT).mT
+        last = inside if len(layers) == 1 else layers[-1][0][0]
         return cls(
             replace(head, weights=(first, *head.weights[1:])),
             directions,
@@ -123,7 +124,8 @@ class SpanEquations:
             spread = [
                 self.head.before(self.head.forward(points)[0], i).std() for i in range(len(self.head.widths))
             ]
-            head = replace(self.head, activation=self.head.activation.softened(softness * float(min(spread))))
+            bent = softness * float(min(spread, default=0))
+            head = replace(self.head, activation=self.head.activation.softened(bent))
             fixed = share if softness and scale_is_known else None
             before = value
             points, value, share = self._descend(head, points, labels, fixed)

@@ -32,10 +32,13 @@ from remanence.attacks.gradients.exclusive_neurons import (
     refuse_steps,
     whole_gradient_head,
 )
+from remanence.attacks.gradients.single_layer import one_record
 from remanence.attacks.gradients.span_equations import COARSE, FITS, SpanEquations
 from remanence.data.releases import Gradient
 from remanence.references import REMANENCE
 from remanence.scale.progress import track
+
+_POLISHES = 4
 
 
 @final
@@ -61,7 +64,8 @@ class SpanFit(Attack[Gradient]):
     def check(self, knowledge: Knowledge) -> None:
         """A fully connected network and the gradient of one step."""
         mechanism, head = dense_mechanism(knowledge, self.info)
-        refuse_steps(mechanism, self.info)
+        if len(head.weights) > 1:  # one record behind a single layer is a quotient, after any number of steps
+            refuse_steps(mechanism, self.info)
         if head.activation.is_relu:
             whole_gradient_head(knowledge, self.info)
 
@@ -110,6 +114,8 @@ def _one_batch(
         if at_sight.is_complete(precision).all():
             return at_sight
     span = SpanEquations.of(head, layers, precision)
+    if len(layers) == 1 and layers[0][1] is not None and (span is None or span.size == 1):
+        return one_record(head, layers)
     best: tuple[float, Tensor, Tensor, float] | None = None
     if span is not None and 1 <= span.size <= slots:
         for attempt in track(range(starts), total=starts, what="solving within the span"):
@@ -127,9 +133,25 @@ def _one_batch(
         )
     _, points, labels, share = best
     inputs = points @ span.directions[:, : rows.shape[-1]]
+    if not head.activation.is_relu:
+        inputs = _polished(head, rows[0], inputs, labels, share)
     named = Recovered(
         inputs[None], labels[None], rows.new_full((1, span.size), share), rows.new_ones(1, len(layers))
     )
     if not head.activation.is_relu:
         return named
     return reconstruct(head, layers, precision=precision, slots=slots, start=named)
+
+
+def _polished(head: DenseHead, rows: Tensor, inputs: Tensor, labels: Tensor, share: float) -> Tensor:
+    """The same inputs, solved for once more from the whole first layer, as long as that leaves less of it."""
+    best, least = inputs, torch.inf
+    for _ in range(_POLISHES):
+        values, logits = head.forward(inputs)
+        delta = share * head.backward(values, head.loss_vectors(logits, labels))[0]
+        rest = rows - delta.mT @ inputs
+        if rest.norm() >= least:
+            break
+        best, least = inputs, float(rest.norm())
+        inputs = inputs + torch.linalg.lstsq(delta.mT, rest).solution
+    return best

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from remanence.attacks.gradients.activations import RELU, Activation, recognised
+from remanence.attacks.gradients.activations import ALONE, Activation, recognised
 
 Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
 
@@ -37,6 +38,13 @@ def logits_of(output: object) -> object:
     return getattr(output, "logits", output)
 
 
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy; of one logit, that of a sigmoid."""
+    if logits.ndim == 1 or logits.shape[1] == 1:
+        return binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits))
+    return cross_entropy(logits, labels)
+
+
 def after_norms(
     watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
 ) -> tuple[list[Seen], dict[str, str]]:
@@ -56,9 +64,10 @@ def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activati
     """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
     output = logits_of(output)
     if not isinstance(output, Tensor) or not seen:
-        return [], RELU
+        return [], ALONE
+    output = output.unsqueeze(1) if output.ndim == 1 else output  # one logit is often squeezed
     if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
-        return [], RELU
+        return [], ALONE
     chain, kind = [seen[-1]], None
     for layer in reversed(seen[:-1]):
         found = recognised(layer[2], chain[0][1])
@@ -66,4 +75,4 @@ def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activati
             break
         kind = found
         chain.insert(0, layer)
-    return chain, kind or RELU
+    return chain, kind or ALONE

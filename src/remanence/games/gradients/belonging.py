@@ -10,7 +10,8 @@ on the batch, its size, dropout, class weights, or a factor that multiplies the 
 alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
 update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
 it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
-Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh only the last layer's sums are left.
+Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums are left.
+One logit has none: its row is there twice, with opposite signs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.one_logit import decays, has_one_logit
 from remanence.attacks.gradients.parts import row_slices
 from remanence.exceptions import MisfitError
 from remanence.games.gradients.rounding import Rounding
@@ -32,6 +34,7 @@ Layer = tuple[Tensor, Tensor | None]
 _ROUNDINGS = (
     4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
 )
+_OF_SUMS = 32  # the same where columns' sums are all there is: an average over thousands of records cancels
 _ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
 _FOREIGN = (
     0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
@@ -65,19 +68,20 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
     neurons = [_neurons(head, layers, index).where_there_is_any() for index in balanced]
     neurons = [kind for kind in neurons if len(kind.off)]
     logits = _logits(head, layers).where_there_is_any()
-    found = _held_against([*neurons, logits] if len(logits.off) else neurons, rounding)
+    kinds = [*neurons, logits] if len(logits.off) else neurons
+    found = _held_against(kinds, rounding, _ROUNDINGS if neurons else _OF_SUMS)
     if found.is_one_step or not neurons:
         return found
     balance = _held_against(neurons, rounding)
     return replace(balance, loss_is_other=True) if balance.is_one_step else found
 
 
-def _held_against(kinds: Sequence[_Identities], rounding: Rounding) -> Belonging:
+def _held_against(kinds: Sequence[_Identities], rounding: Rounding, roundings: int = _ROUNDINGS) -> Belonging:
     if not kinds:
         return Belonging(0.0, 0.0, 0.0)
     # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
     # the precision.
-    allowed = (_ONCE if rounding.is_coarse else _ROUNDINGS) * rounding.relative
+    allowed = (_ONCE if rounding.is_coarse else roundings) * rounding.relative
     allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
     slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
     decay = sum(float((k.off * k.by_decay / k.size**2).sum()) for k in kinds) / max(slope, 1e-300)
@@ -96,11 +100,12 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
     if fit.is_foreign:
         return MisfitError(
             f"This is not a gradient of this network at these weights: {source}.",
-            needs="an update that was made from these weights: the gradient of every neuron then balances",
-            got=f"neurons that are off balance by {fit.misfit:.0%}, as noise and other networks' updates are",
+            needs="an update that was made from these weights: every neuron then balances, and the last layer's "
+            "columns add up to nothing",
+            got=f"neurons or columns that are off balance by {fit.misfit:.0%}, as noise and other networks' are",
             hint="--weights for the weights before the round; --local-steps if the client took many; "
-            "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, a loss "
-            "that is not cross-entropy looks the same",
+            "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, and in a "
+            "single layer, a loss that is not cross-entropy looks the same",
         )
     return MisfitError(
         f"This is not one step from these weights: {source}.",
@@ -114,23 +119,24 @@ def misfit(fit: Belonging, source: str) -> MisfitError:
 def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int]:
     """The deviation of the noise in an update's numbers, and from how many neurons it is known.
 
-    A gradient balances in every neuron: what is off is noise alone, of its deviation times the norm of the weights.
+    A gradient balances in every neuron, and its last columns add up to nothing: what is off is noise alone, of its
+    deviation times the norm of the weights.
     """
-    one = _neurons(head, layers, 0)
+    one = _neurons(head, layers, 0) if head.activation.is_kinked else _logits(head, layers)
     return float((one.off / one.weights).square().mean().sqrt()), len(one.off)
 
 
 def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, source: str) -> None:
     """Refuse an update that has another noise than was declared; five deviations of the estimate are allowed for."""
-    if not head.activation.is_kinked:
-        return
+    if not head.activation.is_kinked and has_one_logit(head):
+        return  # nothing tells
     found, neurons = realised_noise(head, layers)
     if abs(found / declared - 1) > 5 / (2 * neurons) ** 0.5:
         raise MisfitError(
             f"The noise in this update is not the declared one: {source}.",
             needs=f"a deviation of {declared:.3g} in each number: --noise-multiplier times --max-grad-norm over "
             "--batch-size",
-            got=f"{found:.3g}, from the balance of {neurons} neurons",
+            got=f"{found:.3g}, from the balance of {neurons} neurons or columns",
             hint="the batch size that the sum was divided by, the norm of each record's gradient, the weights before "
             "the round",
         )
@@ -140,7 +146,7 @@ def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> lis
     """The update less a multiple of the weights."""
     return [
         (weight - decay * own, None if bias is None or shift is None else bias - decay * shift)
-        for (weight, bias), own, shift in zip(layers, head.weights, head.biases, strict=True)
+        for (weight, bias), (own, shift) in zip(layers, decays(head), strict=True)
     ]
 
 
@@ -191,4 +197,4 @@ def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:
     """The sum of each column of the last layer."""
     weight = layers[-1][0].double()
     count = torch.full_like(weight[0], weight.shape[0] ** 0.5)
-    return _Identities(weight.sum(0), head.weights[-1].sum(0), weight.norm(dim=0), count)
+    return _Identities(weight.sum(0), decays(head)[-1][0].sum(0), weight.norm(dim=0), count)

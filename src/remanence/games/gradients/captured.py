@@ -15,6 +15,7 @@ from remanence.adversary.knowledge import Knowledge
 from remanence.adversary.priors import Uninformed
 from remanence.attacks.attack import Attack, Reconstruction, blindly
 from remanence.attacks.gradients.dense_layers import LARGE, DenseHead, dense_head
+from remanence.attacks.gradients.one_logit import has_one_logit
 from remanence.bounds.bound import Bound
 from remanence.data.records import Records
 from remanence.data.releases import Gradient
@@ -27,7 +28,15 @@ from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof
 from remanence.mechanisms.shared_gradient import SharedGradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import ONE_RELEASE, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED, Caveat
+from remanence.results.caveats import (
+    ONE_RELEASE,
+    UPDATE_COARSE,
+    UPDATE_ONE_OUTPUT,
+    UPDATE_OTHER_LOSS,
+    UPDATE_SINGLE_LAYER,
+    UPDATE_UNTESTED,
+    Caveat,
+)
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -133,8 +142,11 @@ class Captured(AnyGame[SharedGradient]):
         if self.batches is not None:
             return found
         other = self.training.is_plain and any(fit.loss_is_other for fit in self._belongings)
+        head = dense_head(self.mechanism.module)
         where = (
-            (UPDATE_UNTESTED, not dense_head(self.mechanism.module).activation.is_kinked),
+            (UPDATE_UNTESTED, not head.activation.is_kinked),
+            (UPDATE_SINGLE_LAYER, len(head.weights) == 1),
+            (UPDATE_ONE_OUTPUT, has_one_logit(head)),
             (UPDATE_COARSE, self._rounding.is_coarse),
             (UPDATE_OTHER_LOSS, other),
         )

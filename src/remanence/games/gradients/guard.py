@@ -43,7 +43,8 @@ class ExclusivityGuard:
         if not thorough:
             head.require_relu()
         self.model, self.allowed, self.thorough, self._example = model, allowed, thorough, example
-        self.layer, self.smaller_side = head.names[0], min(head.weights[0].shape)
+        self.layer = head.names[0]
+        self.smaller_side = min(head.independent_rows, head.weights[0].shape[1])
         self.batches = self.batches_exposed = self.samples = self.samples_exposed = 0
         self._exposed: Tensor | None = None
         self._handle: torch.utils.hooks.RemovableHandle | None = None

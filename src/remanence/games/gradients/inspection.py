@@ -22,10 +22,17 @@ from remanence.games.gradients.opening import Subject
 from remanence.games.gradients.proven import contradictions, updates_of
 from remanence.games.gradients.sending import disturbance, rounding_after
 from remanence.mechanisms.shared_gradient import SharedGradient
-from remanence.results.caveats import UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_UNTESTED
+from remanence.results.caveats import (
+    UPDATE_COARSE,
+    UPDATE_ONE_OUTPUT,
+    UPDATE_OTHER_LOSS,
+    UPDATE_SINGLE_LAYER,
+    UPDATE_UNTESTED,
+)
 from remanence.results.verdict import Policy
 
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
+_WHY_NOT = (UPDATE_UNTESTED, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_SINGLE_LAYER, UPDATE_ONE_OUTPUT)
 _DOUBLE = 1e-10  # precisions below are double's
 _QUICK = ("exclusive-neurons", "parallel-rows")  # where nothing can be recomputed, a search is in vain
 
@@ -72,7 +79,7 @@ def audit_gradients(
     chosen = _attacks(attacks, game, _EXACT[:1] if settled else _EXACT)
     result = audit(game, chosen, policy=policy, seed=seed, device=device, target=target)
     if any(entry.proven for entry in result.evidence):
-        refuted = {UPDATE_UNTESTED.id, UPDATE_COARSE.id, UPDATE_OTHER_LOSS.id}  # they explain why nothing is
+        refuted = {caveat.id for caveat in _WHY_NOT}
         told = [
             replace(entry, caveats=tuple(c for c in entry.caveats if c.id not in refuted))
             for entry in result.evidence

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.one_logit import doubled, has_one_logit, mirrored
 from remanence.checks import number, one_of, whole
 from remanence.games.gradients.recomputed import Proposal
-from remanence.games.gradients.rounding import Layer, Rounding
+from remanence.games.gradients.rounding import Layer, Rounding, independent_numbers
 
 Weights = dict[str, Tensor]
 
@@ -58,22 +59,20 @@ class LocalTraining:
 
     def update(self, head: DenseHead, records: Proposal) -> list[Layer]:
         """The same of a dense head, with all steps on the whole batch."""
-        present = [
-            part for pair in zip(head.weights, head.biases, strict=True) for part in pair if part is not None
-        ]
 
         def slopes(now: Weights) -> Weights:
-            moved = _with_parts(head, list(now.values()))
-            pairs = moved.gradients(records.inputs, records.labels, present=records.shares)
-            parts = [
-                slope
-                for pair, bias in zip(pairs, head.biases, strict=True)
-                for slope in (pair if bias is not None else pair[:1])
-            ]
-            return dict(zip(now, parts, strict=True))
+            pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
+            with_bias = zip(pairs, head.biases, strict=True)
+            return _parts(
+                head, [(weight, bias if own is not None else None) for (weight, bias), own in with_bias]
+            )
 
-        parts = iter(self.along({str(number): part for number, part in enumerate(present)}, slopes).values())
-        return [(next(parts), None if bias is None else next(parts)) for bias in head.biases]
+        start = _parts(head, list(zip(head.weights, head.biases, strict=True)))
+        made = _pairs(head, self.along(start, slopes))
+        if has_one_logit(head):
+            weight, bias = made[-1]
+            made[-1] = mirrored(weight, 0), None if bias is None else mirrored(bias, 0)
+        return made
 
     def _optimiser(self, parts: list[Tensor]) -> torch.optim.Optimizer:
         assert self.learning_rate is not None
@@ -83,13 +82,26 @@ class LocalTraining:
         return torch.optim.SGD(parts, self.learning_rate, self.momentum, weight_decay=self.weight_decay)
 
 
-def _with_parts(head: DenseHead, parts: Sequence[Tensor]) -> DenseHead:
+def _parts(head: DenseHead, layers: list[Layer]) -> Weights:
+    """What is trained: of two logits that are made from one, its own row alone."""
+    if has_one_logit(head):
+        weight, bias = layers[-1]
+        layers = [*layers[:-1], (weight[1:], None if bias is None else bias[1:])]
+    return {str(i): part for i, part in enumerate(p for pair in layers for p in pair if p is not None)}
+
+
+def _pairs(head: DenseHead, parts: Weights) -> list[Layer]:
+    each = iter(parts.values())
+    return [(next(each), None if bias is None else next(each)) for bias in head.biases]
+
+
+def _with_parts(head: DenseHead, parts: Weights) -> DenseHead:
     """The same head with other weights."""
-    each = iter(parts)
-    pairs = [(next(each), None if bias is None else next(each)) for bias in head.biases]
-    return DenseHead(
-        head.names, tuple(w for w, _ in pairs), tuple(b for _, b in pairs), head.is_whole_network
-    )
+    pairs = _pairs(head, parts)
+    if has_one_logit(head):
+        weight, bias = pairs[-1]
+        pairs[-1] = doubled(weight), None if bias is None else doubled(bias)
+    return replace(head, weights=tuple(w for w, _ in pairs), biases=tuple(b for _, b in pairs))
 
 
 def explains(
@@ -100,7 +112,7 @@ def explains(
     They must be all of the batch: every step depends on every record.
     """
     unknowns = records.inputs.numel() + len(records)
-    if not len(records) or unknowns > 0.8 * sum(int((weight != 0).sum()) for weight, _ in layers):
+    if not len(records) or unknowns > 0.8 * independent_numbers(layers):
         return False, torch.ones(len(layers), dtype=torch.float64)
     made = training.update(head, records)
     left, fine = [], True

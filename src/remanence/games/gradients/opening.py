@@ -10,11 +10,11 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import DenseHead, dense_head, head_inputs
 from remanence.attacks.gradients.exposure import Exposure, head_exposure
 from remanence.attacks.gradients.reach import Forecast, forecast_of
+from remanence.attacks.gradients.watching import loss_of
 from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
@@ -234,7 +234,7 @@ def _open_update(
         gradient = {name: -value for name, value in gradient.items()}
     as_read = reading.sign > 0 and not (reading.belonging.decay and training.is_plain)
     return _Opened(
-        gradient, rounding, notes, None, reading.proof.count > 0,
+        gradient, rounding, notes, None, head.activation.is_relu and reading.proof.count > 0,
         reading if as_read else None, is_after or reading.sign < 0,
     )  # fmt: skip
 
@@ -242,15 +242,17 @@ def _open_update(
 def _fitting(
     head: DenseHead, gradient: dict[str, Tensor], rounding: Rounding, training: LocalTraining
 ) -> Reading | None:
-    """A quick reading of an update that belongs to these weights; None where it does not."""
+    """A reading of an update that belongs to these weights, quick behind ReLU; None where it does not."""
     layers = head.layers_of({name: value[None] for name, value in gradient.items()})
-    reading = read_update(head, layers, rounding, training=training, search=False)
+    # Nothing is seen at sight behind other functions than ReLU, not even a sign that was turned.
+    search = not head.activation.is_relu
+    reading = read_update(head, layers, rounding, training=training, search=search)
     return reading if reading.belonging.is_one_step or not training.is_plain else None
 
 
 def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    loss = cross_entropy(model(records.features), records.labels)
+    loss = loss_of(model(records.features), records.labels)
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 

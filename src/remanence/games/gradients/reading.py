@@ -15,11 +15,13 @@ from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scal
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
 from remanence.attacks.gradients.parts import working
+from remanence.attacks.gradients.single_layer import one_record
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
+from remanence.games.gradients.blending import blended
 from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining, explains
-from remanence.games.gradients.recomputed import Proposal
+from remanence.games.gradients.recomputed import ROUNDINGS, Proposal, Recomputed
 from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof, verify, verify_rows
 
@@ -118,6 +120,8 @@ def _quickly(
     head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
 ) -> Iterator[Proposal]:
     """What the attacks name that take no search."""
+    if len(one) == 1:
+        yield proposed(one_record(head, _batched(one)))
     if not head.activation.is_relu:
         return
     precision = min(rounding.of_largest(one[0][0]), 0.1)
@@ -200,6 +204,11 @@ def _whole_training(
     if not fine:
         return proof
     error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
+    if len(one) == 1:  # the first step tells what rounding hides, and more is allowed for all of them
+        times = ROUNDINGS * training.steps
+        coarser = Rounding(times * rounding.relative, times * rounding.absolute)
+        first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
+        error = torch.maximum(error, blended(first, scale_is_known=True))
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
 
 

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.parts import backwards, forwards, norm, row_slices, working
-from remanence.games.gradients.rounding import Layer, Rounding, loss_spread, rounding_errors
+from remanence.games.gradients.rounding import (
+    Layer,
+    Rounding,
+    independent_numbers,
+    loss_spread,
+    rounding_errors,
+)
 
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
 _WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
@@ -120,8 +126,7 @@ class Recomputed:
     def refitted(self) -> Recomputed | None:
         """The same with the shares that explain the update best; None where they do not explain all of it."""
         records, numbers = self.proposal.inputs.shape
-        equations = sum(int(weight.count_nonzero()) for weight, _ in self.layers)
-        if records * (numbers + 2) > 0.8 * equations:
+        if len(self.layers) > 1 and records * (numbers + 2) > 0.8 * independent_numbers(self.layers):
             return None
         shares = self._best_shares()
         if shares is None or not (shares > 0).all():

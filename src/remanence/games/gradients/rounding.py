@@ -64,6 +64,12 @@ class Rounding:
         return Rounding(self.relative, dict(self.tensors).get(name, self.absolute))
 
 
+def independent_numbers(layers: Sequence[Layer]) -> int:
+    """How many numbers an update's weights hold that do not follow from others: the logits' rows add up to nothing."""
+    counts = [int(weight.count_nonzero()) for weight, _ in layers]
+    return sum(counts) - counts[-1] // len(layers[-1][0])
+
+
 def rounding_errors(
     head: DenseHead,
     values: Sequence[Tensor],

@@ -10,11 +10,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.attacks.gradients.patch_models import PatchModel, patch_model
-from remanence.attacks.gradients.watching import logits_of
+from remanence.attacks.gradients.watching import logits_of, loss_of
 from remanence.auditing import AuditResult
 from remanence.data.records import Records
 from remanence.exceptions import InputError
@@ -165,8 +164,8 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
         said, wanted = said[:, :-1].flatten(0, 1), inputs[:, 1:].flatten()
     else:
         wanted = labels
-        check_labels(wanted, said.shape[-1])
-    return cross_entropy(said, wanted)
+        check_labels(wanted, max(2, said.shape[-1]))
+    return loss_of(said, wanted)
 
 
 def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
@@ -178,9 +177,9 @@ def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | No
 
 
 def _has_dense_layers(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network ends in dense layers, whose features can be read where pictures cannot."""
+    """Whether the network ends in several dense layers, whose features can be read where pictures cannot."""
     try:
-        dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+        head = dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
     except InputError:
         return False
-    return True
+    return len(head.weights) > 1

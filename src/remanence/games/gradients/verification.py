@@ -6,6 +6,7 @@ the rounding errors of the numbers in which it was computed through the network.
 
 - *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose
   part stands out of the rounding error is proven, and their number is proven too.
+  Of a single layer, more is asked for (`blending`).
 - *Some of its neurons*: the rest of the batch is unknown, but there are neurons of the first layer whose rows and
   columns the proposed records explain to the last digit. A stranger must not be able to pass for that: the chance that
   noise, or a mixture of several records, meets the same checks is bounded, and must be below one in a million.
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
 from remanence.attacks.gradients.parts import norm
+from remanence.games.gradients.blending import blended
 from remanence.games.gradients.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed
 from remanence.games.gradients.rounding import Layer, Rounding, loss_spread
 
@@ -70,11 +72,16 @@ def verify(
         some = Recomputed.of(head, layers, proposal[kept], rounding)
         whole = some.refitted()
         if whole is not None:
-            return _result(proposal, kept, whole, layers, is_whole=True, batch_size=whole.distinct())
+            error = whole.errors(is_whole=True)
+            if len(layers) == 1:
+                error = torch.maximum(error, blended(whole, scale_is_known=scale_is_known))
+            return _result(proposal, kept, whole, error, is_whole=True, batch_size=whole.distinct())
+        if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
+            break
         proven = some.proven_by_neurons(scale_is_known=scale_is_known)
         if proven.all():
             size = some.batch_size_of_shares() if scale_is_known else None
-            return _result(proposal, kept, some, layers, is_whole=False, batch_size=size)
+            return _result(proposal, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
         kept = kept[proven]
     return _nothing(proposal, layers)
 
@@ -83,16 +90,16 @@ def _result(
     proposal: Proposal,
     kept: Tensor,
     some: Recomputed,
-    layers: Sequence[Layer],
+    errors: Tensor,
     *,
     is_whole: bool,
     batch_size: int | None,
 ) -> Proof:
     error = proposal.shares.new_full((len(proposal),), torch.inf)
-    error[kept] = some.errors(is_whole=is_whole)
+    error[kept] = errors
     proven = error < _NO_BETTER
     if not proven.any():
-        return _nothing(proposal, layers)
+        return _nothing(proposal, some.layers)
     shares = proposal.shares.clone()
     shares[kept] = some.proposal.shares
     refined = proposal.with_shares(shares)
@@ -120,7 +127,7 @@ def verify_rows(
     weight, bias = layers[0]
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
     errors = weight.new_full((len(proposal),), torch.inf)
-    if bias is None or head.classes < 3:  # with two classes, proportions never change
+    if bias is None or head.classes < 3 or len(layers) == 1:  # with two classes, proportions never change
         return proven, errors
     spread = loss_spread(head, layers[0], proposal.inputs)
     for index, x in enumerate(proposal.inputs):

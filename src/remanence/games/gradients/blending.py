@@ -1,0 +1,70 @@
+"""What an update of a single layer can tell: whether a record is one, or several that look like one, or an accident.
+
+The gradient of one layer is G = Σ_m s_m g_m (x_m, 1)ᵀ with loss vectors g = softmax(W x + b) − e_y. Nothing but g says
+where x lies:
+
+- *Accidents*. Matrices of rank b have b (K − 1 + d + 1 − b) degrees of freedom, of which records and shares take
+  b (d + 1): what is left, b (K − 1 − b), must be met by chance. Shares that are one over the number of records count as
+  one more for each record, where the scale is known.
+- *Blends*. Records with parallel loss vectors add up to one in between, which explains all that they explain. At
+  weights that are zero every record of a class is like that. How much loss vectors turn from one input to another is
+  therefore measured, direction by direction, and held against what rounding hides.
+
+What is left of the update along the records, R (X, 1)⁺, is what loss vectors are off by: errors of many numbers cancel
+there, so that little is hidden even in half precision.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed
+
+_DRAWS = 64  # of other inputs for each record
+_VARIES = 0.3  # by which each of their numbers differs from the record's, as those of other records do
+_ROUNDED_ONCE = 2.0  # roundings by which a loss vector may be off where only what is sent was rounded
+
+
+def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
+    """How far each record may be off if it is several in one, relatively; inf where that or chance explains it."""
+    records, head = some.proposal, some.head
+    inputs, shares, labels = records.inputs, records.shares, records.labels
+    (count, numbers), classes, has_bias = inputs.shape, head.classes, head.biases[0] is not None
+    off, allowed = _losses_off(some)
+    if (off > allowed).any():
+        return torch.full_like(shares, torch.inf)
+    own, tolerance = some.deltas[0], (allowed / shares[:, None]).clamp(min=1e-300)  # (records, classes)
+    size = own.norm(dim=-1)
+    is_mean = scale_is_known and bool(((shares * count - 1).abs() <= tolerance.norm(dim=-1) / size).all())
+    generator = torch.Generator().manual_seed(0)
+    moves = torch.randn(_DRAWS, count, numbers, generator=generator, dtype=torch.float64).to(inputs)
+    logits = head.forward(inputs * (1 + _VARIES * moves))[1]
+    turns = head.loss_vectors(logits, labels.expand(_DRAWS, -1)) - own
+    if not is_mean:  # a share may make up for a loss that is larger
+        unit = own / size[:, None]
+        turns = turns - (turns * unit).sum(-1, keepdim=True) * unit
+    # (records, directions), in tolerances
+    spread = torch.linalg.svdvals((turns / tolerance).transpose(0, 1)) / _DRAWS**0.5
+    bits = spread.clamp(min=1).log2().sum(-1)
+    free = min(count, numbers + has_bias) * (classes - 1 - count) / count - (not has_bias) + is_mean
+    accidents = float(bits.sum()) * free / (classes - 1) - count * math.log2(classes)
+    enough = (bits >= BITS) & (accidents >= BITS)
+    return (1 / spread.amax(-1).clamp(min=1e-300)).where(enough, torch.inf)
+
+
+def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
+    """How far what is left moves loss vectors times their shares, and how far it may: (records, classes)."""
+    inputs, shares = some.proposal.inputs, some.proposal.shares
+    rest, rest_bias = torch.cat([part for _, part in some.left(0)]).double(), some.left_of_bias(0)
+    numbers = torch.cat([some.tolerance(0, rows) for rows, _ in some.left(0)]).double()
+    off_bias = some.tolerance_of_bias(0)
+    if rest_bias is not None and off_bias is not None:
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
+        rest, numbers = torch.cat([rest, rest_bias[:, None]], 1), torch.cat([numbers, off_bias[:, None]], 1)
+    along = torch.linalg.pinv(inputs)  # (numbers, records)
+    allowed = some.delta_errors[0] * shares[:, None]
+    allowed = allowed + ((numbers / ROUNDINGS).square() @ along.square()).sqrt().mT
+    return (rest @ along).abs().mT, (_ROUNDED_ONCE if some.rounding.is_coarse else ROUNDINGS) * allowed
