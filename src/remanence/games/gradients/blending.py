@@ -1,4 +1,4 @@
-"""What an update of a single layer can tell: whether a record is one, or several that look like one, or an accident.
+"""Whether a record is one, or several that look like one, or an accident: in a single layer, and with two classes.
 
 The gradient of one layer is G = Σ_m s_m g_m (x_m, 1)ᵀ with loss vectors g = softmax(W x + b) − e_y. Nothing but g says
 where x lies:
@@ -12,6 +12,10 @@ where x lies:
 
 What is left of the update along the records, R (X, 1)⁺, is what loss vectors are off by: errors of many numbers cancel
 there, so that little is hidden even in half precision.
+
+With two classes all loss vectors are parallel, and records that activate the same neurons blend behind any number of
+layers. Narrow layers have few patterns. What tells then is shares that are the same, as blends' are not, and neurons
+that other inputs would have switched.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import math
 import torch
 from torch import Tensor
 
-from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed
+from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed, alike
 
 _DRAWS = 64  # of other inputs for each record
 _VARIES = 0.3  # by which each of their numbers differs from the record's, as those of other records do
@@ -30,6 +34,13 @@ _ROUNDED_ONCE = 2.0  # roundings by which a loss vector may be off where only wh
 
 def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     """How far each record may be off if it is several in one, relatively; inf where that or chance explains it."""
+    if len(some.layers) == 1:
+        return _single_layer(some, scale_is_known=scale_is_known)
+    are_one = some.head.classes > 2 or _told_apart(some, scale_is_known=scale_is_known)
+    return torch.full_like(some.proposal.shares, 0.0 if are_one else torch.inf)
+
+
+def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     records, head = some.proposal, some.head
     inputs, shares, labels = records.inputs, records.shares, records.labels
     (count, numbers), classes, has_bias = inputs.shape, head.classes, head.biases[0] is not None
@@ -39,9 +50,7 @@ def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     own, tolerance = some.deltas[0], (allowed / shares[:, None]).clamp(min=1e-300)  # (records, classes)
     size = own.norm(dim=-1)
     is_mean = scale_is_known and bool(((shares * count - 1).abs() <= tolerance.norm(dim=-1) / size).all())
-    generator = torch.Generator().manual_seed(0)
-    moves = torch.randn(_DRAWS, count, numbers, generator=generator, dtype=torch.float64).to(inputs)
-    logits = head.forward(inputs * (1 + _VARIES * moves))[1]
+    logits = head.forward(_others(inputs))[1]
     turns = head.loss_vectors(logits, labels.expand(_DRAWS, -1)) - own
     if not is_mean:  # a share may make up for a loss that is larger
         unit = own / size[:, None]
@@ -53,6 +62,38 @@ def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     accidents = float(bits.sum()) * free / (classes - 1) - count * math.log2(classes)
     enough = (bits >= BITS) & (accidents >= BITS)
     return (1 / spread.amax(-1).clamp(min=1e-300)).where(enough, torch.inf)
+
+
+def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
+    """Whether all records of an update of two classes are told from blends, and a single one's label from the other."""
+    records, head, count = some.proposal, some.head, len(some.proposal)
+    shares, fine = records.shares, 64 * some.precision
+    is_mean = scale_is_known and alike(torch.cat([shares * count, shares.new_ones(1)]), some.precision)
+    if count == 1 and not is_mean:
+        return False  # at another scale and sign, the other label explains as much
+    off = max(float((shares / (1 / count if is_mean else shares.median()) - 1).abs().max()), fine)
+    values, logits = head.forward(_others(records.inputs))
+    losses = head.loss_vectors(logits, records.labels.expand(_DRAWS, -1))
+    sizes = losses.norm(dim=-1)
+    varies = float((sizes.std(0) / sizes.mean(0).clamp(min=1e-300)).min())
+    bits = max(0.0, math.log2(max(varies / off, 1e-300))) * (count - 1 + is_mean)
+    if head.activation.is_kinked:
+        pairs = zip(some.values[1:], values[1:], strict=True)
+        rates = [((after > 0) != (own > 0)).double().mean(0).clamp(max=0.5) for own, after in pairs]
+        return bits + float(-torch.cat(rates, -1).neg().log1p().sum(-1).min()) / math.log(2) >= BITS
+    turns = [
+        delta / delta.norm(dim=-1, keepdim=True)
+        for delta in (some.deltas[0], head.backward(values, losses)[0])
+    ]
+    spread = torch.linalg.svdvals((turns[1] - turns[0]).transpose(0, 1)) / _DRAWS**0.5
+    return bits + float((spread / fine).clamp(min=1).log2().sum(-1).min()) >= BITS
+
+
+def _others(inputs: Tensor) -> Tensor:
+    """Other inputs than these, as far from them as those of other records are: (draws, records, numbers)."""
+    generator = torch.Generator().manual_seed(0)
+    moves = torch.randn(_DRAWS, *inputs.shape, generator=generator, dtype=torch.float64).to(inputs)
+    return inputs * (1 + _VARIES * moves)
 
 
 def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:

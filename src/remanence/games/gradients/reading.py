@@ -204,11 +204,11 @@ def _whole_training(
     if not fine:
         return proof
     error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
-    if len(one) == 1:  # the first step tells what rounding hides, and more is allowed for all of them
-        times = ROUNDINGS * training.steps
-        coarser = Rounding(times * rounding.relative, times * rounding.absolute)
-        first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
-        error = torch.maximum(error, blended(first, scale_is_known=True))
+    # The first step tells what rounding hides, and more is allowed for all of them.
+    times = ROUNDINGS * training.steps
+    coarser = Rounding(times * rounding.relative, times * rounding.absolute)
+    first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
+    error = torch.maximum(error, blended(first, scale_is_known=True))
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
 
 

@@ -141,7 +141,7 @@ class Recomputed:
                 allowed += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
             if rest > times**2 * allowed or rest > (most * self.sizes[index]) ** 2:
                 return None
-        if self.head.classes == 2 and len(self.head.weights) == 2 and not _equal(shares, self.precision):
+        if self.head.classes == 2 and len(self.layers) > 1 and not alike(shares, self.precision):
             return None
         return fitted
 
@@ -249,7 +249,7 @@ class Recomputed:
         relative = self._allowed_columns() / columns.clamp(min=1e-300)
         finest = relative.where(support, 1.0).amin(-1).clamp(min=1e-300)  # (records,)
         rows = support.sum(-1)
-        classes, deep = self.head.classes, len(self.head.weights) > 2
+        classes, deep = self.head.classes, len(self.head.weights) > 2 and self.head.classes > 2
         tried = math.log2(max(1, self.layers[0][0].shape[0]) * classes)
         checks = classes - 1 - (self.head.biases[0] is None)
         numbers = min(64, self.proposal.inputs.shape[1])
@@ -284,9 +284,9 @@ class Recomputed:
         None where the share is that of a larger batch: a record that the network is certain about leaves no trace.
         """
         shares, labels = self.proposal.shares, self.proposal.labels
-        if not _equal(shares, self.precision):
+        if not alike(shares, self.precision):
             groups = [shares[labels == y] for y in labels.unique()]
-            return len(shares) if all(_equal(group, self.precision) for group in groups) else None
+            return len(shares) if all(alike(group, self.precision) for group in groups) else None
         whole = 1 / float(shares.median())
         others = 0 < round(whole) - len(shares) <= len(shares) and abs(whole - round(whole)) < _NEAR_A_WHOLE
         return None if others else len(shares)
@@ -296,5 +296,6 @@ def _over(rest: Tensor, allowed: Tensor) -> Tensor:
     return rest.abs() / allowed.clamp(min=1e-300)
 
 
-def _equal(shares: Tensor, precision: float) -> bool:
+def alike(shares: Tensor, precision: float) -> bool:
+    """Whether shares are the same."""
     return bool((shares / shares.median() - 1).abs().max() < max(1e-4, 64 * precision))

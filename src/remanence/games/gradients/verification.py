@@ -72,9 +72,8 @@ def verify(
         some = Recomputed.of(head, layers, proposal[kept], rounding)
         whole = some.refitted()
         if whole is not None:
-            error = whole.errors(is_whole=True)
-            if len(layers) == 1:
-                error = torch.maximum(error, blended(whole, scale_is_known=scale_is_known))
+            blends = blended(whole, scale_is_known=scale_is_known)
+            error = torch.maximum(whole.errors(is_whole=True), blends)
             return _result(proposal, kept, whole, error, is_whole=True, batch_size=whole.distinct())
         if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
             break
