@@ -6,6 +6,8 @@ Foreign: Laplace noise, shuffled rows, another network's, weights that are off b
 to 64, and averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes,
 one or two hidden layers of 32 to 4,096, and numbers in half, single and double precision. Prints counts; a false
 record is one that is further from every record of the batch than its stated error allows, or has another label.
+`--shape single-layer` is about networks of one linear layer (3 to 100 classes), `--shape one-logit` about those
+with hidden layers and one output.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.watching import loss_of
 from remanence.games.gradients.reading import Reading, read_update
 from remanence.games.gradients.rounding import Rounding
 
 FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}
+SHAPES = ("several-layers", "single-layer", "one-logit")
 KINDS = ("noise", "shuffled", "other network", "stale weights")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -44,7 +47,13 @@ class Setting:
         return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
 
 
-def draw(seed: int, widest: int, function: type[nn.Module] = nn.ReLU, batch: int | None = None) -> Setting:
+def draw(
+    seed: int,
+    widest: int,
+    function: type[nn.Module] = nn.ReLU,
+    batch: int | None = None,
+    shape: str = SHAPES[0],
+) -> Setting:
     """A random network and batch: correlated inputs, as pictures are, or independent ones."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -55,6 +64,10 @@ def draw(seed: int, widest: int, function: type[nn.Module] = nn.ReLU, batch: int
     numbers, classes = pick([16, 64, 200, 784]), pick([2, 3, 5, 10, 100])
     hidden = [pick(widths) for _ in range(pick([1, 1, 2]))]
     hidden = [min(width, 512) if index else width for index, width in enumerate(hidden)]
+    if shape == "single-layer":  # two rows in another order are the same two
+        hidden, classes = [], max(3, classes)
+    elif shape == "one-logit":
+        classes = 1
     dtype = DTYPES[pick([0, 1, 2, 2, 3])]
     working = torch.float64 if dtype is torch.float64 else torch.float32
     torch.manual_seed(seed)
@@ -71,12 +84,13 @@ def draw(seed: int, widest: int, function: type[nn.Module] = nn.ReLU, batch: int
         few = max(2, numbers // 4)
         inputs = torch.randn(batch, few, generator=generator) @ torch.randn(few, numbers, generator=generator)
         inputs = inputs / few**0.5 + torch.randn(numbers, generator=generator)
-    return Setting(network, inputs.to(working), torch.randint(classes, (batch,), generator=generator), dtype)
+    labels = torch.randint(max(2, classes), (batch,), generator=generator)
+    return Setting(network, inputs.to(working), labels, dtype)
 
 
 def update_of(network: nn.Module, setting: Setting) -> dict[str, Tensor]:
     named = dict(network.named_parameters())
-    loss = cross_entropy(network(setting.inputs), setting.labels)
+    loss = loss_of(network(setting.inputs), setting.labels)
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
@@ -139,10 +153,11 @@ def main() -> None:
     parser.add_argument(
         "--between", choices=FUNCTIONS, default="ReLU", help="the function between the layers"
     )
+    parser.add_argument("--shape", choices=SHAPES, default=SHAPES[0], help="of the networks")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="a file that holds the table so far")
     options = parser.parse_args()
-    job = Job(options.widest, options.between, not options.no_search)
+    job = Job(options.widest, options.between, not options.no_search, options.shape)
     counts: dict[str, Counter[str]] = {}
     slowest: list[tuple[float, str]] = []
     started = said = time.perf_counter()
@@ -179,13 +194,14 @@ class Job:
     widest: int
     between: str
     search: bool
+    shape: str
 
     def __call__(self, seed: int) -> list[Told]:
         torch.set_num_threads(1)
         function, kind, average = FUNCTIONS[self.between], KINDS[seed % len(KINDS)], seed % 10 == 0
-        setting = draw(seed, self.widest, function)
+        setting = draw(seed, self.widest, function, shape=self.shape)
         first = self._read(f"foreign: {kind}", setting, foreign_update(kind, setting, seed), seed)
-        setting = draw(seed + 10**6, self.widest, function, 512 if average else None)
+        setting = draw(seed + 10**6, self.widest, function, 512 if average else None, self.shape)
         name = "genuine: average over 512" if average else "genuine: 1 to 64"
         return [first, self._read(name, setting, update_of(setting.network, setting), seed)]
 

@@ -39,6 +39,7 @@ from remanence.references import REMANENCE
 from remanence.scale.progress import track
 
 _POLISHES = 4
+_MORE = 4  # times as many starts without a bias
 
 
 @final
@@ -118,6 +119,8 @@ def _one_batch(
         return one_record(head, layers)
     best: tuple[float, Tensor, Tensor, float] | None = None
     if span is not None and 1 <= span.size <= slots:
+        if span.ones is None:  # nothing says where inputs lie
+            starts *= _MORE
         for attempt in track(range(starts), total=starts, what="solving within the span"):
             found = span.solve(generator, scale_is_known=not attempt % 2)
             best = found if best is None or found[0] < best[0] else best

@@ -28,7 +28,7 @@ from torch import Tensor
 from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed, alike
 
 _DRAWS = 64  # of other inputs for each record
-_VARIES = 0.3  # by which each of their numbers differs from the record's, as those of other records do
+_VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
 _ROUNDED_ONCE = 2.0  # roundings by which a loss vector may be off where only what is sent was rounded
 
 
@@ -44,19 +44,22 @@ def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     records, head = some.proposal, some.head
     inputs, shares, labels = records.inputs, records.shares, records.labels
     (count, numbers), classes, has_bias = inputs.shape, head.classes, head.biases[0] is not None
-    off, allowed = _losses_off(some)
-    if (off > allowed).any():
+    left, allowed = _losses_off(some)
+    if (left > allowed).any():
         return torch.full_like(shares, torch.inf)
     own, tolerance = some.deltas[0], (allowed / shares[:, None]).clamp(min=1e-300)  # (records, classes)
     size = own.norm(dim=-1)
-    is_mean = scale_is_known and bool(((shares * count - 1).abs() <= tolerance.norm(dim=-1) / size).all())
-    logits = head.forward(_others(inputs))[1]
-    turns = head.loss_vectors(logits, labels.expand(_DRAWS, -1)) - own
-    if not is_mean:  # a share may make up for a loss that is larger
-        unit = own / size[:, None]
-        turns = turns - (turns * unit).sum(-1, keepdim=True) * unit
+    off = tolerance.norm(dim=-1) / size  # of shares
+    is_mean = scale_is_known and bool(((shares * count - 1).abs() <= off).all())
+    losses = head.loss_vectors(head.forward(_others(inputs))[1], labels.expand(_DRAWS, -1))
+    unit = own / size[:, None]
+    turns = (
+        losses - own - ((losses - own) * unit).sum(-1, keepdim=True) * unit
+    )  # a share makes up for the rest
     # (records, directions), in tolerances
     spread = torch.linalg.svdvals((turns / tolerance).transpose(0, 1)) / _DRAWS**0.5
+    if is_mean:
+        spread = torch.cat([spread, _share_of_blends(losses)[:, None] / off[:, None]], 1)
     bits = spread.clamp(min=1).log2().sum(-1)
     free = min(count, numbers + has_bias) * (classes - 1 - count) / count - (not has_bias) + is_mean
     accidents = float(bits.sum()) * free / (classes - 1) - count * math.log2(classes)
@@ -74,8 +77,7 @@ def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
     off = max(float((shares / (1 / count if is_mean else shares.median()) - 1).abs().max()), fine)
     values, logits = head.forward(_others(records.inputs))
     losses = head.loss_vectors(logits, records.labels.expand(_DRAWS, -1))
-    sizes = losses.norm(dim=-1)
-    varies = float((sizes.std(0) / sizes.mean(0).clamp(min=1e-300)).min())
+    varies = float(_share_of_blends(losses).min())
     bits = max(0.0, math.log2(max(varies / off, 1e-300))) * (count - 1 + is_mean)
     if head.activation.is_kinked:
         pairs = zip(some.values[1:], values[1:], strict=True)
@@ -89,6 +91,15 @@ def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
     return bits + float((spread / fine).clamp(min=1).log2().sum(-1).min()) >= BITS
 
 
+def _share_of_blends(losses: Tensor) -> Tensor:
+    """How far a blend's share is from the sum of its records', for each record: the second order of what losses vary.
+
+    To the first it is that sum: what enters the loss is then linear.
+    """
+    sizes = losses.norm(dim=-1)
+    return (sizes.std(0) / sizes.mean(0).clamp(min=1e-300)).square()
+
+
 def _others(inputs: Tensor) -> Tensor:
     """Other inputs than these, as far from them as those of other records are: (draws, records, numbers)."""
     generator = torch.Generator().manual_seed(0)
@@ -98,14 +109,17 @@ def _others(inputs: Tensor) -> Tensor:
 
 def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
     """How far what is left moves loss vectors times their shares, and how far it may: (records, classes)."""
-    inputs, shares = some.proposal.inputs, some.proposal.shares
+    inputs, shares, (weight, bias) = some.proposal.inputs, some.proposal.shares, some.layers[0]
     rest, rest_bias = torch.cat([part for _, part in some.left(0)]).double(), some.left_of_bias(0)
-    numbers = torch.cat([some.tolerance(0, rows) for rows, _ in some.left(0)]).double()
-    off_bias = some.tolerance_of_bias(0)
-    if rest_bias is not None and off_bias is not None:
+    if bias is not None and rest_bias is not None:
         inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
-        rest, numbers = torch.cat([rest, rest_bias[:, None]], 1), torch.cat([numbers, off_bias[:, None]], 1)
+        rest, weight = (
+            torch.cat([rest, rest_bias[:, None]], 1),
+            torch.cat([weight.to(bias), bias[:, None]], 1),
+        )
     along = torch.linalg.pinv(inputs)  # (numbers, records)
-    allowed = some.delta_errors[0] * shares[:, None]
-    allowed = allowed + ((numbers / ROUNDINGS).square() @ along.square()).sqrt().mT
-    return (rest @ along).abs().mT, (_ROUNDED_ONCE if some.rounding.is_coarse else ROUNDINGS) * allowed
+    once = some.rounding.is_coarse  # of sums that were computed in single precision, terms count
+    terms = weight if once else (some.deltas[0].abs() * shares[:, None]).mT @ inputs.abs()
+    noise = (some.precision * terms).square() + some.rounding.absolute**2
+    allowed = some.delta_errors[0] * shares[:, None] + (noise @ along.square()).sqrt().mT
+    return (rest @ along).abs().mT, (_ROUNDED_ONCE if once else ROUNDINGS) * allowed

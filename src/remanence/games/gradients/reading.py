@@ -21,7 +21,7 @@ from remanence.games.gradients.belonging import Belonging, belonging, without_de
 from remanence.games.gradients.blending import blended
 from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining, explains
-from remanence.games.gradients.recomputed import ROUNDINGS, Proposal, Recomputed
+from remanence.games.gradients.recomputed import Proposal, Recomputed
 from remanence.games.gradients.rounding import Layer, Rounding
 from remanence.games.gradients.verification import Proof, verify, verify_rows
 
@@ -204,9 +204,8 @@ def _whole_training(
     if not fine:
         return proof
     error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
-    # The first step tells what rounding hides, and more is allowed for all of them.
-    times = ROUNDINGS * training.steps
-    coarser = Rounding(times * rounding.relative, times * rounding.absolute)
+    # The first step tells what rounding hides; several add up more of it.
+    coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
     first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
     return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
