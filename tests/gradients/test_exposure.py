@@ -120,8 +120,8 @@ def test_the_gradient_of_the_dense_part_is_the_one_that_autograd_computes():
     [
         (nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), "no fully connected layer"),
         (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "behind tanh"),
-        (nn.Sequential(nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)), "does not end in"),
-        (nn.Sequential(nn.Linear(4, 3)), "does not end in"),
+        (nn.Sequential(nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)), "behind a single layer"),
+        (nn.Sequential(nn.Linear(4, 3)), "behind a single layer"),
         (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Softmax(-1)), "does not end in"),
     ],
 )
@@ -177,13 +177,17 @@ class Words(nn.Module):
         (Recurrent(), torch.zeros(2, 5, 4)),
         (Patches(), torch.zeros(2, 1, 8, 8)),
         (Words(), torch.zeros(2, 5, dtype=torch.int64)),
-        (Recurrent(), None),
-        (Patches(), None),
-        (Words(), None),
     ],
-    ids=["lstm", "vit", "words", "lstm without a shape", "vit without a shape", "words without a shape"],
+    ids=["lstm", "vit", "words"],
 )
-def test_networks_that_cannot_be_read_end_with_a_sentence_and_never_with_a_crash(network, inputs):
+def test_of_other_networks_the_features_are_read_that_enter_their_last_layer(network, inputs):
+    head = dense_head(network.eval(), inputs)
+    assert head.names == ("last",)
+    assert not head.is_whole_network
+
+
+@pytest.mark.parametrize("network", [Recurrent(), Patches(), Words()], ids=["lstm", "vit", "words"])
+def test_networks_that_cannot_be_read_end_with_a_sentence_and_never_with_a_crash(network):
     with pytest.raises(InputError) as error:
-        dense_head(network.eval(), inputs)
+        dense_head(network.eval())
     assert all(word in str(error.value) for word in ("needs:", "got:", "try:"))

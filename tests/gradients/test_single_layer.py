@@ -262,3 +262,37 @@ def test_another_loss_and_an_attack_that_needs_relu_end_with_a_sentence(folder, 
     code, _, err = run(capsys, monkeypatch, "net.py:single", *asked)
     assert code == 2
     assert "a single layer" in err
+
+
+def test_a_probe_on_a_frozen_vision_transformer_is_read_by_its_features(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(PROBE)
+    namespace = {}
+    exec(PROBE, namespace)  # noqa: S102
+    pictures, labels = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    torch.save(update(namespace["probe"]().eval(), pictures, labels), "probe.pt")
+    asked = ("--gradient", "probe.pt", "--input-shape", "1,8,8", "--out", "out")
+    code, out, _ = run(capsys, monkeypatch, "net.py:probe", *asked)
+    assert code == 1
+    assert "4 of 4 records are proven" in " ".join(out.split())
+
+
+PROBE = """
+import torch
+from torch import nn
+
+def probe():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    trunk = nn.Sequential(nn.Conv2d(1, 16, 4, stride=4), nn.Flatten(2), Turned(),
+                          nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), Mean())
+    return nn.Sequential(trunk.requires_grad_(False), nn.Linear(16, 10))
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.mT
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+"""

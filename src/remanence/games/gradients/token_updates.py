@@ -169,11 +169,12 @@ def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labe
 
 
 def _patches(model: nn.Module, shape: tuple[int, ...] | None) -> PatchModel | None:
-    """The network as one that reads patches; None where it is none."""
+    """The network as one that reads patches; None where it is none, or where the layer that does is frozen."""
     try:
-        return patch_model(model, shape)
+        found = patch_model(model, shape)
     except InputError:
         return None
+    return found if model.get_parameter(f"{found.name}.weight").requires_grad else None
 
 
 def _has_dense_layers(model: nn.Module, shape: tuple[int, ...]) -> bool:
