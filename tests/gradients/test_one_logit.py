@@ -41,6 +41,7 @@ def test_one_logit_is_two_classes_whose_rows_are_one():
     made = head.gradients(inputs.double(), labels)
     for (weight, bias), (own, shift) in zip(layers, made, strict=True):
         assert torch.allclose(weight, own / 3, atol=1e-6)
+        assert bias is not None
         assert torch.allclose(bias, shift / 3, atol=1e-6)
     assert independent_numbers(layers) == int(layers[0][0].count_nonzero() + layers[1][0][1].count_nonzero())
 

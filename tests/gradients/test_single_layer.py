@@ -133,6 +133,19 @@ def test_foreign_updates_and_averages_prove_nothing(kind, dtype, classes):
     assert reading.belonging.is_one_step == (kind != "noise")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_that_are_off_by_a_percent_show_in_half_precision(dtype):
+    model, (inputs, labels) = layer(100), batch(4, 100)
+    torch.manual_seed(3)
+    stale = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in stale.parameters():
+            value.mul_(1 + 0.01 * torch.randn_like(value))
+    for maker, proven in ((stale, 0), (model, 4)):
+        gradient = {name: value.to(dtype) for name, value in update(maker, inputs, labels).items()}
+        assert read(model, gradient).proof.count == proven
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e-7])
 def test_means_of_classes_at_weights_that_are_zero_are_no_records(scale):
     model = layer(10)

@@ -24,12 +24,12 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed, alike
 
 _DRAWS = 64  # of other inputs for each record
 _VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
-_ROUNDED_ONCE = 2.0  # roundings by which a loss vector may be off where only what is sent was rounded
 
 
 def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
@@ -121,5 +121,9 @@ def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
     once = some.rounding.is_coarse  # of sums that were computed in single precision, terms count
     terms = weight if once else (some.deltas[0].abs() * shares[:, None]).mT @ inputs.abs()
     noise = (some.precision * terms).square() + some.rounding.absolute**2
-    allowed = some.delta_errors[0] * shares[:, None] + (noise @ along.square()).sqrt().mT
-    return (rest @ along).abs().mT, (_ROUNDED_ONCE if once else ROUNDINGS) * allowed
+    errors = some.delta_errors[0]
+    if once:  # the loss itself was computed in single precision: what is left is that inputs are off
+        chances = some.deltas[0] + one_hot(some.proposal.labels, some.head.classes)
+        errors = errors - some.precision * (chances + some.deltas[0].abs())
+    allowed = errors * shares[:, None] + (noise @ along.square()).sqrt().mT
+    return (rest @ along).abs().mT, (1 if once else ROUNDINGS) * allowed
