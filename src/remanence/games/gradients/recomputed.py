@@ -141,9 +141,8 @@ class Recomputed:
                 allowed += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
             if rest > times**2 * allowed or rest > (most * self.sizes[index]) ** 2:
                 return None
-        if self.head.classes == 2 and len(self.layers) > 1 and not alike(shares, self.precision):
-            return None
-        return fitted
+        may_differ = self.head.classes > 2 or len(self.layers) == 1
+        return fitted if may_differ or alike(shares, self.precision) else None
 
     def undecided(self, index: int) -> Tensor:
         """Neurons that lie so near to zero for some record that rounding decides whether they are active."""
