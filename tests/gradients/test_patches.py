@@ -1,5 +1,6 @@
 """Pictures from the gradient of a layer that reads patches: vision transformers, mixers, convolutions like them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 from remanence import InputError
-from remanence.attacks.gradients.patch_fit import fit_patches
+from remanence.attacks.gradients.patch_fit import fit_patches, without_decay
 from remanence.attacks.gradients.patch_models import patch_model
 from remanence.cli.main import app
 from remanence.games.gradients.captured_patches import verify_pictures
+from remanence.games.gradients.captured_whole import coarsest
+from remanence.games.gradients.files import rounding_of_difference
+from remanence.games.gradients.local_training import LocalTraining
 from remanence.games.gradients.rounding import Rounding
+from remanence.mechanisms.shared_gradient import SharedGradient
 
 FLOAT32 = 1.2e-7
 
@@ -103,6 +108,58 @@ def test_mixers_and_convolutions_without_positions_are_solved_for_too(network):
     found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
     assert verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32)).proven == 3
     assert distances(found, pictures).max() < 1e-3
+
+
+@pytest.mark.parametrize(("count", "factor"), [(1, 0.01), (2, 0.5), (4, 37.0)])
+def test_an_update_that_was_multiplied_hides_no_picture(count, factor):
+    model, pictures, labels, gradient = made(ViT, count)
+    patch, sent = patch_model(model, (1, 8, 16)), {name: factor * value for name, value in gradient.items()}
+    found, named, _ = fit_patches(patch, gradient_of(sent), precision=FLOAT32)
+    assert verify_pictures(patch, sent, found, named, rounding=Rounding(FLOAT32)).proven == count
+    assert distances(found, pictures).max() < 1e-4
+    nearest = torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)
+    assert torch.equal(named, labels[nearest])
+
+
+@pytest.mark.parametrize("decay", [1e-4, 0.1])
+def test_a_weight_decay_is_found_and_hides_no_picture(decay):
+    model, pictures, _, gradient = made(ViT, 2)
+    patch = patch_model(model, (1, 8, 16))
+    own = dict(model.named_parameters())
+    sent = {name: value + decay * own[name].detach() for name, value in gradient.items()}
+    assert fit_patches(patch, gradient_of(sent), precision=FLOAT32)[2] == 0  # everything is filled
+    plain, taken = without_decay(patch, gradient_of(sent), FLOAT32)
+    assert taken == pytest.approx(decay, rel=1e-2)
+    found, named, _ = fit_patches(patch, plain, precision=FLOAT32)
+    assert verify_pictures(patch, plain, found, named, rounding=Rounding(FLOAT32)).proven == 2
+    assert distances(found, pictures).max() < 1e-4
+    assert without_decay(patch, gradient_of(gradient), FLOAT32)[1] == 0
+
+
+@pytest.mark.parametrize(("count", "steps", "rate", "momentum", "decay"), [
+    (1, 20, 0.1, 0.0, 0.0), (1, 5, 1.0, 0.9, 1e-2), (2, 2, 0.01, 0.0, 0.0), (2, 5, 0.01, 0.9, 1e-2),
+])  # fmt: skip
+def test_several_local_steps_hide_no_picture(count, steps, rate, momentum, decay):
+    model, pictures, labels, _ = made(ViT, count)
+    training = LocalTraining(steps, rate, momentum, decay)
+    optimiser = torch.optim.SGD(model.parameters(), rate, momentum, weight_decay=decay)
+    patch = patch_model(model, (1, 8, 16))
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for _ in range(steps):
+        optimiser.zero_grad()
+        cross_entropy(model(pictures), labels).backward()
+        optimiser.step()
+    sent = {name: (before[name] - value.detach()).double() / rate for name, value in model.named_parameters()}
+    rounding = rounding_of_difference(before).times(1 / rate)
+    precision = coarsest([sent], rounding)
+    mechanism = SharedGradient(patch.module, (1, 8, 16), steps, rate, momentum, decay)
+    found, named, _ = fit_patches(patch, sent, precision=precision, along=mechanism.along, is_difference=True)
+    proof = verify_pictures(patch, sent, found, named, rounding=rounding, training=training)
+    assert proof.proven == count
+    assert distances(found, pictures).max() < 1e-4
+    one_step_less = replace(training, steps=steps - 1)
+    wrong = verify_pictures(patch, sent, found, named, rounding=rounding, training=one_step_less)
+    assert wrong.proven == 0
 
 
 def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():

@@ -147,7 +147,6 @@ def gradient(
     folder = ending.out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
-        said: list[str] = []
         opened = open_network(network, declared)
         result = audit_token_updates(
             opened,
@@ -158,6 +157,7 @@ def gradient(
             seed=effort.seed,
             target=network,
         )
+        said: list[str] = [] if result is None else list(result.subject["notes"])
         if result is None:
             if sent.batch is not None:
                 subject = open_batch(opened, sent.batch, declared, filtered)

@@ -67,15 +67,15 @@ def filter_sentence(result: AuditResult) -> str:
 
 def tokens_sentence(result: AuditResult) -> list[str]:
     """What is known about the words of a text, whether or not their order is."""
-    tokens = result.subject.get("tokens")
-    if tokens is None:
-        return []
-    number = tokens["number"] or "No"
     found = [
         f"A weight decay was found and taken out: {abs(decay):.3g} times the weights."
-        for decay in result.subject["decays"]
+        for decay in result.subject.get("decays", ())
         if decay
     ]
+    tokens = result.subject.get("tokens")
+    if tokens is None:
+        return found
+    number = tokens["number"] or "No"
     arrays = result.strongest.arrays
     named = int(arrays["named"][0]) if not arrays["proven"][0] else 0
     if named:

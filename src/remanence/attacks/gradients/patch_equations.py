@@ -37,12 +37,17 @@ class PatchEquations:
     scale_is_known: bool = True  # the gradient is that of a mean, and not this times some factor
 
     @classmethod
-    def of(cls, model: PatchModel, gradient: Mapping[str, Tensor], precision: float) -> PatchEquations | None:
-        """None where patches span everything, or nothing tells their number."""
+    def of(
+        cls, model: PatchModel, gradient: Mapping[str, Tensor], precision: float, *, even: bool = False
+    ) -> PatchEquations | None:
+        """None where patches span everything, or nothing tells their number.
+
+        The precision is relative to each number or, if errors are `even`, to the largest.
+        """
         whole = _whole(model, gradient)
         if not whole.any():
             return None
-        part = read_part([whole], precision)
+        part = read_part([whole], precision, even=even)
         rank = part.basis.shape[1]
         if not 0 < rank < min(whole.shape):
             return None

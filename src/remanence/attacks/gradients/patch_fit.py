@@ -56,6 +56,7 @@ class PatchFit(Attack[Gradient]):
 
     slots: int = 16
     starts: int = 6
+    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
     info: ClassVar[AttackInfo] = AttackInfo(
         "patch-fit",
         "Solves for the pictures of a batch within the span of the gradient of a layer that reads patches.",
@@ -100,6 +101,7 @@ class PatchFit(Attack[Gradient]):
                     seed=seed,
                     starts=self.starts,
                     along=mechanism.along if mechanism.local_steps > 1 else None,
+                    is_difference=self.is_difference,
                 )
                 count = min(self.slots, len(found))
                 pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
@@ -116,6 +118,7 @@ def fit_patches(
     seed: int = 0,
     starts: int = 6,
     along: Along | None = None,
+    is_difference: bool = False,
 ) -> tuple[Tensor, Tensor, int]:
     """Pictures, their labels, and how many independent patches there are (0 where they span everything).
 
@@ -123,7 +126,7 @@ def fit_patches(
     """
     nothing = torch.zeros(0, *model.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
     steps = None if along is None else PatchSteps.of(model, gradient, along)
-    span = PatchEquations.of(model, gradient if steps is None else steps.sent, precision)
+    span = PatchEquations.of(model, gradient if steps is None else steps.sent, precision, even=is_difference)
     if span is None:
         return *nothing, 0
     if span.unknowns > _UNKNOWNS:
@@ -172,21 +175,22 @@ def _stepped(
 
 
 def without_decay(
-    model: PatchModel, gradient: Mapping[str, Tensor], precision: float
+    model: PatchModel, gradient: Mapping[str, Tensor], precision: float, *, is_difference: bool = False
 ) -> tuple[dict[str, Tensor], float]:
     """The update without a decay of all weights, and that decay; as it is where its span tells, or never will."""
     plain = dict(gradient)
     name = model.own("weight")
-    if not plain[name].any() or PatchEquations.of(model, plain, precision) is not None:
+    if not plain[name].any() or PatchEquations.of(model, plain, precision, even=is_difference) is not None:
         return plain, 0.0
 
     def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
         return {one: plain[one] - decay * model.parameters[one] for one in some}
 
     def rank(decay: float) -> int:
-        return read_part([taken(decay, [name])[name].flatten(1)], precision).basis.shape[1]
+        rows = taken(decay, [name])[name].flatten(1)
+        return read_part([rows], precision, even=is_difference).basis.shape[1]
 
     decay = decay_of(model.weight, plain[name].flatten(1), rank)
     found = None if decay is None else taken(decay, plain)
-    tells = found is not None and PatchEquations.of(model, found, precision) is not None
+    tells = found is not None and PatchEquations.of(model, found, precision, even=is_difference) is not None
     return (found, decay) if found is not None and decay is not None and tells else (plain, 0.0)

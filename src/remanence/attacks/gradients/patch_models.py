@@ -122,7 +122,7 @@ class PatchModel:
         loss = cross_entropy(_logits(said), labels)
         parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         made = zip(named.items(), parts, strict=True)
-        return {n: torch.zeros_like(value) if part is None else part.double() for (n, value), part in made}
+        return {n: torch.zeros_like(value) if part is None else part for (n, value), part in made}
 
 
 def _logits(said: object) -> Tensor:

@@ -185,11 +185,16 @@ def audit_patches(
 ) -> AuditResult:
     """What updates of a network that reads patches give away; the audit holds counts, and no picture."""
     precision = coarsest(gradients, rounding)
-    decays = [0.0] * len(gradients)
+    decays, is_difference = [0.0] * len(gradients), bool(rounding.tensors)
     if training.is_plain:
         patches = patch_model(model, shape)
         taken = [
-            without_decay(patches, {name: value.double() for name, value in one.items()}, precision)
+            without_decay(
+                patches,
+                {name: value.double() for name, value in one.items()},
+                precision,
+                is_difference=is_difference,
+            )
             for one in gradients
         ]
         gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
@@ -204,7 +209,7 @@ def audit_patches(
         rounding=precision,
     )
     game = CapturedPatches(mechanism, Gradient(stacked), rounding=rounding, training=training)
-    result = audit(game, [PatchFit()], policy=policy, seed=seed, target=target)
+    result = audit(game, [PatchFit(is_difference=is_difference)], policy=policy, seed=seed, target=target)
     unordered = () if result.strongest.arrays["is_ordered"].all() else (PATCHES_UNORDERED,)
     told = [
         replace(entry, caveats=(*(c for c in entry.caveats if c.id != PATCHES_OPEN.id), *unordered))

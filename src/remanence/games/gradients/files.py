@@ -19,6 +19,7 @@ from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, map_tensors, parse_state, read_arrays, read_bytes
 
 _WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
+HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.belonging import belonging, misfit, require_noise
 from remanence.games.gradients.files import (
+    HOLDS_WEIGHTS,
     check_gradient,
     difference,
     holds_weights,
@@ -185,7 +186,7 @@ def _open_update(
     training = declared.training
     if is_after or (declared.training.learning_rate is None and holds_weights(model, held)):
         if not is_after:
-            notes.append(f"{path.name} holds weights, not an update: the network's own were subtracted.")
+            notes.append(HOLDS_WEIGHTS.format(path.name))
         held, is_after = difference(weights, held), True
     gradient = check_gradient(model, held, str(path))
     rounding = rounding_of(gradient)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import final
 
@@ -20,8 +21,10 @@ from remanence.exceptions import InputError
 from remanence.games.gradients.captured_patches import audit_patches
 from remanence.games.gradients.captured_texts import audit_texts, reads_texts
 from remanence.games.gradients.files import (
+    HOLDS_WEIGHTS,
     check_gradient,
     difference,
+    holds_weights,
     read_batch,
     read_tensors,
     rounding_of,
@@ -64,37 +67,19 @@ def audit_token_updates(
     if patches is None and not is_text:
         return None
     training = declared.training
-    if not training.is_plain and not is_text:
-        raise InputError(
-            "Several local steps on pictures in patches are beyond the exact attack.",
-            needs="an update of one step of SGD",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="audit the update of a single step: what it gives away, several give away in part",
-        )
-    if not training.is_plain and training.learning_rate is None:
-        raise InputError(
-            "Several steps cannot be made again.",
-            needs="the client's learning rate",
-            got=f"{training.steps} steps of {training.optimizer}",
-            hint="--learning-rate 0.01",
-        )
+    _check_steps(training, is_text=is_text)
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-    gradients, coarse = [], Rounding(0.0)
+    opened = [_open_update(model, weights, path, training, is_after=False) for path in files.updates]
+    opened += [_open_update(model, weights, path, training, is_after=True) for path in files.after]
     if batch is not None:
-        gradients, coarse = [_own_update(model, batch, training, is_text=is_text)], Rounding.of([dtype])
+        own = _own_update(model, batch, training, is_text=is_text)
+        coarse = Rounding.of([dtype])
         if not training.is_plain:
             coarse = rounding_of_difference(weights).times(1 / (training.learning_rate or 1.0))
-    for path, is_after in [(path, False) for path in files.updates] + [(path, True) for path in files.after]:
-        held = unwrapped(model, read_tensors(path))
-        held = difference(weights, held) if is_after else held
-        gradient = check_gradient(model, held, str(path))
-        rounding, turned = rounding_of(gradient), is_after or training.learning_rate is not None
-        if turned:
-            rate = -(training.learning_rate or 1.0)
-            gradient = {name: value.double() / rate for name, value in gradient.items()}
-            rounding = rounding_of_difference(weights).times(1 / rate)
-        gradients.append(gradient)
-        coarse = coarse.or_coarser(rounding)
+        opened.append(_Opened(own, coarse, is_turned=True))
+    gradients = [one.gradient for one in opened]
+    coarse = reduce(Rounding.or_coarser, (one.rounding for one in opened))
+    notes = [note for one in opened for note in one.notes]
 
     def look(gradients: list[dict[str, Tensor]], rounding: Rounding) -> AuditResult:
         if patches is None:
@@ -109,11 +94,26 @@ def audit_token_updates(
                 target=target,
             )
         return audit_patches(
-            model, gradients, patches.shape, rounding=rounding, policy=policy, seed=seed, target=target
+            model,
+            gradients,
+            patches.shape,
+            rounding=rounding,
+            training=training,
+            policy=policy,
+            seed=seed,
+            target=target,
         )
 
     result = look(gradients, coarse)
-    proven = any(entry.proven for entry in result.evidence)
+    proven = _proves(result)
+    if not proven and not any(one.is_turned for one in opened):
+        against = look([{name: -value for name, value in one.items()} for one in gradients], coarse)
+        if _proves(against):
+            result, proven = against, True
+            notes.append(
+                "The update goes against the gradient, as new weights minus old ones do: its sign was turned."
+            )
+    result = replace(result, subject={**result.subject, "notes": notes})
     if patches is not None and not proven and _has_dense_layers(model, patches.shape):
         return None
     if files.passed is None or batch is None:
@@ -129,7 +129,56 @@ def audit_token_updates(
         for when, one in (("before", result), ("after", after))
     }
     found = files.passed.to_json(counts, files.passed.ceilings(declared.candidates))
-    return replace(after, evidence=entries, subject={**after.subject, "filter": found})
+    return replace(after, evidence=entries, subject={**after.subject, "notes": notes, "filter": found})
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """One file as the gradient of a mean, how coarse it is, and what was found out about it."""
+
+    gradient: dict[str, Tensor]
+    rounding: Rounding
+    notes: tuple[str, ...] = ()
+    is_turned: bool = False  # it is known in which direction it goes
+
+
+def _open_update(
+    model: nn.Module, weights: dict[str, Tensor], path: Path, training: LocalTraining, *, is_after: bool
+) -> _Opened:
+    held, notes = unwrapped(model, read_tensors(path)), ()
+    if not is_after and training.learning_rate is None and holds_weights(model, held):
+        is_after, notes = True, (HOLDS_WEIGHTS.format(path.name),)
+    held = difference(weights, held) if is_after else held
+    gradient = check_gradient(model, held, str(path))
+    if not is_after and training.learning_rate is None:
+        return _Opened(gradient, rounding_of(gradient), notes)
+    rate = -(training.learning_rate or 1.0)
+    gradient = {name: value.double() / rate for name, value in gradient.items()}
+    return _Opened(gradient, rounding_of_difference(weights).times(1 / rate), notes, is_turned=True)
+
+
+def _check_steps(training: LocalTraining, *, is_text: bool) -> None:
+    """Refuse steps that cannot be made again."""
+    if training.is_plain:
+        return
+    if not is_text and training.optimizer != "sgd":
+        raise InputError(
+            "Adam leaves nothing of the span of pictures in patches.",
+            needs="an update of SGD, of one step or several",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the same training with SGD: what it gives away, the batch gives away",
+        )
+    if training.learning_rate is None:
+        raise InputError(
+            "Several steps cannot be made again.",
+            needs="the client's learning rate",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="--learning-rate 0.01",
+        )
+
+
+def _proves(result: AuditResult) -> bool:
+    return any(entry.proven for entry in result.evidence)
 
 
 def _own_update(
