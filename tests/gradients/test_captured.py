@@ -297,6 +297,7 @@ def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_
     entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
     assert [entry["name"] for entry in entries] == ["1", "3"]
     assert max(entry["unexplained"] for entry in entries) < 1e-3
+    assert "its sign was turned" not in out  # whose sign is known
 
 
 def test_new_weights_where_an_update_is_expected_are_noticed(folder, capsys, monkeypatch):

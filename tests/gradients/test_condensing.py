@@ -7,7 +7,10 @@ from torch.nn.functional import cross_entropy
 
 from remanence.attacks.gradients.condensing import condensed
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.remainder import Remainder
+from remanence.attacks.gradients.switched_off import sharpened
 from remanence.games.gradients.belonging import belonging
+from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.reading import read_update
 from remanence.games.gradients.rounding import Rounding
 
@@ -78,3 +81,38 @@ def test_a_stranger_in_coordinates_is_no_gradient_of_these_weights():
     reading = read_update(head, noise, Rounding(1.2e-7))
     assert reading.belonging.is_foreign
     assert reading.proof.count == 0
+
+
+def test_a_difference_of_weights_spans_as_many_directions_as_records_and_is_explained_whole():
+    torch.manual_seed(0)
+    wide, deep = nn.Linear(2000, 2000), nn.Linear(2000, 10)
+    model, (inputs, labels) = nn.Sequential(nn.Linear(1200, 2000), nn.ReLU(), wide, nn.ReLU(), deep), batch(6)
+    before = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    steps = torch.autograd.grad(cross_entropy(model(inputs), labels), list(model.parameters()))
+    after = {name: old - 0.1 * step for (name, old), step in zip(before.items(), steps, strict=True)}
+    update = {name: value[None] for name, value in difference(before, after).items()}
+    head, rounding = dense_head(model), rounding_of_difference(before)
+    reading = read_update(head, head.layers_of(update), rounding, search=False, scale_is_known=False)
+    assert len(reading.coordinates.basis) == 6
+    assert reading.proof.explains_all
+    assert reading.proof.batch_size == 6
+    off = torch.cdist(reading.proof.proposal.inputs, inputs.double()) / inputs.double().norm(dim=1)
+    assert (off.amin(1) < reading.proof.error).all()
+
+
+def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_off():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 900), nn.ReLU(), nn.Linear(900, 900), nn.ReLU(), nn.Linear(900, 10))
+    inputs, labels = batch(6, 40)
+    head, layers = layers_of(model, inputs, labels)
+    shares, right = torch.full((1, 6), 1 / 6, dtype=torch.float64), inputs.double()[None]
+    rough = right + 1e-3 * torch.randn(6, 6, dtype=torch.float64) @ right
+    left = Remainder.of(head, layers, rough, labels[None], shares)
+    found, parts, rest = sharpened(head, left, (rough, labels[None], 0.999 * shares), 1e-3)
+    assert left.shares().max() > 3e-3
+    assert rest.shares().max() < 1e-5
+    assert (found - right).norm() < 1e-5 * right.norm()
+    assert torch.allclose(parts, shares, rtol=1e-5)
+    stranger = rough + torch.randn_like(rough)
+    kept, _, _ = sharpened(head, left, (stranger, labels[None], shares), 1e-3)
+    assert kept is stranger

@@ -87,13 +87,14 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
     precision = relative + absolute / max(largest(weight), 1e-300)
     is_coarse = precision > _COARSE
     # A sketch of independent rounding errors has no singular value far above their norm.
-    noise = relative * float(norm(weight)) + absolute * weight.numel() ** 0.5 if is_coarse else 0.0
+    noise = (relative * float(norm(weight)) if is_coarse else 0.0) + absolute * weight.numel() ** 0.5
     for width in (_FEW, _SKETCHED, _SHORT):
         generator = torch.Generator().manual_seed(0)
         sketch = torch.randn(weight.shape[1], width, generator=generator).to(weight.device, working(weight))
         seen = rows_times(weight, sketch).double()
         within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
-        rank = int((sizes > (noise or 0.1 * precision * sizes[0])).sum())
+        least = 0.0 if is_coarse else 0.1 * precision * float(sizes[0])
+        rank = int((sizes > max(noise, least)).sum())
         if rank < width or (is_coarse and width == _SKETCHED):
             break
     if rank == len(sizes) and bias is not None and not is_coarse:

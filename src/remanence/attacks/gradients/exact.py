@@ -19,6 +19,7 @@ from remanence.attacks.gradients.candidates import (
 )
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, product
 from remanence.attacks.gradients.remainder import Remainder
+from remanence.attacks.gradients.switched_off import sharpened
 
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
@@ -132,6 +133,7 @@ def reconstruct(
         live &= (left.shares().amax(1) > _NOISE * precision)[:, None]
         if not live.any() or inputs.shape[1] >= slots:
             break
+    inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
     inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
     return _snapped(head, layers, Recovered(inputs, labels, shares, unexplained), precision).padded(slots)
 

@@ -183,8 +183,8 @@ def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
 
 
 def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """New weights minus old ones; what only one of them has is left to `check_gradient`."""
+    """Old weights minus new ones, as a gradient points; what only one of them has is left to `check_gradient`."""
     return {
-        name: value - before[name] if name in before and value.is_floating_point() else value
+        name: before[name] - value if name in before and value.is_floating_point() else value
         for name, value in after.items()
     }

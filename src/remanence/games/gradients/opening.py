@@ -189,27 +189,32 @@ def _open_update(
             notes.append(HOLDS_WEIGHTS.format(path.name))
         held, is_after = difference(weights, held), True
     gradient = check_gradient(model, held, str(path))
-    rounding = rounding_of(gradient)
+    rounding, scale_is_known = rounding_of(gradient), training.learning_rate is not None or not is_after
     if is_after or training.learning_rate is not None:
         rounding = rounding_of_difference(weights)
     if training.learning_rate is not None:
-        gradient = {name: widened(value) / -training.learning_rate for name, value in gradient.items()}
+        rate = training.learning_rate if is_after else -training.learning_rate
+        gradient = {name: widened(value) / rate for name, value in gradient.items()}
         rounding = rounding.times(1 / training.learning_rate)
     if declared.noise is not None:
         assert declared.batch_size is not None
         deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
         require_noise(head, head.layers_of(gradient), deviation, path.name)
         return _Opened(gradient, rounding, notes, UPDATE_NOISED)
-    reading = _fitting(head, gradient, rounding, training)
+    reading = _fitting(head, gradient, rounding, training, scale_is_known=scale_is_known)
     if reading is None and rounding == rounding_of(
         gradient
     ):  # a difference of weights that nobody called one
         rounding = rounding_of_difference(weights)
-        reading = _fitting(head, gradient, rounding, training)
+        reading = _fitting(head, gradient, rounding, training, scale_is_known=scale_is_known)
     if reading is None and training.is_plain:
         seen = looks_compressed(gradient)
         coarse = codes_of(gradient)
-        reading = None if coarse is None else _fitting(head, gradient, coarse, training)
+        reading = (
+            None
+            if coarse is None
+            else _fitting(head, gradient, coarse, training, scale_is_known=scale_is_known)
+        )
         if reading is not None and coarse is not None:
             rounding = coarse
             notes.append(f"{path.name} is coarse: {seen}. It is read as rounded numbers.")
@@ -241,13 +246,20 @@ def _open_update(
 
 
 def _fitting(
-    head: DenseHead, gradient: dict[str, Tensor], rounding: Rounding, training: LocalTraining
+    head: DenseHead,
+    gradient: dict[str, Tensor],
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    scale_is_known: bool,
 ) -> Reading | None:
     """A reading of an update that belongs to these weights, quick behind ReLU; None where it does not."""
     layers = head.layers_of({name: value[None] for name, value in gradient.items()})
     # Nothing is seen at sight behind other functions than ReLU, not even a sign that was turned.
     search = not head.activation.is_relu
-    reading = read_update(head, layers, rounding, training=training, search=search)
+    reading = read_update(
+        head, layers, rounding, training=training, search=search, scale_is_known=scale_is_known
+    )
     return reading if reading.belonging.is_one_step or not training.is_plain else None
 
 

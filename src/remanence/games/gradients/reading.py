@@ -47,12 +47,14 @@ def read_update(
     *,
     training: LocalTraining | None = None,
     search: bool = True,
+    scale_is_known: bool = True,
 ) -> Reading:
     """Read one update (its tensors have a dimension for trials, of size 1).
 
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
-    for. `search` allows the searches, which take longer. Behind ReLU they look at one sign: that in which the quick
-    attacks found something, or a gradient's. What is not declared to be several steps must be one.
+    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. Behind
+    ReLU they look at one sign: that in which the quick attacks found something, or a gradient's. What is not declared
+    to be several steps must be one.
     """
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
@@ -60,16 +62,22 @@ def read_update(
     weight, bias = one[0]
     if found is None:
         one[0] = weight.to(working(weight)), bias
-        return _read(head, one, rounding, training, search=search)
+        return _read(head, one, rounding, training, search=search, scale_is_known=scale_is_known)
     one[0] = found.gradients[0], bias
-    reading = _read(found.head, one, rounding, training, search=search)
+    reading = _read(found.head, one, rounding, training, search=search, scale_is_known=scale_is_known)
     proposal = reading.proof.proposal
     proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
     return replace(reading, proof=replace(reading.proof, proposal=proposal), coordinates=found)
 
 
 def _read(
-    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining, *, search: bool
+    head: DenseHead,
+    one: list[Layer],
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    search: bool,
+    scale_is_known: bool,
 ) -> Reading:
     """The same, of a head whose inputs are short."""
     fit = belonging(head, one, rounding)
@@ -88,7 +96,8 @@ def _read(
                 continue
             turned = one if sign == 1 else [(-w, None if b is None else -b) for w, b in one]
             for records in look(head, turned, rounding, training):
-                proof = prove(head, turned, records, rounding, training, scale_is_known=sign == 1)
+                known = scale_is_known and sign == 1
+                proof = prove(head, turned, records, rounding, training, scale_is_known=known)
                 if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):
                     best = Reading(fit, proof, sign)
                 if best.proof.explains_all:
@@ -109,7 +118,7 @@ def exposed_samples(
     head = dense_head(model.eval(), example)
     weights = {name: value for name, value in before.items() if value.is_floating_point()}
     update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
-    rounding, factor = rounding_of_difference(weights), -1 / (training.learning_rate or 1.0)
+    rounding, factor = rounding_of_difference(weights), 1 / (training.learning_rate or 1.0)
     layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
     if not any(weight.any() for weight, _ in layers):
         return 0

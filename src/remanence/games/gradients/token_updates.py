@@ -152,7 +152,7 @@ def _open_update(
     gradient = check_gradient(model, held, str(path))
     if not is_after and training.learning_rate is None:
         return _Opened(gradient, rounding_of(gradient), notes)
-    rate = -(training.learning_rate or 1.0)
+    rate = (training.learning_rate or 1.0) * (1 if is_after else -1)
     gradient = {name: value.double() / rate for name, value in gradient.items()}
     return _Opened(gradient, rounding_of_difference(weights).times(1 / rate), notes, is_turned=True)
 
