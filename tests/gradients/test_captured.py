@@ -14,9 +14,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from conftest import relu_network
 from remanence import AuditResult, ExclusiveNeurons, InputError, Records, SharedGradient, Verdict, play
+from remanence.attacks.gradients import exclusive_neurons
 from remanence.attacks.gradients.dense_layers import dense_head
+from remanence.attacks.gradients.exact import reconstruct_at_any_scale
 from remanence.cli.main import main
 from remanence.data.releases import Gradient
+from remanence.games.gradients import reading
 from remanence.games.gradients.captured import Captured
 
 FACTORY = """
@@ -43,6 +46,10 @@ def planted():
         network[1].weight.fill_(1 / 36)
         network[1].bias.copy_(torch.linspace(-1, 1, 200))
     return network
+
+def large():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(600, 1000), nn.ReLU(), nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 7))
 
 def nothing():
     return 3
@@ -229,6 +236,32 @@ def test_layers_that_are_kept_as_stored_are_attacked_like_others():
     )(gradient)
     off = torch.cdist(inputs.double(), guess.records.features[0]).amin(1) / inputs.norm(dim=1)
     assert off.max() < 1e-4
+
+
+@pytest.mark.parametrize(("factor", "promised"), [(1, False), (-0.1, False), (-0.1, True)])
+def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, monkeypatch, factor, promised):
+    namespace, tried = {}, []
+    exec(FACTORY, namespace)  # noqa: S102
+    network, (inputs, labels) = namespace["large"](), batch(5, 600, 7, 3)
+    cross_entropy(network(inputs.float()), labels).backward()
+    save_file({n: factor * p.grad for n, p in network.named_parameters()}, "large.safetensors")
+
+    def counted(head, layers, **options):
+        tried.append(len(layers[0][0]))  # both at once, where that is not too much
+        return reconstruct_at_any_scale(head, layers, **options)
+
+    for user in (exclusive_neurons, reading):
+        monkeypatch.setattr(user, "reconstruct_at_any_scale", counted)
+    if promised:  # a neuron that seems to speak for a sample, and does not in this sign: all is read then
+        monkeypatch.setattr(reading, "speaks", lambda *_: True)
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:large", "--gradient", "large.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "5 of 5 records are proven" in out
+    assert out.count("no search was made") == 1
+    assert ("its sign was turned" in out) == (factor < 0)
+    assert sum(tried) == (6 if promised else 2)
 
 
 def test_batches_must_be_as_many_as_gradients():

@@ -109,8 +109,8 @@ def test_inputs_that_are_a_little_off_follow_from_the_neurons_that_they_switch_o
     rough = right + 1e-3 * torch.randn(6, 6, dtype=torch.float64) @ right
     left = Remainder.of(head, layers, rough, labels[None], shares)
     found, parts, rest = sharpened(head, left, (rough, labels[None], 0.999 * shares), 1e-3)
-    assert left.shares().max() > 3e-3
-    assert rest.shares().max() < 1e-5
+    assert left.unexplained.max() > 3e-3
+    assert rest.unexplained.max() < 1e-5
     assert (found - right).norm() < 1e-5 * right.norm()
     assert torch.allclose(parts, shares, rtol=1e-5)
     stranger = rough + torch.randn_like(rough)

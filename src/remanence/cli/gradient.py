@@ -109,9 +109,10 @@ def gradient(
     own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
+    from remanence.games.gradients.declared import Declared, Noise
     from remanence.games.gradients.inspection import audit_filtered, audit_gradients
     from remanence.games.gradients.local_training import LocalTraining
-    from remanence.games.gradients.opening import Declared, Noise, open_batch, open_network, open_updates
+    from remanence.games.gradients.opening import open_batch, open_network, open_updates
     from remanence.games.gradients.sending import Filter
     from remanence.games.gradients.token_updates import Files, audit_token_updates
     from remanence.report.leak_map import (
@@ -162,7 +163,9 @@ def gradient(
             if sent.batch is not None:
                 subject = open_batch(opened, sent.batch, declared, filtered)
             else:
-                subject = open_updates(opened, updates, declared, after=weights_after)
+                subject = open_updates(
+                    opened, updates, declared, after=weights_after, glance=effort.attack is None
+                )
             if subject.forecast is not None:  # said before anything is searched for
                 typer.echo(str(subject.forecast), err=True)
             look = audit_gradients if filtered is None else audit_filtered
@@ -174,7 +177,12 @@ def gradient(
                 device=compute_device(effort.device),
                 target=network,
             )
-            said = [*subject.notes, str(subject.forecast or ""), subject.scope, str(subject.exposure or "")]
+            said = [
+                *result.subject["notes"],
+                str(subject.forecast or ""),
+                subject.scope,
+                str(subject.exposure or ""),
+            ]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
     said += [filter_sentence(result), *tokens_sentence(result), proven_sentence(result, client.batch_size)]

@@ -26,6 +26,7 @@ _CLEARLY_NEGATIVE = 1e-3
 _LARGE = 2**22  # weights of a network in which passes are worth saving
 _SIDES = 4  # from which implied inputs are looked at, to see which are the same
 _OF_A_KIND = 3  # neurons that imply the same input, of which no more are tested
+_GLANCE = 8  # kinds of which one neuron each is tested, to see whether there is anything to find
 _AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, and how many are tested at least
 
 
@@ -52,6 +53,7 @@ def worth_testing(
     tolerance: float,
     *,
     only_twins: bool = True,
+    of_a_kind: int = _OF_A_KIND,
 ) -> Tensor:
     """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
 
@@ -68,7 +70,18 @@ def worth_testing(
     sides = torch.randn(rows.shape[-1], _SIDES, generator=generator, dtype=torch.float64).to(rows)
     # (trials, neurons, sides), of the implied inputs
     groups = twins((rows @ sides) / signal.where(live, 1.0).unsqueeze(-1), live, tolerance)
-    return (groups >= 0) & (groups < _OF_A_KIND)
+    return (groups >= 0) & (groups < of_a_kind)
+
+
+def speaks(head: DenseHead, left: Remainder, precision: float) -> bool:
+    """Whether a neuron of one gradient, of a few that imply the same input as another, speaks for a sample."""
+    rows, signal = left.first
+    live, tolerance = rows.abs().amax(-1) > 0, tolerance_of(precision)
+    if signal is None:
+        return False
+    some = worth_testing(head, left.first, live, tolerance, of_a_kind=1)
+    found = find_candidates(head, left, some & (some.cumsum(1) <= _GLANCE), precision)
+    return bool(((found.deviation < tolerance) & (found.batch_size > 0)).any())
 
 
 def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:
@@ -114,6 +127,12 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
     if not len(trial):
         empty = rows.new_zeros(0)
         return Candidates(trial, neuron, empty, trial, empty, empty, empty)
+    if signal is not None and len(head.weights) > 2:  # one pass for all labels, before one for each
+        parts = torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // max(head.widths)))
+        may = torch.cat(
+            [_silent_outside(head, left, (trial[some], neuron[some]), precision) for some in parts]
+        )
+        trial, neuron = trial[may], neuron[may]
     labels = 1 if len(head.weights) == 2 and signal is not None else head.classes
     largest = max(rows.shape[-1], *(width * head.classes for width in head.widths[1:]), head.classes * labels)
     parts = []
@@ -124,9 +143,6 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
             found = _without_bias(head, rows[t, j], columns, own[t, j], j, precision)
         else:
             x = rows[t, j] / signal[t, j, None]
-            if len(head.weights) > 2:
-                may = _silent_outside(head, x, columns, precision)
-                t, j, x, columns = t[may], j[may], x[may], columns[may]
             found = _with_bias(head, x, columns, signal[t, j], own[t, j], precision)
         parts.append(Candidates(t, j, *found))
     return Candidates(
@@ -134,12 +150,17 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
     )
 
 
-def _silent_outside(head: DenseHead, x: Tensor, columns: Tensor, precision: float) -> Tensor:
-    """Columns that are zero where the input activates nothing: one pass shows it, for every label alike.
+def _silent_outside(
+    head: DenseHead, left: Remainder, which: tuple[Tensor, Tensor], precision: float
+) -> Tensor:
+    """Neurons, by trial, whose column is zero where the input that they imply activates nothing, whatever its label.
 
     What is left out would deviate by more than `tolerance_of`, whatever rounding excuses.
     """
-    inputs, logits = head.forward(x)
+    rows, signal = left.first
+    assert signal is not None
+    columns = left.columns(*which).to(rows)
+    inputs, logits = head.forward(rows[which] / signal[which].unsqueeze(-1))
     outside = (columns * (inputs[2] <= 0)).norm(dim=-1) / columns.norm(dim=-1)
     chances = logits.softmax(-1).topk(2).values
     loss = torch.maximum(1 - chances[:, 0], chances[:, 1])  # of the likeliest label, which is the least

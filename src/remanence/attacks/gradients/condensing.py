@@ -120,10 +120,11 @@ def _written(
     weight: Tensor, gradient: Tensor, basis: Tensor, relative: float, absolute: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A gradient's rows in coordinates, the norms of what lies outside the span, and the weights along that."""
-    inside = rows_times(gradient, basis.mT)
+    inside = basis.new_empty(len(weight), len(basis))
     norms, along = torch.empty_like(inside[:, 0]), torch.empty_like(inside[:, 0])
     for rows in row_slices(weight):
         row = gradient[rows].to(basis)
+        inside[rows] = row @ basis.mT
         rest = torch.addmm(row, inside[rows], basis, alpha=-1)
         size = rest.norm(dim=1)
         allowed = relative * row.norm(dim=1) + absolute * row.shape[1] ** 0.5

@@ -127,10 +127,10 @@ def reconstruct(
         inputs, labels, shares = _compact(
             *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
         )
-        left = Remainder.of(head, layers, inputs, labels, shares)
+        left = left.by(head, inputs, labels, shares)
         # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        live &= (left.shares().amax(1) > _NOISE * precision)[:, None]
+        live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
         if not live.any() or inputs.shape[1] >= slots:
             break
     inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
@@ -272,7 +272,7 @@ def _refine(
     Where much is left, the update is not the gradient of these samples alone, and a fit would spoil right inputs.
     """
     present = labels >= 0
-    rest = left.shares()
+    rest = left.unexplained
     improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
     for _ in range(_REFINEMENTS):
         if not improving.any():
@@ -286,8 +286,8 @@ def _refine(
         sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
         usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
         tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
-        after = Remainder.of(head, left.whole, tried, labels, shares)
-        rest_after = after.shares()
+        after = left.by(head, tried, labels, shares)
+        rest_after = after.unexplained
         improving &= rest_after.sum(1) < rest.sum(1)
         inputs = torch.where(improving[:, None, None], tried, inputs)
         worthwhile = rest_after.sum(1) < rest.sum(1) / 2

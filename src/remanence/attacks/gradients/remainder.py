@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self, final
 
 import torch
@@ -26,6 +27,17 @@ class Remainder:
     @classmethod
     def of(cls, head: DenseHead, layers: Layers, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
         """All that follows from samples; those with the label −1 are none."""
+        sizes = torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1)
+        return cls._of(head, layers, sizes, inputs, labels, shares)
+
+    def by(self, head: DenseHead, inputs: Tensor, labels: Tensor, shares: Tensor) -> Self:
+        """What other samples leave of the same gradients, whose norms are known."""
+        return self._of(head, self.whole, self.sizes, inputs, labels, shares)
+
+    @classmethod
+    def _of(
+        cls, head: DenseHead, layers: Layers, sizes: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor
+    ) -> Self:
         parts = head.parts(inputs, labels.clamp(min=0), shares * (labels >= 0))
         (weight, bias), after = layers[0], layers[1][0]
         small = len(layers) == 2 or after[0].numel() <= LARGE
@@ -34,7 +46,7 @@ class Remainder:
             (_less(weight, *parts[0]), None if bias is None else bias - parts[0][1].sum(-2)),
             _less(after, *parts[1]) if small else None,
             parts,
-            torch.stack([torch.stack([norm(one) for one in own]) for own, _ in layers], 1),
+            sizes,
         )
 
     def columns(self, trial: Tensor, neuron: Tensor) -> Tensor:
@@ -45,7 +57,8 @@ class Remainder:
         own = self.whole[1][0][trial, :, neuron].to(delta)
         return own - torch.einsum("ns,nso->no", values[trial, :, neuron], delta[trial])
 
-    def shares(self) -> Tensor:
+    @cached_property
+    def unexplained(self) -> Tensor:
         """The share of each layer's gradient that is left, by norm: `(trials, layers)`."""
         pairs = zip(self.whole, self.parts, strict=True)
         left = torch.stack([_left(own, *parts) for (own, _), parts in pairs], 1)

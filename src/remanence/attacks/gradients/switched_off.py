@@ -29,7 +29,7 @@ def sharpened(
     it is.
     """
     inputs, labels, shares = found
-    rest = left.shares().amax(1)
+    rest = left.unexplained.amax(1)
     for trial in ((rest >= nearly) & (rest < _ROUGHLY)).nonzero().squeeze(1).tolist():
         one, own = slice(trial, trial + 1), labels[trial] >= 0
         whole = [(w[one], None if b is None else b[one]) for w, b in left.whole]
@@ -39,11 +39,11 @@ def sharpened(
         tried, parts = inputs.clone(), shares.clone()
         tried[trial, own] = sharp
         parts[trial, own] = _shares(head, whole[0][1], sharp, labels[trial][own])
-        if Remainder.of(head, whole, tried[one], labels[one], parts[one]).shares().max() < nearly:
+        if Remainder.of(head, whole, tried[one], labels[one], parts[one]).unexplained.max() < nearly:
             inputs, shares = tried, parts
     if inputs is found[0]:
         return inputs, shares, left
-    return inputs, shares, Remainder.of(head, left.whole, inputs, labels, shares)
+    return inputs, shares, left.by(head, inputs, labels, shares)
 
 
 def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -64,9 +65,10 @@ class Belonging:
 
 def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
     """Hold one update against the identities, with and without a weight decay."""
-    balanced = range(len(layers) - 1 if head.activation.is_kinked else 0)
-    neurons = [_neurons(head, layers, index).where_there_is_any() for index in balanced]
-    neurons = [kind for kind in neurons if len(kind.off)]
+    balanced = (
+        [one.where_there_is_any() for one in _neurons(head, layers)] if head.activation.is_kinked else []
+    )
+    neurons = [kind for kind in balanced if len(kind.off)]
     logits = _logits(head, layers).where_there_is_any()
     kinds = [*neurons, logits] if len(logits.off) else neurons
     found = _held_against(kinds, rounding, _ROUNDINGS if neurons else _OF_SUMS)
@@ -122,7 +124,7 @@ def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int
     A gradient balances in every neuron, and its last columns add up to nothing: what is off is noise alone, of its
     deviation times the norm of the weights.
     """
-    one = _neurons(head, layers, 0) if head.activation.is_kinked else _logits(head, layers)
+    one = _neurons(head, layers[:2])[0] if head.activation.is_kinked else _logits(head, layers)
     return float((one.off / one.weights).square().mean().sqrt()), len(one.off)
 
 
@@ -165,32 +167,36 @@ class _Identities:
         return _Identities(self.off[live], self.by_decay[live], self.size[live], self.weights[live])
 
 
-def _neurons(head: DenseHead, layers: Sequence[Layer], index: int) -> _Identities:
-    """What comes into each neuron of a layer against what goes out."""
-    own, shift, after = head.weights[index], head.biases[index], head.weights[index + 1]
-    (into, into_bias), (out, _) = layers[index], layers[index + 1]
-    shift = torch.zeros_like(own[:, 0]) if shift is None else shift
-    bias = torch.zeros_like(shift) if into_bias is None else shift * into_bias
-    terms_in, squares_in, incoming = _sums(own, into, 1)
-    terms_out, squares_out, outgoing = _sums(after, out, 0)
-    incoming = incoming + shift.square()
-    return _Identities(
-        terms_in + bias - terms_out,
-        incoming - outgoing,
-        (squares_in + bias.square() + squares_out).sqrt(),
-        (incoming + outgoing).sqrt(),
-    )
+def _neurons(head: DenseHead, layers: Sequence[Layer]) -> list[_Identities]:
+    """What comes into each neuron against what goes out, for every layer but the last; each layer is read once."""
+    sums = [_sums(own, weight) for own, (weight, _) in zip(head.weights, layers, strict=False)]
+    found = []
+    for index, ((into, _), (_, out)) in enumerate(pairwise(sums)):
+        shift, into_bias = head.biases[index], layers[index][1]
+        shift = torch.zeros_like(into[0]) if shift is None else shift
+        bias = torch.zeros_like(shift) if into_bias is None else shift * into_bias
+        incoming = into[2] + shift.square()
+        found.append(
+            _Identities(
+                into[0] + bias - out[0],
+                incoming - out[2],
+                (into[1] + bias.square() + out[1]).sqrt(),
+                (incoming + out[2]).sqrt(),
+            )
+        )
+    return found
 
 
-def _sums(weight: Tensor, gradient: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of weight times gradient, of its squares and of the weight's squares; some rows at a time."""
-    found = weight.new_zeros(3, weight.shape[1 - dim], dtype=torch.float64)
+def _sums(weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of weight times gradient, of its squares and of the weight's squares: `(3, outputs)`, `(3, inputs)`."""
+    by_row, by_column = (weight.new_zeros(3, size, dtype=torch.float64) for size in weight.shape)
     for rows in row_slices(weight):
         own = weight[rows].double()
         terms = own * gradient[rows]
-        into = found if dim == 0 else found[:, rows]
-        into += torch.stack([terms.sum(dim), terms.square_().sum(dim), own.square().sum(dim)])
-    return found[0], found[1], found[2]
+        three = terms, terms.square(), own.square()
+        by_row[:, rows] = torch.stack([part.sum(1) for part in three])
+        by_column += torch.stack([part.sum(0) for part in three])
+    return by_row, by_column
 
 
 def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:

@@ -109,9 +109,14 @@ class Captured(AnyGame[SharedGradient]):
     def _rounding(self) -> Rounding:
         return self.rounding or Rounding(self.mechanism.precision)
 
+    @cached_property
+    def _head(self) -> DenseHead:
+        """The dense layers; to find them is a pass through the network."""
+        return dense_head(self.mechanism.module)
+
     def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
         """The dense layers, and each update of them."""
-        head = dense_head(self.mechanism.module).to(next(iter(gradients.tensors.values())).device)
+        head = self._head.to(next(iter(gradients.tensors.values())).device)
         layers = head.layers_of(gradients.tensors)
         return head, [
             [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
@@ -142,11 +147,10 @@ class Captured(AnyGame[SharedGradient]):
         if self.batches is not None:
             return found
         other = self.training.is_plain and any(fit.loss_is_other for fit in self._belongings)
-        head = dense_head(self.mechanism.module)
         where = (
-            (UPDATE_UNTESTED, not head.activation.is_kinked),
-            (UPDATE_SINGLE_LAYER, len(head.weights) == 1),
-            (UPDATE_ONE_OUTPUT, has_one_logit(head)),
+            (UPDATE_UNTESTED, not self._head.activation.is_kinked),
+            (UPDATE_SINGLE_LAYER, len(self._head.weights) == 1),
+            (UPDATE_ONE_OUTPUT, has_one_logit(self._head)),
             (UPDATE_COARSE, self._rounding.is_coarse),
             (UPDATE_OTHER_LOSS, other),
         )
@@ -178,7 +182,7 @@ class Captured(AnyGame[SharedGradient]):
         numbers |= {"update": torch.arange(len(proofs)), "proven": counts}
         numbers |= {"share_sum": _shares(proofs, torch.sum), "equal_share": _shares(proofs, _common)}
         sizes_proven = torch.tensor([proof.batch_size or 0 for proof in proofs])
-        for index, name in enumerate(dense_head(self.mechanism.module).names):
+        for index, name in enumerate(self._head.names):
             numbers[f"unexplained {name}"] = torch.stack([proof.unexplained[index].cpu() for proof in proofs])
         return Outcome(
             main=self._judge(guess, proofs, sizes),

@@ -78,6 +78,10 @@ def audit_gradients(
     )  # a large network, of which nothing is left to find
     chosen = _attacks(attacks, game, _EXACT[:1] if settled else _EXACT)
     result = audit(game, chosen, policy=policy, seed=seed, device=device, target=target)
+    if subject.again is not None and not all(update.proven for update in updates_of(result.strongest)):
+        return audit_gradients(
+            subject.again(), attacks, policy=policy, seed=seed, device=device, target=target
+        )
     if any(entry.proven for entry in result.evidence):
         refuted = {caveat.id for caveat in _WHY_NOT}
         told = [

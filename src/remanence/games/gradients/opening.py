@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import final
 
@@ -15,10 +15,10 @@ from remanence.attacks.gradients.dense_layers import DenseHead, dense_head, head
 from remanence.attacks.gradients.exposure import Exposure, head_exposure
 from remanence.attacks.gradients.reach import Forecast, forecast_of
 from remanence.attacks.gradients.watching import loss_of
-from remanence.checks import number, whole
 from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.belonging import belonging, misfit, require_noise
+from remanence.games.gradients.declared import Declared
 from remanence.games.gradients.files import (
     HOLDS_WEIGHTS,
     check_gradient,
@@ -48,44 +48,6 @@ _NO_SEARCH = (
 
 @final
 @dataclass(frozen=True)
-class Noise:
-    """Gaussian noise that the client is said to have added to a sum of clipped gradients."""
-
-    multiplier: float
-    max_grad_norm: float
-
-    def __post_init__(self) -> None:
-        number("noise_multiplier", self.multiplier, above=0, hint="--noise-multiplier 1")
-        number("max_grad_norm", self.max_grad_norm, above=0, hint="--max-grad-norm 1")
-
-
-@final
-@dataclass(frozen=True)
-class Declared:
-    """What the owner says about the updates; what is left out is read off them, or unknown."""
-
-    training: LocalTraining = field(default_factory=LocalTraining)
-    batch_size: int | None = None
-    weights: Path | None = None
-    input_shape: tuple[int, ...] | None = None
-    noise: Noise | None = None
-    candidates: int = 10  # how many a record is among, for ceilings
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None:
-            whole("batch_size", self.batch_size, hint="--batch-size 8")
-        whole("candidates", self.candidates, least=2, hint="--candidates 10")
-        if self.noise is not None and self.batch_size is None:
-            raise InputError(
-                "How much noise each number has is not known.",
-                needs="the batch size that the noised sum was divided by",
-                got="--noise-multiplier without --batch-size",
-                hint="--batch-size 256",
-            )
-
-
-@final
-@dataclass(frozen=True)
 class Subject:
     """A network, what it shared, and, where the owner looks at a batch of their own, what is exposed."""
 
@@ -104,6 +66,7 @@ class Subject:
     is_settled: bool = False  # records of every update were proven at sight, and the network is large
     scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
     reading: Reading | None = None  # of a single update that is as it was read
+    again: Callable[[], Subject] | None = None  # the same, read in full: where a glance promised too much
 
     @cached_property
     def forecast(self) -> Forecast | None:
@@ -111,7 +74,11 @@ class Subject:
         if self.disturbed is not None or self.filter is not None or not self.declared.training.is_plain:
             return None
         layers = self.head.layers_of({name: value[None] for name, value in self.gradients[0].items()})
-        return forecast_of(self.head, layers, self.rounding.of_largest(layers[0][0]))
+        precision = self.rounding.of_largest(layers[0][0])
+        found = None if self.reading is None else self.reading.coordinates
+        if found is not None and not found.gradients[0][:, -1].any():  # in which nothing of it is missing
+            layers = [(found.gradients[0][None], layers[0][1]), *layers[1:]]
+        return forecast_of(self.head, layers, precision)
 
     @property
     def scope(self) -> str:
@@ -140,17 +107,28 @@ def open_batch(model: nn.Module, batch: Path, declared: Declared, passed: Filter
 
 
 def open_updates(
-    model: nn.Module, updates: Sequence[Path], declared: Declared, *, after: Sequence[Path] = ()
+    model: nn.Module,
+    updates: Sequence[Path],
+    declared: Declared,
+    *,
+    after: Sequence[Path] = (),
+    glance: bool = False,
 ) -> Subject:
-    """Captured gradients or differences of weights, or whole weights `after` a round; all are checked first."""
+    """Captured gradients or differences of weights, or whole weights `after` a round; all are checked first.
+
+    With a `glance`, large ones that show something at once are read by the audit alone.
+    """
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     example = None
     if declared.input_shape is not None:
         generator = torch.Generator().manual_seed(0)
         example = torch.randn(4, *declared.input_shape, generator=generator).to(dtype)
     head = dense_head(model, example)
-    opened = [_open_update(model, head, path, declared, is_after=False) for path in updates]
-    opened += [_open_update(model, head, path, declared, is_after=True) for path in after]
+    files = [(path, False) for path in updates] + [(path, True) for path in after]
+    opened = [
+        _open_update(model, head, path, declared, is_after=is_after, glance=glance)
+        for path, is_after in files
+    ]
     rounding = reduce(Rounding.or_coarser, (one.rounding for one in opened))
     notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
     disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
@@ -158,10 +136,11 @@ def open_updates(
     settled = head.is_large and all(one.is_settled for one in opened)
     notes += (_NO_SEARCH,) * settled
     reading = opened[0].reading if len(opened) == 1 else None
+    again = partial(open_updates, model, updates, declared, after=after)
     return Subject(
         model, head, gradients, None, None, rounding, declared, notes, disturbed, None, settled,
         declared.training.learning_rate is not None or not (after or any(one.is_step for one in opened)),
-        reading,
+        reading, again if any(one.is_glance for one in opened) else None,
     )  # fmt: skip
 
 
@@ -176,10 +155,11 @@ class _Opened:
     is_settled: bool = False  # records were proven at sight
     reading: Reading | None = None  # where the gradient is as it was read
     is_step: bool = False  # new weights minus old ones, or whole weights
+    is_glance: bool = False  # records seem to be there, and were not proven yet
 
 
 def _open_update(
-    model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool
+    model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool, glance: bool
 ) -> _Opened:
     held, notes = unwrapped(model, read_tensors(path)), []
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
@@ -201,20 +181,17 @@ def _open_update(
         deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
         require_noise(head, head.layers_of(gradient), deviation, path.name)
         return _Opened(gradient, rounding, notes, UPDATE_NOISED)
-    reading = _fitting(head, gradient, rounding, training, scale_is_known=scale_is_known)
+    fitting = partial(_fitting, head, gradient, training, scale_is_known=scale_is_known, glance=glance)
+    reading = fitting(rounding)
     if reading is None and rounding == rounding_of(
         gradient
     ):  # a difference of weights that nobody called one
         rounding = rounding_of_difference(weights)
-        reading = _fitting(head, gradient, rounding, training, scale_is_known=scale_is_known)
+        reading = fitting(rounding)
     if reading is None and training.is_plain:
         seen = looks_compressed(gradient)
         coarse = codes_of(gradient)
-        reading = (
-            None
-            if coarse is None
-            else _fitting(head, gradient, coarse, training, scale_is_known=scale_is_known)
-        )
+        reading = None if coarse is None else fitting(coarse)
         if reading is not None and coarse is not None:
             rounding = coarse
             notes.append(f"{path.name} is coarse: {seen}. It is read as rounded numbers.")
@@ -240,25 +217,30 @@ def _open_update(
         gradient = {name: -value for name, value in gradient.items()}
     as_read = reading.sign > 0 and not (reading.belonging.decay and training.is_plain)
     return _Opened(
-        gradient, rounding, notes, None, head.activation.is_relu and reading.proof.count > 0,
-        reading if as_read else None, is_after or reading.sign < 0,
+        gradient, rounding, notes, None,
+        reading.is_glance or (head.activation.is_relu and reading.proof.count > 0),
+        reading if as_read else None, is_after or reading.sign < 0, reading.is_glance,
     )  # fmt: skip
 
 
 def _fitting(
     head: DenseHead,
     gradient: dict[str, Tensor],
-    rounding: Rounding,
     training: LocalTraining,
+    rounding: Rounding,
     *,
     scale_is_known: bool,
+    glance: bool,
 ) -> Reading | None:
     """A reading of an update that belongs to these weights, quick behind ReLU; None where it does not."""
-    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
-    # Nothing is seen at sight behind other functions than ReLU, not even a sign that was turned.
-    search = not head.activation.is_relu
     reading = read_update(
-        head, layers, rounding, training=training, search=search, scale_is_known=scale_is_known
+        head,
+        head.layers_of({name: value[None] for name, value in gradient.items()}),
+        rounding,
+        training=training,
+        search=not head.activation.is_relu,  # behind others nothing is seen at sight, not even a turned sign
+        scale_is_known=scale_is_known,
+        glance=glance,
     )
     return reading if reading.belonging.is_one_step or not training.is_plain else None
 

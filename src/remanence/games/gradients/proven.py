@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from remanence.games.gradients.opening import Declared
+from remanence.games.gradients.declared import Declared
 from remanence.results.caveats import UPDATE_DECLARED, Caveat
 from remanence.results.evidence import Evidence
 

@@ -9,12 +9,14 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from remanence.attacks.gradients.candidates import speaks
 from remanence.attacks.gradients.condensing import Coordinates, condensed
 from remanence.attacks.gradients.dense_layers import DenseHead, Layers, dense_head
 from remanence.attacks.gradients.exact import Recovered, reconstruct_at_any_scale
 from remanence.attacks.gradients.low_rank import reconstruct_low_rank, unmixed
 from remanence.attacks.gradients.parallel_rows import parallel_rows
 from remanence.attacks.gradients.parts import working
+from remanence.attacks.gradients.remainder import Remainder
 from remanence.attacks.gradients.single_layer import one_record
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
@@ -38,6 +40,7 @@ class Reading:
     proof: Proof
     sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
     coordinates: Coordinates | None = None  # in which a large first layer was read
+    is_glance: bool = False  # neurons speak for samples; nothing was recomputed from these
 
 
 def read_update(
@@ -48,13 +51,15 @@ def read_update(
     training: LocalTraining | None = None,
     search: bool = True,
     scale_is_known: bool = True,
+    glance: bool = False,
 ) -> Reading:
     """Read one update (its tensors have a dimension for trials, of size 1).
 
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
     for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. Behind
     ReLU they look at one sign: that in which the quick attacks found something, or a gradient's. What is not declared
-    to be several steps must be one.
+    to be several steps must be one. A `glance` at a large layer tells whether a neuron speaks for a sample, and in
+    which sign, and leaves samples and proofs to the audit; where none does, all is read.
     """
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
@@ -64,7 +69,9 @@ def read_update(
         one[0] = weight.to(working(weight)), bias
         return _read(head, one, rounding, training, search=search, scale_is_known=scale_is_known)
     one[0] = found.gradients[0], bias
-    reading = _read(found.head, one, rounding, training, search=search, scale_is_known=scale_is_known)
+    reading = _read(
+        found.head, one, rounding, training, search=search, scale_is_known=scale_is_known, glance=glance
+    )
     proposal = reading.proof.proposal
     proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
     return replace(reading, proof=replace(reading.proof, proposal=proposal), coordinates=found)
@@ -78,6 +85,7 @@ def _read(
     *,
     search: bool,
     scale_is_known: bool,
+    glance: bool = False,
 ) -> Reading:
     """The same, of a head whose inputs are short."""
     fit = belonging(head, one, rounding)
@@ -86,6 +94,9 @@ def _read(
         if not fit.is_one_step:
             return Reading(fit, nothing)
         one = without_decay(head, one, fit.decay) if fit.decay else one
+        sign = _sign_at_a_glance(head, one, rounding) if glance else 0
+        if sign:
+            return Reading(fit, nothing, sign, is_glance=True)
     best = Reading(fit, nothing)
     for look in (_quickly, _by_search)[: 1 + search]:
         both = (
@@ -94,7 +105,7 @@ def _read(
         for sign in (1, -1) if both else (best.sign,):
             if best.proof.count and sign != best.sign:
                 continue
-            turned = one if sign == 1 else [(-w, None if b is None else -b) for w, b in one]
+            turned = one if sign == 1 else _negated(one)
             for records in look(head, turned, rounding, training):
                 known = scale_is_known and sign == 1
                 proof = prove(head, turned, records, rounding, training, scale_is_known=known)
@@ -103,6 +114,17 @@ def _read(
                 if best.proof.explains_all:
                     return best
     return best
+
+
+def _sign_at_a_glance(head: DenseHead, one: list[Layer], rounding: Rounding) -> int:
+    """The sign in which a neuron speaks for a sample; 0 where none of a few does in either."""
+    none, precision = _no_records(one), min(rounding.of_largest(one[0][0]), 0.1)
+    for sign in (1, -1) if head.activation.is_relu else ():
+        turned = one if sign == 1 else [*_negated(one[:2]), *one[2:]]  # no others are looked at
+        left = Remainder.of(head, _batched(turned), *(part[None] for part in vars(none).values()))
+        if speaks(head, left, precision):
+            return sign
+    return 0
 
 
 def exposed_samples(
@@ -151,6 +173,10 @@ def _by_search(
         return
     attack = reconstruct_low_rank if training.is_plain else unmixed
     yield proposed(attack(head, _batched(one), precision=precision))
+
+
+def _negated(one: list[Layer]) -> list[Layer]:
+    return [(-weight, None if bias is None else -bias) for weight, bias in one]
 
 
 def _batched(one: list[Layer]) -> Layers:

@@ -20,6 +20,7 @@ from remanence.data.records import Records
 from remanence.exceptions import InputError
 from remanence.games.gradients.captured_patches import audit_patches
 from remanence.games.gradients.captured_texts import audit_texts, reads_texts
+from remanence.games.gradients.declared import Declared
 from remanence.games.gradients.files import (
     HOLDS_WEIGHTS,
     check_gradient,
@@ -32,7 +33,7 @@ from remanence.games.gradients.files import (
     unwrapped,
 )
 from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.opening import Declared, check_labels
+from remanence.games.gradients.opening import check_labels
 from remanence.games.gradients.rounding import Rounding
 from remanence.games.gradients.sending import Filter, disturbance, rounding_after
 from remanence.results.verdict import Policy
