@@ -134,6 +134,25 @@ def test_the_balance_of_every_neuron_tells_what_an_update_is():
     assert decayed.decay == pytest.approx(1e-3, rel=1e-4)
 
 
+def test_long_inputs_in_double_precision_are_not_called_another_network():
+    network = relu_network(6000, 100, 10, seed=3)
+    inputs, labels = batch(8, 6000, 10, 3)
+    gradient = {name: value[0] for name, value in leak(network, inputs, labels).items()}
+    head, double = dense_head(network), Rounding.of([torch.float64])
+    fit = belonging(head, head.layers_of(gradient), double)
+    assert fit.misfit > 4 * double.relative  # our own sums are off by as much as the update
+    assert fit.is_one_step
+    stale = dense_head(relu_network(6000, 100, 10, seed=3).apply(_moved))
+    assert not belonging(stale, stale.layers_of(gradient), double).is_one_step
+
+
+def _moved(layer: nn.Module) -> None:
+    """Weights that are off by a part in a million million."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters(recurse=False):
+        parameter.data *= 1 + 1e-12 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.0125, 0.3, -0.01])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_clipping_a_learning_rate_and_a_sign_hide_nothing(classes, factor):

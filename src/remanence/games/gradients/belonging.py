@@ -70,20 +70,26 @@ def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> B
     )
     neurons = [kind for kind in balanced if len(kind.off)]
     logits = _logits(head, layers).where_there_is_any()
+    # The sums here, and in coordinates of a large layer, are made in double precision: errors of n of them add up as
+    # squares. Beside an update in double precision that is as much as its own, and beside others it is nothing.
+    longest = max(head.numbers or 0, *(max(weight.shape) for weight in head.weights))
+    own = torch.finfo(torch.float64).eps * longest**0.5
     kinds = [*neurons, logits] if len(logits.off) else neurons
-    found = _held_against(kinds, rounding, _ROUNDINGS if neurons else _OF_SUMS)
+    found = _held_against(kinds, rounding, own, _ROUNDINGS if neurons else _OF_SUMS)
     if found.is_one_step or not neurons:
         return found
-    balance = _held_against(neurons, rounding)
+    balance = _held_against(neurons, rounding, own)
     return replace(balance, loss_is_other=True) if balance.is_one_step else found
 
 
-def _held_against(kinds: Sequence[_Identities], rounding: Rounding, roundings: int = _ROUNDINGS) -> Belonging:
+def _held_against(
+    kinds: Sequence[_Identities], rounding: Rounding, own: float, roundings: int = _ROUNDINGS
+) -> Belonging:
     if not kinds:
         return Belonging(0.0, 0.0, 0.0)
     # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
     # the precision.
-    allowed = (_ONCE if rounding.is_coarse else roundings) * rounding.relative
+    allowed = (_ONCE if rounding.is_coarse else roundings) * rounding.relative + own
     allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
     slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
     decay = sum(float((k.off * k.by_decay / k.size**2).sum()) for k in kinds) / max(slope, 1e-300)
