@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.candidates import twins
-from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.dense_layers import LARGE, DenseHead
 from remanence.attacks.gradients.parts import largest, norm, row_slices, rows_times, working
 
 _FEW, _SKETCHED = 16, 144  # directions that are looked for; fewer than these are a low rank
@@ -85,9 +85,10 @@ def condensed(
 def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float) -> Tensor:
     """An orthonormal basis of a gradient's rows, or of those that have a twin."""
     precision = relative + absolute / max(largest(weight), 1e-300)
-    is_coarse = precision > _COARSE
+    is_coarse, rounded = precision > _COARSE, relative * float(norm(weight))
     # A sketch of independent rounding errors has no singular value far above their norm.
-    noise = (relative * float(norm(weight)) if is_coarse else 0.0) + absolute * weight.numel() ** 0.5
+    noise = (rounded if is_coarse else 0.0) + absolute * weight.numel() ** 0.5
+    is_large = weight.numel() > LARGE and not is_coarse
     for width in (_FEW, _SKETCHED, _SHORT):
         generator = torch.Generator().manual_seed(0)
         sketch = torch.randn(weight.shape[1], width, generator=generator).to(weight.device, working(weight))
@@ -95,25 +96,31 @@ def _span(weight: Tensor, bias: Tensor | None, relative: float, absolute: float)
         within, sizes, _ = torch.linalg.svd(seen, full_matrices=False)
         least = 0.0 if is_coarse else 0.1 * precision * float(sizes[0])
         rank = int((sizes > max(noise, least)).sum())
-        if rank < width or (is_coarse and width == _SKETCHED):
+        # Of a large layer, the errors of the sketch itself fill every width: what stands out of them is the rank.
+        clear = int((sizes > noise + _ROUNDINGS * rounded).sum()) if is_large else width
+        if min(rank, clear) < width or (is_coarse and width == _SKETCHED):
             break
+    own = weight[:0].double()  # rows with a twin: in floating point a small one is as precise as a large one
     if rank == len(sizes) and bias is not None and not is_coarse:
         tolerance = min(1e-2, max(1e-6, 1e4 * precision))
         live = bias != 0
         place = twins((seen / bias.where(live, 1.0)[:, None])[None], live[None], tolerance)[0]
-        some = (place == 0).nonzero().squeeze(1)[:_GROUPS]
-        if len(some):
-            return torch.linalg.qr(weight[some].double().mT)[0].mT
+        own = weight[(place == 0).nonzero().squeeze(1)[:_GROUPS]].double()
+        if len(own) and clear >= width:
+            return torch.linalg.qr(own.mT)[0].mT
     # Combinations of the gradient's rows: they span what it spans, however rough the sketch is.
-    rank = len(sizes) if is_coarse else rank
+    rank = len(sizes) if is_coarse else min(rank, clear)
     within = within[:, :rank].to(torch.float32 if is_coarse else torch.float64)
     combined = within.new_zeros(rank, weight.shape[1])
     for rows in row_slices(weight):
         combined += within[rows].mT @ weight[rows].to(within)
-    combined = combined.double()
+    basis = torch.linalg.qr(combined.double().mT)[0].mT
+    outside = (own - own @ basis.mT @ basis).norm(dim=1) > _ROUNDINGS * relative * own.norm(dim=1)
+    if outside.any():
+        basis = torch.linalg.qr(torch.cat([basis, own[outside]]).mT)[0].mT
     # Turned at random, so that no coordinate is so small that rounding is all there is of it.
-    turn = torch.randn(rank, rank, generator=generator, dtype=torch.float64).to(weight.device)
-    return torch.linalg.qr(turn)[0] @ torch.linalg.qr(combined.mT)[0].mT
+    turn = torch.randn(len(basis), len(basis), generator=generator, dtype=torch.float64).to(weight.device)
+    return torch.linalg.qr(turn)[0] @ basis
 
 
 def _written(

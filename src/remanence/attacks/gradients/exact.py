@@ -128,12 +128,12 @@ def reconstruct(
             *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
         )
         left = left.by(head, inputs, labels, shares)
+        inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
         # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
         live = left.first[0].abs().amax(-1) > _NOISE * precision * level
         live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
         if not live.any() or inputs.shape[1] >= slots:
             break
-    inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
     inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
     return _snapped(head, layers, Recovered(inputs, labels, shares, unexplained), precision).padded(slots)
 

@@ -31,27 +31,27 @@ def sharpened(
     inputs, labels, shares = found
     rest = left.unexplained.amax(1)
     for trial in ((rest >= nearly) & (rest < _ROUGHLY)).nonzero().squeeze(1).tolist():
-        one, own = slice(trial, trial + 1), labels[trial] >= 0
-        whole = [(w[one], None if b is None else b[one]) for w, b in left.whole]
-        sharp = _by_what_is_off(head, whole[0], inputs[trial][own])
+        own = labels[trial] >= 0
+        weight, bias = left.whole[0]
+        first = weight[trial], None if bias is None else bias[trial]
+        sharp = _by_what_is_off(head, first, inputs[trial][own])
         if sharp is None:
             continue
         tried, parts = inputs.clone(), shares.clone()
         tried[trial, own] = sharp
-        parts[trial, own] = _shares(head, whole[0][1], sharp, labels[trial][own])
-        if Remainder.of(head, whole, tried[one], labels[one], parts[one]).unexplained.max() < nearly:
-            inputs, shares = tried, parts
-    if inputs is found[0]:
-        return inputs, shares, left
-    return inputs, shares, left.by(head, inputs, labels, shares)
+        parts[trial, own] = _shares(head, first[1], sharp, labels[trial][own])
+        after = left.by(head, tried, labels, parts)
+        if after.unexplained[trial].max() < nearly:
+            inputs, shares, left = tried, parts, after
+    return inputs, shares, left
 
 
 def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
     """The inputs of one gradient, `(records, numbers)`; None where they do not follow from what they switch off."""
     (weight, bias), shift, records = first, head.biases[0], len(inputs)
-    if bias is None or shift is None or not head.activation.is_relu or not 1 < records < weight.shape[2]:
+    if bias is None or shift is None or not head.activation.is_relu or not 1 < records < weight.shape[1]:
         return None
-    both = torch.cat([weight[0], bias[0][:, None]], 1).double()  # (neurons, numbers + 1)
+    both = torch.cat([weight, bias[:, None]], 1).double()  # (neurons, numbers + 1)
     span = torch.linalg.svd(both, full_matrices=False)[2][:records]
     within = both @ span.mT  # (neurons, records)
     before = product(inputs, head.weights[0].mT) + shift
@@ -69,4 +69,4 @@ def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor
     assert bias is not None
     values, logits = head.forward(inputs)
     deltas = head.backward(values, head.loss_vectors(logits, labels))[0]
-    return torch.linalg.lstsq(deltas.mT, bias[0].to(deltas)[:, None]).solution.squeeze(1)
+    return torch.linalg.lstsq(deltas.mT, bias.to(deltas)[:, None]).solution.squeeze(1)
