@@ -18,6 +18,7 @@ _ITERATIONS, _EARLY, _SLOW = (
     1e-3,
 )  # steps, and those after which a start that has come no further is given up
 _DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-12, 1e8
+_AT_ONCE = 1024  # moves whose effect is computed at once
 _RECOUNTS = 3  # how often labels are counted anew
 _EXCHANGES, _TRIED, _NEAR = (
     6,
@@ -107,7 +108,7 @@ def descend(equations: PatchEquations, points: Tensor, labels: Tensor, work: Wor
         work.left -= points.numel()
         with warnings.catch_warnings():  # torch's own, from its rules for derivatives of derivatives
             warnings.simplefilter("ignore", DeprecationWarning)
-            slopes = torch.cat([turned(one, label) for one, label in zip(points, labels, strict=True)])
+            slopes = vmap(turned, chunk_size=max(1, _AT_ONCE // open_ones))(points, labels).flatten(0, 1)
         slopes = equations.scale(made) * slopes
         if not equations.scale_is_known:  # what a change of the scale makes up for tells nothing
             slopes = slopes - (slopes @ made)[:, None] * (made / made.square().sum())
