@@ -32,7 +32,7 @@ _EXCHANGES, _TRIED, _NEAR = (
 class Work:
     """How many numbers may still be moved by a step, all steps together: so that a search ends, wherever it runs."""
 
-    left: int = 50_000
+    left: int = 150_000
 
 
 @final
