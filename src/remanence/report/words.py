@@ -219,8 +219,13 @@ def counts(result: AuditResult) -> str:
             if said == "canaries"
             else "Only the very record counts."
         )
-    if result.threat_model["game"] in ("CapturedTexts", "CapturedPatches"):
+    if result.threat_model["game"] == "CapturedTexts":
         return "Only what the whole update can be computed again from counts."
+    if result.threat_model["game"] == "CapturedPatches":
+        return (
+            "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
+            "patches is enough."
+        )
     if result.threat_model["game"] == "Texts":
         tries = f"{criterion['threshold']:,.0f} tries"
         compared = "base_log_probability" in result.strongest.arrays

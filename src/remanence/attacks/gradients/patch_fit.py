@@ -35,12 +35,7 @@ from remanence.references import REMANENCE
 from remanence.scale.progress import track
 
 _UNKNOWNS = 1100  # numbers that are solved for at most
-_CORRECTIONS, _BETTER = (
-    30,
-    0.9,
-)  # rounds of making all steps again, and what one may leave of the square at most
-_CORRECTING = 8  # steps of the solver in each
-_NEARLY = 1e-2  # what the gradient in the middle of several steps leaves of their mean, as a square
+_NEARLY = 1e-2  # what a solution leaves at most, as a square; of several steps, the gradient in their middle
 _POLISHING = 12  # steps with all coordinates open
 _FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
 
@@ -151,8 +146,8 @@ def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tupl
     assert best is not None
     span, found = best
     coordinates = span.coordinates(found.points)
-    if coordinates.numel() > _UNKNOWNS:
-        return best
+    if coordinates.numel() > _UNKNOWNS or found.left > _NEARLY:
+        return best  # where the equations do not hold, as under dropout, they improve nothing
     loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
     polished = descend(loose, coordinates, found.labels, work)
     return (loose, polished) if polished.left < found.left else best

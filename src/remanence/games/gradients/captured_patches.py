@@ -29,6 +29,8 @@ _NOT_SOLVED = (
     0.01  # the same for single and double precision: a patch that is known no better is not solved for
 )
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
+_ROOM = 2  # outputs of the layer for each position: half of the equations are left to test with
+_ROUNDED_ON_THE_WAY = 16  # roundings by which sums over many tokens may be off
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
@@ -43,6 +45,9 @@ class Pictures:
     explains_all: bool
     is_ordered: bool = True  # whether no other order of a picture's patches explains the update as well
     similarity: float = 0.0  # the cosine between the update and what the pictures make
+    fits_places: bool = (
+        False  # one picture is all that the layer's gradient holds, whatever the rest of the network did
+    )
 
     @property
     def named(self) -> int:
@@ -51,13 +56,13 @@ class Pictures:
 
     @property
     def proven(self) -> int:
-        """How many pictures are proven, and with them their number."""
-        return self.count if self.explains_all else 0
+        """How many pictures are proven."""
+        return self.count if self.explains_all or self.fits_places else 0
 
     @property
     def number(self) -> int:
         """How many there were, where it is proven."""
-        return self.proven
+        return self.count if self.explains_all else 0
 
 
 def verify_pictures(
@@ -93,12 +98,48 @@ def verify_pictures(
     worst = float(((rounded + 4 * torch.linalg.matrix_norm(left, 2)) * errors).max())
     is_fine = not (rounding.is_coarse or rounding.absolute)
     if not held.is_all or worst > (_NOT_SOLVED if is_fine else _NO_BETTER):
-        return Pictures(len(pictures), worst, held.left, explains_all=False, similarity=held.similarity)
+        apart_from_steps = held_by_places(model, sent, pictures, rounding)
+        error = worst if apart_from_steps is None else apart_from_steps
+        return Pictures(
+            len(pictures), error, held.left, False, True, held.similarity, apart_from_steps is not None
+        )
     is_ordered = model.places is not None or not any(
         all(held.scale * off <= held.allowed[name] for name, off in apart(made, update(other)).items())
         for other in _rearranged(model, pictures)
     )
     return Pictures(len(pictures), worst, held.left, True, is_ordered, held.similarity)
+
+
+def held_by_places(
+    model: PatchModel, sent: Mapping[str, Tensor], pictures: Tensor, rounding: Rounding
+) -> float | None:
+    """How far a picture's patches may be off that explain the layer's gradient together with that of the positions.
+
+    For one picture, Σ_p S_p x_pᵀ is the gradient of the layer, where S_p is that of the embedding of position p: after
+    dropout, any loss and any number of steps too. Two different pictures have no such x. None where it does not hold.
+    """
+    places = model.places
+    if places is None or len(pictures) != 1:
+        return None
+    patches, rows = model.patches(pictures)[0], sent[model.own("weight")].flatten(1)  # (positions, numbers)
+    sums = sent[places].reshape(-1, len(rows))[-model.positions :].mT  # (outputs, positions)
+    if sent.get(model.own("bias")) is not None:
+        rows = torch.cat([rows, sent[model.own("bias")][:, None]], 1)
+        patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1)
+    if len(rows) < _ROOM * model.positions or not sums.any():
+        return None
+    left = rows - sums @ patches
+    absolute = rounding.of_tensor(model.own("weight")).absolute, rounding.of_tensor(places).absolute
+    noise = rounding.relative * rows.abs() + absolute[0]
+    noise = noise + (rounding.relative * sums.abs() + absolute[1]) @ patches.abs()
+    if left.norm() > _ROUNDED_ON_THE_WAY * noise.norm():
+        return None
+    smallest = torch.linalg.svdvals(sums)[-1].clamp(min=1e-300)
+    error = float(
+        (noise.norm(dim=0).max() / smallest) / model.patches(pictures)[0].norm(dim=1).min().clamp(min=1e-300)
+    )
+    error *= model.weight.shape[1] ** 0.5  # of a patch, whose numbers are each off by as much
+    return error if error < _NO_BETTER else None
 
 
 def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:

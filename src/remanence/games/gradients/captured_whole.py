@@ -161,5 +161,5 @@ def coarsest(gradients: Sequence[Mapping[str, Tensor]], rounding: Rounding) -> f
 
 
 def _counted(found: Sequence[Recomputed]) -> Comparison:
-    proven = torch.tensor([[one.explains_all] for one in found])
+    proven = torch.tensor([[one.proven > 0] for one in found])
     return Comparison(torch.full(proven.shape, torch.nan, dtype=torch.float64), proven, proven)
