@@ -284,3 +284,64 @@ def test_several_steps_leave_the_sparse_directions_that_whole_batches_are_read_f
     reading = read_update(head, layers, rounding, training=LocalTraining(5, 0.1))
     assert (reading.proof.count, reading.proof.batch_size) == (8, 8)
     assert torch.cdist(inputs.double(), reading.proof.proposal.inputs).amin(1).max() < 1e-2
+
+
+def confident(classes, gain, dtype=torch.float64, seed=1):
+    """A network that hesitates between two classes at most, as training makes it, and a batch of four."""
+    network = relu_network(20, 40, classes, dtype=dtype, seed=seed)
+    with torch.no_grad():
+        network[-1].weight.mul_(gain)
+    inputs, labels = batch(4, 20, classes, seed)
+    return network, inputs.to(dtype), labels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("classes", "gain"), [(3, 1), (3, 8), (3, 30), (4, 30)])
+def test_the_opposite_of_an_update_is_not_read_as_the_update_of_other_labels(classes, gain, seed, dtype):
+    network, inputs, labels = confident(classes, gain, dtype, seed)
+    for count in (1, 2, 4):
+        turned = {
+            name: -0.037 * value
+            for name, value in gradient_of(network, inputs[:count], labels[:count]).items()
+        }
+        reading = read(network, turned, Rounding.of([dtype]), search=False)
+        claimed = reading.proof.proposal[reading.proof.proven]
+        nearest = torch.cdist(claimed.inputs, inputs.double()).argmin(1)
+        told = claimed.labels >= 0
+        assert torch.equal(claimed.labels[told], labels[nearest[told]])
+        assert reading.sign == -1 or not told.any()
+        assert reading.proof.count > 0
+
+
+def test_a_label_is_left_open_where_the_opposite_of_the_update_has_another():
+    network = relu_network(20, 40, 3, seed=0)
+    with torch.no_grad():
+        network[-1].bias[2] = -80.0  # a class that nothing speaks for
+    inputs, labels = batch(1, 20, 2, 0)
+    own = gradient_of(network, inputs, labels)
+    for factor, expected in ((1.0, int(labels)), (0.037, -1), (-0.037, -1)):
+        proof = read(network, {name: factor * value for name, value in own.items()}, Rounding(2.2e-16)).proof
+        assert proof.count == 1
+        assert torch.allclose(proof.proposal.inputs[0], inputs[0])
+        assert proof.proposal.labels.tolist() == [expected]
+
+
+def test_a_tenth_of_an_update_is_not_that_of_ten_times_as_many_records():
+    network = relu_network(20, 8, 3, seed=2)
+    sizes = set()
+    for seed in range(12):
+        inputs, labels = batch(4, 20, 3, seed)
+        tenth = {name: 0.1 * value for name, value in gradient_of(network, inputs, labels).items()}
+        sizes.add(read(network, tenth, Rounding(2.2e-16), search=False).proof.batch_size)
+    assert sizes <= {None, 4}
+
+
+def test_records_without_a_trace_in_half_precision_leave_the_size_of_the_batch_open():
+    for seed in range(6):
+        network, _, _ = confident(3, 30, torch.float32, seed)
+        inputs, labels = batch(6, 20, 3, seed)
+        own = gradient_of(network, inputs.float(), labels)
+        for factor in (1.0, 0.1, 0.037):
+            sent = {name: (factor * value).half() for name, value in own.items()}
+            assert read(network, sent, Rounding.of([torch.float16])).proof.batch_size in (None, 6)

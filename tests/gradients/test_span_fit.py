@@ -94,7 +94,8 @@ def test_half_precision_hides_nothing_from_a_solution_within_the_span(dtype, fun
     model, (inputs, labels) = network(function), batch(count)
     sent = {name: value.to(dtype) for name, value in update(model, inputs, labels, factor).items()}
     reading = read(model, sent)
-    assert (reading.proof.count, reading.proof.batch_size) == (count, count)
+    size = count if factor == 1.0 else None  # at another scale, a record without a trace does not show
+    assert (reading.proof.count, reading.proof.batch_size) == (count, size)
     assert all_right(reading, inputs, labels)
     claimed = reading.proof.proposal.inputs
     off = torch.cdist(inputs.double(), claimed).amin(1) / inputs.double().norm(dim=1)

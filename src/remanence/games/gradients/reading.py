@@ -103,16 +103,18 @@ def _read(
             look is _quickly or not head.activation.is_relu
         )  # nothing is seen at sight behind other functions
         for sign in (1, -1) if both else (best.sign,):
-            if best.proof.count and sign != best.sign:
+            if best.proof.tells_sign and sign != best.sign:
                 continue
             turned = one if sign == 1 else _negated(one)
             for records in look(head, turned, rounding, training):
                 known = scale_is_known and sign == 1
                 proof = prove(head, turned, records, rounding, training, scale_is_known=known)
-                if proof.count > best.proof.count or (proof.explains_all and not best.proof.explains_all):
+                if proof.rank > best.proof.rank:
                     best = Reading(fit, proof, sign)
-                if best.proof.explains_all:
+                if best.proof.explains_all and best.proof.tells_sign:
                     return best
+        if best.proof.explains_all:
+            return best
     return best
 
 
@@ -202,8 +204,7 @@ def prove(
             best = _whole_training(head, one, rounding, training, records, best)
     if best.explains_all:
         return best
-    proven, errors = verify_rows(head, one, records, rounding=rounding)
-    return _joined(best, records[proven], errors[proven])
+    return _joined(best, *verify_rows(head, one, records, rounding=rounding))
 
 
 def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:

@@ -94,9 +94,8 @@ class Recomputed:
     def left_of_bias(self, index: int) -> Tensor | None:
         """The same for its bias."""
         bias = self.layers[index][1]
-        return (
-            None if bias is None else bias - (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).sum(0)
-        )
+        made = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).sum(0)
+        return None if bias is None else bias - made
 
     def tolerance(self, index: int, rows: slice) -> Tensor:
         """How far recomputed numbers may be from what was sent, if nothing but rounding lies between them."""
@@ -281,14 +280,15 @@ class Recomputed:
         """How many records there are, if all have the same share; class weights have one for each label.
 
         None where the share is that of a larger batch: a record that the network is certain about leaves no trace.
+        In half precision that happens so often that the share must be that of this one.
         """
-        shares, labels = self.proposal.shares, self.proposal.labels
+        shares, labels, coarse = self.proposal.shares, self.proposal.labels, self.rounding.is_coarse
         if not alike(shares, self.precision):
             groups = [shares[labels == y] for y in labels.unique()]
-            return len(shares) if all(alike(group, self.precision) for group in groups) else None
+            return None if coarse or not all(alike(one, self.precision) for one in groups) else len(shares)
         whole = 1 / float(shares.median())
-        others = 0 < round(whole) - len(shares) <= len(shares) and abs(whole - round(whole)) < _NEAR_A_WHOLE
-        return None if others else len(shares)
+        more, near = round(whole) - len(shares), abs(whole - round(whole)) < _NEAR_A_WHOLE
+        return None if (more != 0 if coarse else 0 < more <= len(shares) and near) else len(shares)
 
 
 def _over(rest: Tensor, allowed: Tensor) -> Tensor:

@@ -15,6 +15,10 @@ For mixtures: samples that share their active neurons and have parallel loss vec
 between, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
 by much more than the tolerance. What remains as evidence then is a share that is one over a whole number, where the
 scale of the update is known.
+
+A label is a claim of its own. An update that goes against the gradient looks like the gradient of other labels where
+all that matters lies in two classes, as with two classes it always does: the inputs are the same, and the labels are
+left open where nothing tells which of the two was sent.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ import torch
 from torch import Tensor
 
 from remanence.attacks.gradients.dense_layers import DenseHead
+from remanence.attacks.gradients.parallel_rows import likely_label
 from remanence.attacks.gradients.parts import norm
 from remanence.games.gradients.blending import blended
-from remanence.games.gradients.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed
+from remanence.games.gradients.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed, alike
 from remanence.games.gradients.rounding import Layer, Rounding, loss_spread
 
 _NO_BETTER = 0.1  # a record that is known to a tenth only is not called recovered
@@ -41,7 +46,7 @@ _NO_BETTER = 0.1  # a record that is known to a tenth only is not called recover
 class Proof:
     """What recomputation supports."""
 
-    proposal: Proposal
+    proposal: Proposal  # with the label −1 where a proven record's is not told
     proven: Tensor  # (records,)
     error: Tensor  # (records,), the relative error that the residual leaves room for; inf where nothing is proven
     unexplained: Tensor  # (layers,): the share of each layer's update, by norm, that the proven records leave
@@ -52,6 +57,16 @@ class Proof:
     def count(self) -> int:
         """How many records are proven."""
         return int(self.proven.sum())
+
+    @property
+    def tells_sign(self) -> bool:
+        """Whether a label is told, and with it that the update goes along the gradient and not against it."""
+        return bool((self.proposal.labels[self.proven] >= 0).any())
+
+    @property
+    def rank(self) -> tuple[bool, int, bool]:
+        """What makes one proof better than another."""
+        return self.explains_all, self.count, self.tells_sign
 
 
 def verify(
@@ -74,13 +89,15 @@ def verify(
         if whole is not None:
             blends = blended(whole, scale_is_known=scale_is_known)
             error = torch.maximum(whole.errors(is_whole=True), blends)
-            return _result(proposal, kept, whole, error, is_whole=True, batch_size=whole.distinct())
+            told = _with_labels(proposal, kept, whole, scale_is_known=scale_is_known)
+            return _result(told, kept, whole, error, is_whole=True, batch_size=whole.distinct())
         if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
             break
         proven = some.proven_by_neurons(scale_is_known=scale_is_known)
         if proven.all():
-            size = some.batch_size_of_shares() if scale_is_known else None
-            return _result(proposal, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
+            size = _with_room(some, some.batch_size_of_shares()) if scale_is_known else None
+            told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
+            return _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
         kept = kept[proven]
     return _nothing(proposal, layers)
 
@@ -109,6 +126,55 @@ def _result(
     )  # fmt: skip
 
 
+def _with_room(some: Recomputed, size: int | None) -> int | None:
+    """A batch size that shares imply, if the first layer spans as many dimensions, or all that it can.
+
+    So many records are needed at least: a factor of a tenth, which nobody declared, makes shares those of ten times as
+    many.
+    """
+    weight, rounding = some.layers[0][0].double(), some.rounding
+    if size is None:
+        return None
+    most = min(size, *weight.shape)
+    sides = torch.randn(weight.shape[1], most, generator=torch.Generator().manual_seed(0)).to(weight)
+    seen = torch.linalg.svdvals(weight @ sides / weight.shape[1] ** 0.5)
+    noise = ROUNDINGS * (rounding.relative * seen[0] + rounding.absolute * len(weight) ** 0.5)
+    return size if seen[most - 1] > noise else None
+
+
+def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:
+    """The same with labels left open where the update's opposite is explained as well, by other labels.
+
+    One record whose derivative points along none of these tells the sign for all. Otherwise their shares must: those
+    of a mean, or the same for all.
+    """
+    layer = min(1, len(some.layers) - 1)
+    own, error, records = some.deltas[layer], some.delta_errors[layer], some.proposal
+    each = torch.eye(some.head.classes).to(own)
+    others = some.deltas[-1] + each[records.labels] - each[:, None]  # (classes, records, classes)
+    turned = -some.head.backward(some.values, others, down_to=layer)[0]
+    along = (turned * own).sum(-1) / own.square().sum(-1).clamp(min=1e-300)  # (classes, records)
+    off = (turned - along[..., None] * own).norm(dim=-1) / turned.norm(dim=-1).clamp(min=1e-300)
+    room = 2 * ROUNDINGS * error.norm(dim=-1) / own.norm(dim=-1).clamp(min=1e-300)
+    fits = (off <= room) & (along > 0)
+    if not fits.any(0).all():
+        return proposal
+    instead = records.shares / along.where(fits, -torch.inf).amax(0)
+
+    def are_a_means(shares: Tensor) -> bool:
+        size = 1 / shares
+        whole = scale_is_known and bool(((size - size.round()).abs() <= room * size).all())
+        return (whole and float((room * size).max()) < 1e-3) or (
+            len(size) > 1 and alike(size, some.precision)
+        )
+
+    if are_a_means(records.shares) and not are_a_means(instead):
+        return proposal
+    labels = proposal.labels.clone()
+    labels[kept] = -1
+    return Proposal(proposal.inputs, labels, proposal.shares)
+
+
 def _nothing(proposal: Proposal, layers: Sequence[Layer]) -> Proof:
     none = torch.zeros(len(proposal), dtype=torch.bool, device=proposal.labels.device)
     left = torch.tensor([1.0 if norm(weight) > 0 else 0.0 for weight, _ in layers], dtype=torch.float64)
@@ -117,17 +183,18 @@ def _nothing(proposal: Proposal, layers: Sequence[Layer]) -> Proof:
 
 def verify_rows(
     head: DenseHead, layers: Sequence[Layer], proposal: Proposal, *, rounding: Rounding
-) -> tuple[Tensor, Tensor]:
-    """Which inputs have several rows of the first layer to themselves, and how far they may be off.
+) -> tuple[Proposal, Tensor]:
+    """Records whose inputs have several rows of the first layer to themselves, and how far they may be off.
 
     Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
-    mixture of several records would have to keep its proportions in every one of these rows.
+    mixture of several records would have to keep its proportions in every one of these rows. Their columns tell the
+    label where no other label fits their opposite.
     """
-    weight, bias = layers[0]
+    (weight, bias), labels = layers[0], proposal.labels.clone()
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
     errors = weight.new_full((len(proposal),), torch.inf)
     if bias is None or head.classes < 3 or len(layers) == 1:  # with two classes, proportions never change
-        return proven, errors
+        return proposal[proven], errors[proven]
     spread = loss_spread(head, layers[0], proposal.inputs)
     for index, x in enumerate(proposal.inputs):
         part = bias[:, None] * x
@@ -144,5 +211,7 @@ def verify_rows(
         off = rest[rows].norm() + allowed[rows].norm() / ROUNDINGS
         error = max(float(off / part[rows].norm()), tolerance / spread)
         proven[index] = bits >= BITS and error < _NO_BETTER
-        errors[index] = error if proven[index] else torch.inf
-    return proven, errors
+        errors[index] = error
+        if likely_label(head, x, -layers[1][0][:, rows].to(x).sum(1)) >= 0:
+            labels[index] = -1
+    return Proposal(proposal.inputs, labels, proposal.shares)[proven], errors[proven]
