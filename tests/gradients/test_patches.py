@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from typer.testing import CliRunner
 
 from remanence import InputError
@@ -119,6 +119,23 @@ def test_an_update_that_was_multiplied_hides_no_picture(count, factor):
     assert distances(found, pictures).max() < 1e-4
     nearest = torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)
     assert torch.equal(named, labels[nearest])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_output_is_read_as_two_classes(count):
+    torch.manual_seed(0)
+    model = ViT()
+    model.head = nn.Linear(48, 1)
+    model.eval()
+    pictures, labels = torch.rand(count, 1, 8, 16), torch.tensor([1, 0])[:count]
+    named = dict(model.named_parameters())
+    loss = binary_cross_entropy_with_logits(model(pictures).flatten(), labels.float())
+    sent = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    patch = patch_model(model, (1, 8, 16))
+    found, told, _ = fit_patches(patch, gradient_of(sent), precision=FLOAT32)
+    assert verify_pictures(patch, sent, found, told, rounding=Rounding(FLOAT32)).proven == count
+    assert distances(found, pictures).max() < 1e-4
+    assert torch.equal(told, labels[torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)])
 
 
 @pytest.mark.parametrize("decay", [1e-4, 0.1])

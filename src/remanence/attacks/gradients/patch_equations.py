@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from remanence.attacks.gradients.one_logit import mirrored
 from remanence.attacks.gradients.patch_models import Parameters, PatchModel
 from remanence.attacks.gradients.span_equations import relabelled
 from remanence.attacks.gradients.text_spans import read_part
@@ -133,12 +134,14 @@ class PatchEquations:
     def labels(self, points: Tensor, labels: Tensor) -> Tensor:
         """By counts: the last bias's gradient is the mean of predictions less the share of each class."""
         said = torch.stack([self.model.logits(one @ self.embedded) for one in self.coordinates(points)])
-        expected = said.softmax(-1).sum(0)
+        expected, last = said.softmax(-1).sum(0), self.last
+        if len(last) < len(expected):  # one output, of which the model makes two logits
+            last = mirrored(last, 0)
         if (labels >= 0).all():
             share = self.scale(self.made(points, labels)) / self.count
         else:  # at a scale that nobody knows, there is a class that nobody has
-            share = 1 / self.count if self.scale_is_known else float((self.last / expected).max())
-        return relabelled(labels, expected - self.last / max(share, 1e-300), said)
+            share = 1 / self.count if self.scale_is_known else float((last / expected).max())
+        return relabelled(labels, expected - last / max(share, 1e-300), said)
 
     def parts(self, points: Tensor, label: Tensor) -> Tensor:
         """What one picture adds to the gradient, every part of it relative to its size."""

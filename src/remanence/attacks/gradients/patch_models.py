@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy, fold, unfold
+from torch.nn.functional import cross_entropy, fold, pad, unfold
 
 from remanence.attacks.gradients.watching import logits_of, watching
 from remanence.exceptions import InputError
@@ -129,6 +129,8 @@ def _logits(said: object) -> Tensor:
     found = logits_of(said)
     if not isinstance(found, Tensor):
         raise TypeError("a network that says no logits")
+    if found.ndim == 1 or found.shape[1] == 1:  # a sigmoid of one output is a softmax of 0 and it
+        return pad(found.reshape(-1, 1), (1, 0))
     return found
 
 
