@@ -121,6 +121,31 @@ def test_an_update_that_was_multiplied_hides_no_picture(count, factor):
     assert torch.equal(named, labels[nearest])
 
 
+@pytest.mark.parametrize(("part", "steps", "proven"), [
+    ("places", 2, 1), ("block", 1, 1), ("block", 2, 1), ("head", 1, 0),
+])  # fmt: skip
+def test_frozen_parts_are_not_trained_when_an_update_is_made_again(part, steps, proven):
+    model, pictures, labels, _ = made(ViT, 1)
+    getattr(model, part).requires_grad_(False)
+    patch, rate, training = patch_model(model, (1, 8, 16)), 0.05, LocalTraining(steps, 0.05)
+    before = {name: value.clone() for name, value in patch.trained.items()}
+    free = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    optimiser = torch.optim.SGD(free.values(), rate)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        cross_entropy(model(pictures), labels).backward()
+        optimiser.step()
+    sent = {name: (before[name] - value.detach()).double() / rate for name, value in free.items()}
+    rounding = rounding_of_difference({name: value.float() for name, value in before.items()}).times(1 / rate)
+    along = SharedGradient(patch.module, (1, 8, 16), steps, rate).along if steps > 1 else None
+    found, named, _ = fit_patches(
+        patch, sent, precision=coarsest([sent], rounding), along=along, is_difference=True
+    )
+    proof = verify_pictures(patch, sent, found, named, rounding=rounding, training=training)
+    assert proof.proven == proven
+    assert not proven or distances(found, pictures).max() < 1e-4
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_output_is_read_as_two_classes(count):
     torch.manual_seed(0)
@@ -232,6 +257,7 @@ def test_patches_that_span_everything_are_left_open():
 @pytest.mark.parametrize("network", [
     nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4, 2)),
     nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+    ViT().requires_grad_(False),
 ])  # fmt: skip
 def test_networks_without_patches_are_refused(network):
     with pytest.raises(InputError, match="patches"):

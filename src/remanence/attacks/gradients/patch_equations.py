@@ -41,12 +41,12 @@ class PatchEquations:
     def of(
         cls, model: PatchModel, gradient: Mapping[str, Tensor], precision: float, *, even: bool = False
     ) -> PatchEquations | None:
-        """None where patches span everything, or nothing tells their number.
+        """None where patches span everything, or nothing tells their number, or the last layer is frozen.
 
         The precision is relative to each number or, if errors are `even`, to the largest.
         """
         whole = _whole(model, gradient)
-        if not whole.any():
+        if not whole.any() or model.last not in gradient:
             return None
         part = read_part([whole], precision, even=even)
         rank = part.basis.shape[1]

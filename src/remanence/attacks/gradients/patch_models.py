@@ -64,9 +64,15 @@ class PatchModel:
             name: parameter.detach() for name, parameter in self.module.named_parameters()
         }
 
+    @property
+    def trained(self) -> Parameters:
+        """All weights that are not frozen."""
+        free = {name for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        return {name: value for name, value in self.parameters.items() if name in free}
+
     def at(self, weights: Parameters) -> PatchModel:
-        """The same network with other weights."""
-        return replace(self, weights=weights)
+        """The same network with other weights; those that are not named stay."""
+        return replace(self, weights={**self.parameters, **weights})
 
     def patches(self, pictures: Tensor) -> Tensor:
         """What the layer reads, `(pictures, positions, numbers)`."""
@@ -114,11 +120,12 @@ class PatchModel:
 
     def update(self, pictures: Tensor, labels: Tensor) -> Parameters:
         """The gradient of the mean over a batch, computed in the precision of the weights."""
-        named = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
+        named = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
         dtype = next(iter(named.values())).dtype
+        frozen = {name: value.to(dtype) for name, value in self.parameters.items() if name not in named}
         buffers = {n: b.to(dtype) if b.is_floating_point() else b for n, b in self.module.named_buffers()}
         with plainly():
-            said = functional_call(self.module, {**buffers, **named}, (pictures.to(dtype),))
+            said = functional_call(self.module, {**buffers, **frozen, **named}, (pictures.to(dtype),))
         loss = cross_entropy(_logits(said), labels)
         parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         made = zip(named.items(), parts, strict=True)
@@ -152,6 +159,8 @@ def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> Patc
     )
     if first is None or not _reads_patches(first[1]):
         raise _unread("a first layer that is no convolution whose stride is its kernel's size")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise _unread("a network that is frozen")
     name, layer = first
     shape = shape or _shape(module, layer)
     if shape is None or len(shape) != (2 if isinstance(layer, nn.Linear) else 3):

@@ -50,14 +50,14 @@ class PatchSteps:
             return {"": one}
 
         times = float(along({"": none}, noted)[""])
-        still = along(model.parameters, lambda now: {n: torch.zeros_like(value) for n, value in now.items()})
+        still = along(model.trained, lambda now: {n: torch.zeros_like(value) for n, value in now.items()})
         sent = {name: (value - still[name]) / times for name, value in gradient.items()}
         return cls(model, sent, along, times, still, tuple(moved))
 
     @property
     def middle(self) -> Parameters:
         """Weights in the middle of a straight way to where they ended."""
-        return self._moved(self.model.parameters, self.sent)
+        return self._moved(self.model.trained, self.sent)
 
     def settled(self, span: PatchEquations, found: Solution) -> tuple[PatchEquations, Solution, float]:
         """Make all steps again from what was found, and solve for what they miss, as long as that gets less.
@@ -98,6 +98,6 @@ class PatchSteps:
             way.append(now)
             return self.model.at(now).update(pictures, labels)
 
-        made = self.along(self.model.parameters, slopes)
+        made = self.along(self.model.trained, slopes)
         mean = {name: (value - self.still[name]) / self.times for name, value in made.items()}
         return mean, way[self._halfway]

@@ -78,14 +78,14 @@ def verify_pictures(
     training = training or LocalTraining()
 
     def update(shown: Tensor, start: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        return training.along(start or model.parameters, lambda now: model.at(now).update(shown, labels))
+        return training.along(start or model.trained, lambda now: model.at(now).update(shown, labels))
 
     sent = {name: value.double() for name, value in gradient.items()}
     numbers = sum(value.numel() for value in sent.values())
     if not len(pictures) or pictures.numel() > _ENOUGH * numbers or not pictures.isfinite().all():
         return Pictures(len(pictures), torch.inf, 1.0, explains_all=False)
     made = update(pictures)
-    own = {name: value.to(model.dtype) for name, value in model.parameters.items()}
+    own = {name: value.to(model.dtype) for name, value in model.trained.items()}
     moves = apart(made, update(pictures, rounded_again(own, torch.finfo(model.dtype).eps)))
     held = explained(sent, made, moves, rounding.times(training.steps))  # weights are rounded after each
     name = model.own("weight")
