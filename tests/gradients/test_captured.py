@@ -53,6 +53,9 @@ def large():
 
 def nothing():
     return 3
+
+def still():
+    return dense().requires_grad_(False)
 """
 
 
@@ -196,6 +199,7 @@ def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monk
         (["net.py:frozen", "--gradient", "dense.pt"], "no fully connected layer"),
         (["net.py:conv", "--gradient", "conv.pt"], "--input-shape 3,32,32"),
         (["net.py:nothing", "--gradient", "dense.pt"], "no network to look at"),
+        (["net.py:still", "--gradient", "dense.pt"], "all of this network is frozen"),
         (["digits-gradient", "--gradient", "dense.pt"], "no network to look at"),
     ],
 )

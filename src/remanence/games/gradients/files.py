@@ -70,6 +70,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Refuse a gradient that is not one of this network, and name the layer; buffers and frozen layers are left out."""
     wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not wanted:
+        raise InputError(
+            "All of this network is frozen: no update comes from it.",
+            needs="a parameter with requires_grad",
+            got="none",
+            hint="return the network from its factory as the client trains it",
+        )
     others = model.state_dict().keys() | dict(model.named_parameters()).keys()
     missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - others
     if missing or surplus:
@@ -112,7 +119,7 @@ def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str
                 got=f"{int((~gradient[name].isfinite()).sum())} entries that are NaN or infinite",
                 hint="check the loss of that batch; mixed precision may have overflowed",
             )
-    if not any(value.count_nonzero() for value in gradient.values()):
+    if not any(gradient[name].count_nonzero() for name in wanted):
         raise InputError(
             f"The gradient is zero everywhere: {source}.",
             needs="a gradient that a batch has made",
