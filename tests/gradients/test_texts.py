@@ -239,6 +239,27 @@ def test_half_precision_hides_no_text(dtype):
     assert sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
 
 
+def test_rows_of_a_matrix_that_makes_the_logits_too_tell_no_tokens():
+    model, ids = Tiny(tied=True), texts(2)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    # Most rows move by less than the weights' rounding, and those that are left are not the batch's alone.
+    sent = {name: weights[name] - (weights[name] - 0.1 * part) for name, part in update(model, ids).items()}
+    assert 0 < sent["embedding.weight"].any(1).sum() < VOCABULARY / 2
+    rounding, training = rounding_of_difference(weights), LocalTraining()
+    found = audit_texts(
+        model,
+        [sent],
+        rounding=rounding,
+        training=training,
+        longest=16,
+        policy=Policy(),
+        seed=0,
+        target="a model",
+    )
+    assert found.strongest.proven == 2
+    assert found.subject["tokens"]["number"] <= len(ids.unique())
+
+
 def test_tokens_are_called_certain_only_where_texts_are_proven_or_the_embedding_says_so():
     def certain(model, gradient):
         found = audit_texts(model, [gradient], longest=12, policy=Policy(), seed=0, target="a test")

@@ -158,16 +158,17 @@ def tokens_in_batch(
 
 
 def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
-    """Tokens whose embedding has a gradient; None where most have one, as in a matrix that makes the logits too.
+    """Tokens whose embedding has a gradient; None where most have one, and in a matrix that makes the logits too.
 
-    Whatever the optimiser and the number of steps: no other row moves, but for a decay of all, a multiple of the
-    weights that most rows have in common.
+    There rows of other tokens move as well, some of them by less than rounding leaves. Elsewhere, whatever the
+    optimiser and the number of steps, no other row moves, but for a decay of all, a multiple of the weights that most
+    rows have in common.
     """
     rows = gradient.get(f"{text.embedding}.weight")
-    if rows is None or not rows.any():
+    if rows is None or not rows.any() or text.is_tied:
         return None
     moved = rows.any(1)
-    if moved.double().mean() > _MOST and not text.is_tied:
+    if moved.double().mean() > _MOST:
         weights, rows = text.model.get_parameter(f"{text.embedding}.weight").detach().double(), rows.double()
         decay = ((rows * weights).sum(1) / weights.square().sum(1).clamp(min=1e-300)).median()
         left = (rows - decay * weights).abs().amax(1) / weights.abs().amax(1).clamp(min=1e-300)
