@@ -345,3 +345,36 @@ def test_records_without_a_trace_in_half_precision_leave_the_size_of_the_batch_o
         for factor in (1.0, 0.1, 0.037):
             sent = {name: (factor * value).half() for name, value in own.items()}
             assert read(network, sent, Rounding.of([torch.float16])).proof.batch_size in (None, 6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("dtype", "last"), [(torch.float16, 1.0), (torch.float32, 0.01)])
+def test_near_twins_that_show_as_one_lie_within_what_is_said(seed, dtype, last):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(30, 100), nn.ReLU(), nn.Linear(100, 10))
+    model[2].weight.data *= last
+    inputs = torch.randn(30) + 0.02 * torch.randn(2, 30)
+    loss = nn.functional.cross_entropy(model(inputs), torch.full((2,), seed))
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    head, sent = dense_head(model), dict(zip(dict(model.named_parameters()), parts, strict=True))
+    layers = head.layers_of({name: part.to(dtype)[None] for name, part in sent.items()})
+    proof = read_update(head, layers, Rounding.of([dtype])).proof
+    assert proof.count
+    claimed = proof.proposal.inputs[proof.proven]
+    off = (torch.cdist(inputs.double(), claimed) / claimed.norm(dim=1)).amin(1).max()
+    assert off < max(proof.alike_within, 4 * float(proof.error[proof.proven].max()))
+    if proof.count == 1:  # their mean
+        assert 5e-3 < off < proof.alike_within < 0.5
+
+
+def test_far_records_are_said_to_be_told_apart_in_double_precision():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 100), nn.ReLU(), nn.Linear(100, 10)).double()
+    inputs, labels = torch.randn(4, 30).double(), torch.arange(4)
+    parts = torch.autograd.grad(nn.functional.cross_entropy(model(inputs), labels), list(model.parameters()))
+    layers = dense_head(model).layers_of(
+        {n: part[None] for n, part in zip(dict(model.named_parameters()), parts, strict=True)}
+    )
+    proof = read_update(dense_head(model), layers, Rounding.of([torch.float64])).proof
+    assert proof.count == 4
+    assert 0 < proof.alike_within < 1e-5

@@ -20,7 +20,7 @@ from remanence.attacks.gradients.remainder import Remainder
 from remanence.attacks.gradients.single_layer import one_record
 from remanence.attacks.gradients.span_fit import fit_in_span
 from remanence.games.gradients.belonging import Belonging, belonging, without_decay
-from remanence.games.gradients.blending import blended
+from remanence.games.gradients.blending import blended, near_twins
 from remanence.games.gradients.files import difference, rounding_of_difference
 from remanence.games.gradients.local_training import LocalTraining, explains
 from remanence.games.gradients.recomputed import Proposal, Recomputed
@@ -244,7 +244,8 @@ def _whole_training(
     coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
     first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
-    return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+    found = Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+    return found.with_twins(near_twins(first))
 
 
 def proposed(found: Recovered, trial: int = 0) -> Proposal:

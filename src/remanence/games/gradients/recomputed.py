@@ -176,7 +176,7 @@ class Recomputed:
         their rounding, comes back in the inputs, the more the less the records' derivatives differ.
         """
         rest_bias = self.left_of_bias(0)
-        rows = ~self.undecided(0) if is_whole else self._support(self._worst()).any(0)
+        rows = ~self.undecided(0) if is_whole else self.support().any(0)
         derivatives, sizes = (
             (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows],
             self.proposal.inputs.norm(dim=-1),
@@ -229,8 +229,9 @@ class Recomputed:
             torch.stack([self.tolerance(1, rows).square().sum(0) for rows, _ in self.left(1)]).sum(0).sqrt()
         )
 
-    def _support(self, ratio: Tensor) -> Tensor:
+    def support(self) -> Tensor:
         """Which neurons speak for each record, (records, neurons): explained, and the record's part stands out."""
+        ratio = self._worst()
         allowed_rows = torch.cat([self.tolerance(0, rows).norm(dim=-1) for rows, _ in self.left(0)])
         allowed_columns = self._allowed_columns()
         shares = self.proposal.shares.unsqueeze(-1)
@@ -241,7 +242,7 @@ class Recomputed:
 
     def proven_by_neurons(self, *, scale_is_known: bool) -> Tensor:
         """Records with neurons whose rows and columns no stranger would meet."""
-        support = self._support(self._worst())
+        support = self.support()
         shares = self.proposal.shares.unsqueeze(-1)
         columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
         relative = self._allowed_columns() / columns.clamp(min=1e-300)
