@@ -94,8 +94,8 @@ def verify_pictures(
     rounded = _ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
     errors = _patch_errors(model, pictures, labels, held.scale)
     held = held.with_more(apart(made, update(_blurred(model, pictures, rounded * errors))))
-    # Derivatives are off with the patches that they follow from: what is left counts twice for that, and twice again.
-    worst = float(((rounded + 4 * torch.linalg.matrix_norm(left, 2)) * errors).max())
+    # Derivatives are off with the patches that they follow from, which errors take as known: four times is allowed.
+    worst = 4 * float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
     is_fine = not (rounding.is_coarse or rounding.absolute)
     if not held.is_all or worst > (_NOT_SOLVED if is_fine else _NO_BETTER):
         apart_from_steps = held_by_places(model, sent, pictures, rounding)
