@@ -378,3 +378,12 @@ def test_far_records_are_said_to_be_told_apart_in_double_precision():
     proof = read_update(dense_head(model), layers, Rounding.of([torch.float64])).proof
     assert proof.count == 4
     assert 0 < proof.alike_within < 1e-5
+
+
+def test_declared_steps_say_how_close_twins_may_lie_too():
+    network, inputs, labels = subject()
+    before, after = trained(network, inputs, labels, 0.01, 2)
+    update, rounding = as_update(before, after, 0.01)
+    proof = read(network, update, rounding, training=LocalTraining(2, 0.01)).proof
+    assert proof.explains_all
+    assert 1e-5 < proof.alike_within < 0.5

@@ -35,7 +35,7 @@ from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed, al
 _DRAWS = 64  # of other inputs for each record
 _DIRECTIONS = 4  # in which twins are tried; the one that shows them least counts
 _NEAR, _FURTHER = 1e-4, (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # how far from the record, relative
-_ABSORBED = 2.0  # the record that explains two best hides some of their trace
+_ABSORBED = 2.0  # the record that explains two best hides some of their trace, and so may rounding
 _VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
 
 
@@ -47,20 +47,19 @@ def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
     return torch.full_like(some.proposal.shares, 0.0 if are_one else torch.inf)
 
 
-def near_twins(some: Recomputed, neurons: Tensor | None = None) -> Tensor:
+def near_twins(some: Recomputed, neurons: Tensor | None = None, left: Tensor | None = None) -> Tensor:
     """How far from each record two may lie that show as it, relatively, (records,).
 
-    The first layer's rows of some neurons, `(records, neurons)`, are looked at; without any, all and the last layer.
+    What twins leave would be part of what is `left` of each layer, by norm; without that, of the first layer's rows of
+    some neurons, `(records, neurons)`; without these, of all its rows and of the last layer.
     """
-    is_whole, neurons = neurons is None, ~some.undecided(0)[None] if neurons is None else neurons
-    times = (1 if some.rounding.is_coarse else ROUNDINGS) / ROUNDINGS
-    rows = torch.cat([some.tolerance(0, rows).square().sum(-1) for rows, _ in some.left(0)])
-    hidden = [times * (neurons * rows).sum(-1).sqrt()]
-    if is_whole and len(some.layers) > 1:
-        last = len(some.layers) - 1
-        hidden.append(
-            times * torch.stack([some.tolerance(last, rows).norm() for rows, _ in some.left(last)]).norm()
-        )
+    rows = torch.cat([rest.square().sum(-1) for _, rest in some.left(0)])
+    if neurons is None:
+        neurons = ~some.undecided(0)[None]
+        last = torch.stack([rest.norm() for _, rest in some.left(len(some.layers) - 1)]).norm()
+        hidden = [(neurons * rows).sum(-1).sqrt(), last] if left is None else [left[0], left[-1]]
+    else:
+        hidden = [(neurons * rows).sum(-1).sqrt()]
 
     def share(apart: float) -> Tensor:
         """What is hidden, over the trace of twins so far from the record; of the layer that tells most."""

@@ -245,7 +245,7 @@ def _whole_training(
     first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
     found = Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
-    return found.with_twins(near_twins(first))
+    return found.with_twins(near_twins(first, left=left * first.sizes))
 
 
 def proposed(found: Recovered, trial: int = 0) -> Proposal:
