@@ -33,7 +33,7 @@ from torch.nn.functional import one_hot
 from remanence.games.gradients.recomputed import BITS, ROUNDINGS, Recomputed, alike
 
 _DRAWS = 64  # of other inputs for each record
-_DIRECTIONS = 4  # in which twins are tried; the one that shows them least counts
+_DIRECTIONS = 16  # in which twins are tried; the one that shows them least counts
 _NEAR, _FURTHER = 1e-4, (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # how far from the record, relative
 _ABSORBED = 2.0  # the record that explains two best hides some of their trace, and so may rounding
 _VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
@@ -69,7 +69,8 @@ def near_twins(some: Recomputed, neurons: Tensor | None = None, left: Tensor | N
         return torch.stack(ratios).amin(0)
 
     inputs, generator = some.proposal.inputs, torch.Generator().manual_seed(0)
-    moves = torch.randn(_DIRECTIONS, *inputs.shape, generator=generator, dtype=torch.float64).to(inputs)
+    directions = 1 if some.head.is_large else _DIRECTIONS
+    moves = torch.randn(directions, *inputs.shape, generator=generator, dtype=torch.float64).to(inputs)
     moves = moves * (inputs.norm(dim=-1) / moves.norm(dim=-1))[..., None]
     found = _ABSORBED * _NEAR * share(_NEAR).sqrt()  # no neuron of a narrow layer switches on so short a way
     for apart in () if some.head.is_large else _FURTHER:  # further away, neurons switch
@@ -81,9 +82,14 @@ def _traces(some: Recomputed, move: Tensor, neurons: Tensor) -> list[Tensor]:
     """The norm of what two halves of a record have more than the record, in the first layer and in the last."""
     records, labels = some.proposal, some.proposal.labels.clamp(min=0)
     one, two = (some.head.parts(records.inputs + sign * move, labels, records.shares) for sign in (1, -1))
-    turns = [(one[at][0] - two[at][0], one[at][1] - two[at][1]) for at in (0, -1)]
-    turns[0] = turns[0][0], turns[0][1] * neurons
-    return [entering.norm(dim=-1) * pulls.norm(dim=-1) / 4 for entering, pulls in turns]
+    found = []
+    for at, seen in ((0, neurons), (-1, torch.ones_like(neurons[:, :1]))):
+        entering, pulls = one[at][0] - two[at][0], (one[at][1] - two[at][1]) * seen
+        own = some.deltas[at] * seen
+        own = own / own.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+        pulls = pulls - (pulls * own).sum(-1, keepdim=True) * own  # the rest another input would make up for
+        found.append(entering.norm(dim=-1) * pulls.norm(dim=-1) / 4)
+    return found
 
 
 def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
