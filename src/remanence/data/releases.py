@@ -10,7 +10,7 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
-_AT_ONCE = 2**19  # numbers that are looked at together, so that no large tensor is copied
+_AT_ONCE = 2**24  # numbers that are looked at together, so that no large tensor is copied
 
 
 def is_finite(values: Tensor) -> bool:
@@ -57,13 +57,17 @@ class Release:
         return digest.hexdigest()
 
     def not_finite(self) -> Tensor:
-        """Which trials have a number that is NaN or infinite, `(trials,)`: their training came to nothing."""
-        return torch.tensor(
-            [
-                not all(is_finite(tensor[trial]) for tensor in self.tensors.values())
-                for trial in range(len(self))
-            ]
-        )
+        """Which trials have a number that is NaN or infinite, `(trials,)`: their training diverged.
+
+        A few operations for any number of trials: a loop over them here once made the GPU 12 times slower.
+        """
+        diverged = torch.zeros(len(self), dtype=torch.bool)
+        for tensor in self.tensors.values():
+            if tensor.is_floating_point() or tensor.is_complex():
+                at_once = max(1, _AT_ONCE // max(1, tensor[:1].numel()))  # so that no large tensor is copied
+                parts = [~part.isfinite().flatten(1).all(1) for part in tensor.detach().split(at_once)]
+                diverged |= torch.cat(parts).cpu()
+        return diverged
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
