@@ -1,4 +1,4 @@
-"""No hot path takes more torch operations where there are more trials: a loop over trials once went unseen for weeks."""
+"""No hot path takes more torch operations where there are more trials: a loop over them once went unseen."""
 
 import torch
 
@@ -11,7 +11,7 @@ def test_release_checks_do_not_loop_over_trials():
         release = Weights({"weight": torch.zeros(trials, 3, 2), "bias": torch.zeros(trials, 2)})
         return operations(release.not_finite)
 
-    assert checked(10) == checked(1000) <= 20
+    assert checked(10) == checked(1000) <= 30
 
 
 def test_release_checks_find_every_number_that_is_not_finite():
