@@ -13,6 +13,7 @@ from remanence import bounds
 from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.closed_forms import gaussian_success
 from remanence.bounds.engine.contour import Estimate, estimate_success
+from remanence.bounds.engine.cumulant import moments, order_for_baseline
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.engine.two_sided import TwoSided
@@ -227,11 +228,20 @@ def test_a_thousand_more_random_settings_are_bracketed(seed):
         check_random_setting(generator, 10**6)
 
 
-def test_an_estimate_that_contradicts_the_certificate_is_an_error(monkeypatch):
+def test_an_estimate_that_contradicts_the_certificate_is_dropped_with_its_reason(monkeypatch):
     wrong = Estimate(math.log(0.5), math.log(0.5), converged=True)
     monkeypatch.setattr("remanence.bounds.engine.bracket.estimate_success", lambda *_: wrong)
-    with pytest.raises(ArithmeticError, match="contradicts"):
-        dpsgd_bracket(Segment(1.2345, 0.02, 1000), math.log(0.1))
+    found = dpsgd_bracket(Segment(1.2345, 0.02, 1000), math.log(0.1))
+    assert found.log_lower < found.log_estimate < found.log_upper < math.log(0.26)
+    assert found.dropped == f"the contour says {math.log(0.5)}"
+
+
+def test_the_contour_is_drawn_with_the_moments_of_its_own_order():
+    """Where a second mode takes over, the search for the order ends in a jump; the contour was wrong and confident."""
+    schedule, log_baseline = (Segment(10.0, 0.01, 5),), math.log(1e-5)
+    order, at = order_for_baseline(schedule, log_baseline)
+    assert at == moments(schedule, order)
+    assert not dpsgd_bracket(schedule, log_baseline).dropped
 
 
 def test_two_sides_that_cross_are_an_error(monkeypatch):

@@ -183,7 +183,8 @@ def order_for_baseline(schedule: Schedule, log_baseline: float) -> tuple[float, 
             low, low_value = middle, value
         else:
             high, high_value = middle, value
-    return sign * high, at
+    # Esscher's approximation jumps where a second mode takes over: the moments of this order, not of the last one tried.
+    return sign * high, moments(schedule, sign * high)
 
 
 def order_for_mean(schedule: Schedule, mean: float, *, start: float) -> tuple[float, Moments]:
