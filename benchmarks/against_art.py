@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from remanence import ClosedForm, Knowledge, Uninformed
-from remanence.integrations.sklearn import leave_one_out
+from remanence.tables.sklearn import leave_one_out
 
 RECORDS = (0, 100)
 

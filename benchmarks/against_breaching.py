@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from remanence import Records, SharedGradient
-from remanence.attacks.gradients.descent import Matching
-from remanence.attacks.gradients.matching import match_gradients
+from remanence.updates.descent import Matching
+from remanence.updates.matching import match_gradients
 from remanence_papers.picture_quality import quality
 
 

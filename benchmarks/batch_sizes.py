@@ -1,6 +1,6 @@
 """Which batches come back whole without exclusive neurons: by the layer's width, the batch size and the classes.
 
-python benchmarks/batch_sizes.py table --batches 20 --workers 2       # what `remanence.attacks.gradients.reach` holds
+python benchmarks/batch_sizes.py table --batches 20 --workers 2       # what `remanence.updates.reach` holds
 python benchmarks/batch_sizes.py held-out --count 200 --workers 2     # forecasts and what happened, on other networks
 python benchmarks/batch_sizes.py then COMMIT                          # seconds of the processor, now and at that commit
 
@@ -27,9 +27,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.low_rank import reconstruct_low_rank
-from remanence.scoring.rates import SuccessRate
+from remanence.core.rates import SuccessRate
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.low_rank import reconstruct_low_rank
 
 ROOT = Path(__file__).parents[1]
 SIZES = (16, 32, 64, 128)
@@ -142,7 +142,7 @@ def table(options: argparse.Namespace) -> None:
 
 
 def held_out(options: argparse.Namespace) -> None:
-    from remanence.attacks.gradients.reach import forecast
+    from remanence.updates.reach import forecast
 
     generator = torch.Generator().manual_seed(2026)
 

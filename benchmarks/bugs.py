@@ -24,11 +24,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import Policy
 from remanence.auditing import AuditResult
-from remanence.games.recorded_runs.audit_run import audit_run
-from remanence.games.recorded_runs.canaries import crafted
-from remanence.games.recorded_runs.claim_test import LEVEL, ClaimTest, together
-from remanence.games.recorded_runs.consistency import read_run
-from remanence.integrations.opacus import record
+from remanence.private.audit_run import audit_run
+from remanence.private.canaries import crafted
+from remanence.private.claim_test import LEVEL, ClaimTest, together
+from remanence.private.consistency import read_run
+from remanence.private.opacus import record
 
 CLASSES, KNOWN = 5, 400
 POLICY = Policy(0.95)

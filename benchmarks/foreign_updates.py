@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.watching import loss_of
-from remanence.games.gradients.reading import Reading, read_update
-from remanence.games.gradients.rounding import Rounding
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.reading import Reading, read_update
+from remanence.updates.rounding import Rounding
+from remanence.updates.watching import loss_of
 
 FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}
 SHAPES = ("several-layers", "single-layer", "one-logit")

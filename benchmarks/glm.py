@@ -25,8 +25,8 @@ from remanence import (
     Uninformed,
     play,
 )
-from remanence.integrations.sklearn import leave_one_out
 from remanence.scale.seeds import stream
+from remanence.tables.sklearn import leave_one_out
 from remanence.targets import breast_cancer_logistic, digits_logistic
 
 

@@ -29,9 +29,9 @@ from remanence import (
     Uninformed,
     gradient_exposure,
 )
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.exact import reconstruct
-from remanence.attacks.gradients.low_rank import reconstruct_low_rank
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.exact import reconstruct
+from remanence.updates.low_rank import reconstruct_low_rank
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.pan_convolutional import NETWORKS
 from remanence_papers.picture_quality import Quality, quality

@@ -6,7 +6,7 @@ python benchmarks/guessing.py
 import torch
 
 from remanence import Criterion, Records, mean_squared_error
-from remanence.adversary.guess_coverage import good_guess, most_met
+from remanence.core.guess_coverage import good_guess, most_met
 from remanence.targets import digits_heads
 from shadows import seconds
 

@@ -18,12 +18,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from remanence import InferringReader, LinearReader, Loop, head_game, play
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.data.records import Records
-from remanence.data.releases import Weights
-from remanence.games.heads.fit import LEVEL, fit
-from remanence.mechanisms.heads.embedding import embed, embedding_of
-from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.core.records import Records
+from remanence.core.releases import Weights
+from remanence.core.stratified import StratifiedPrior
+from remanence.heads.embedding import embed, embedding_of
+from remanence.heads.fit import LEVEL, fit
+from remanence.heads.transfer_head import TransferHead
 
 
 def main(right: int = 400, wrong: int = 20, weak: int = 200) -> None:

@@ -30,9 +30,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from remanence import EarlyStopping, Loop, Records, TransferHead
-from remanence.games.heads.fit import LEVEL, fit
-from remanence.games.heads.released_head import read_head
-from remanence.mechanisms.heads.embedding import embed, embed_views, embedding_of
+from remanence.heads.embedding import embed, embed_views, embedding_of
+from remanence.heads.fit import LEVEL, fit
+from remanence.heads.released_head import read_head
 
 EPOCHS = 30
 START = TransferHead(10, EPOCHS, 0.05, initialisation="pytorch")

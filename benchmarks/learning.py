@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from remanence import Records
-from remanence.attacks.reconstructor.decoders import convolutional, perceptron, softmin_loss
-from remanence.attacks.reconstructor.learning import Learner
+from remanence.reconstructor.decoders import convolutional, perceptron, softmin_loss
+from remanence.reconstructor.learning import Learner
 from shadows import seconds
 
 SHORT, LONG = 20, 120

@@ -11,12 +11,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from remanence.attacks.linear_reader import LinearReader
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.records import Records
+from remanence.core.records import Records
 from remanence.game import play
-from remanence.games.heads.head_game import head_game
-from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.heads.head_game import head_game
+from remanence.heads.linear_reader import LinearReader
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
 
 RECIPES = {
     "SGD 0.05, 30 epochs, start 0.002": TransferHead(10, 30, 0.05),

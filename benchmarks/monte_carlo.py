@@ -14,7 +14,7 @@ import numpy as np
 
 from remanence import bounds
 from remanence.bounds import Segment
-from remanence.scoring.rates import clopper_pearson
+from remanence.core.rates import clopper_pearson
 from remanence_papers.monte_carlo import (
     Estimate,
     Interval,

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.patch_fit import fit_patches, without_decay
-from remanence.attacks.gradients.patch_models import patch_model
-from remanence.games.gradients.captured_patches import Pictures, verify_pictures
-from remanence.games.gradients.captured_whole import coarsest
-from remanence.games.gradients.files import rounding_of_difference
-from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.rounding import Rounding
-from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.updates.captured_patches import Pictures, verify_pictures
+from remanence.updates.captured_whole import coarsest
+from remanence.updates.files import rounding_of_difference
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.patch_fit import fit_patches, without_decay
+from remanence.updates.patch_models import patch_model
+from remanence.updates.rounding import Rounding
+from remanence.updates.shared_gradient import SharedGradient
 
 SIZES = (
     (1, 16, 192),

@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence.games.recorded_runs.canaries import crafted
-from remanence.integrations.opacus import record
+from remanence.private.canaries import crafted
+from remanence.private.opacus import record
 
 
 def network(width: int) -> nn.Module:

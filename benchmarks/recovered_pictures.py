@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from remanence import Criterion, Game, LinearReader, Records, TransferHead, mean_squared_error
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.mechanisms.heads.embedding import embed, embedding_of
-from remanence.scoring.errors import Reduction
+from remanence.core.errors import Reduction
+from remanence.core.stratified import StratifiedPrior
+from remanence.heads.embedding import embed, embedding_of
 from remanence_papers.letters import pixels, train_letters
 
 EPOCHS, RATE, SEED = 30, 0.05, 0

@@ -56,16 +56,16 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
-from remanence.data.releases import Gradient, Release
-from remanence.exceptions import RemanenceError
-from remanence.games import tables as columns
-from remanence.games.attributes import Attributes, SplitTable
-from remanence.games.gradients.captured import Captured
-from remanence.mechanisms.glm.families import Gaussian
-from remanence.mechanisms.noisy_sum import NoisySum
+from remanence.core.exceptions import RemanenceError
+from remanence.core.rates import CONFIDENCE
+from remanence.core.references import REMANENCE
+from remanence.core.releases import Gradient, Release
+from remanence.private.noisy_sum import NoisySum
 from remanence.protocol import AnyGame
-from remanence.references import REMANENCE
-from remanence.scoring.rates import CONFIDENCE
+from remanence.tables import table as columns
+from remanence.tables.attributes import Attributes, SplitTable
+from remanence.tables.glm.families import Gaussian
+from remanence.updates.captured import Captured
 
 LEVEL = 1 - CONFIDENCE
 REFUSED = "refused"

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAware, Records, mismatch, play
-from remanence.attacks.reconstructor.shadows import ShadowFarm, split
+from remanence.reconstructor.shadows import ShadowFarm, split
 from remanence.results.outcome import join
 from remanence.scale.executors import Executor, InProcess
 from remanence.scale.journal import Journal, Tensors
@@ -113,7 +113,7 @@ def overhead(_: str) -> None:
 
 def ray(_: str) -> None:
     """The same on Ray, on this machine."""
-    from remanence.integrations.ray import Ray
+    from remanence.scale.ray import Ray
 
     executor = Ray(slots=2)
     first = seconds(lambda: idle(executor))

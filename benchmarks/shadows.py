@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from remanence import Records, TransferHead
-from remanence.mechanisms.networks.perceptron import initial_layer
+from remanence.training.perceptron import initial_layer
 
 _ROUNDS = 12
 
@@ -77,7 +77,7 @@ def heads(device: str, count: int, few: int) -> None:
     def from_given_weights() -> float:  # as in the loop, which is given its own
         drawn = initial_layer(0.002, count, 256, 10, torch.Generator(device).manual_seed(0))
         parts = zip(*(tensor.split(_chunk(device, head, pool, index)) for tensor in drawn), strict=True)
-        with patch("remanence.mechanisms.heads.span.initial_layer", lambda *_: next(parts)):
+        with patch("remanence.heads.span.initial_layer", lambda *_: next(parts)):
             return seconds(together, device, 1)
 
     # In turns, so that whatever else the machine does meets all.

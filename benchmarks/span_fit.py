@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.exposure import gradient_exposure
-from remanence.attacks.gradients.span_fit import fit_in_span
-from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.reading import proposed, prove
-from remanence.games.gradients.rounding import Rounding
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.exposure import gradient_exposure
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.reading import proposed, prove
+from remanence.updates.rounding import Rounding
+from remanence.updates.span_fit import fit_in_span
 
 SIZES = {
     "half": tuple((count, 64, 256) for count in (1, 2, 4, 8, 16)),

@@ -49,11 +49,11 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_regression
 from sklearn.pipeline import make_pipeline
 
-from remanence.attacks.tables.stored import stored_rows
-from remanence.cli.tables import TableOptions, load_table_game
-from remanence.exceptions import MisfitError, RemanenceError
-from remanence.integrations.sklearn import table_game
-from remanence.mechanisms.tables.parts import parts_of
+from remanence.core.exceptions import MisfitError, RemanenceError
+from remanence.tables.command import TableOptions, load_table_game
+from remanence.tables.parts import parts_of
+from remanence.tables.sklearn import table_game
+from remanence.tables.stored import stored_rows
 
 scaled = preprocessing.StandardScaler
 HOLDERS = [
@@ -296,7 +296,7 @@ def binary_people(count: int = 100, columns: int = 10, seed: int = 0):
 
 def solved(name: str, model: Any, table: np.ndarray, labels: np.ndarray, blocks: Any = ()) -> float:
     """Print what comes out of a forest; the share of its columns that is wrong."""
-    from remanence.attacks.tables.forests import records_of_forest
+    from remanence.tables.forests import records_of_forest
 
     started = time.perf_counter()
     found = records_of_forest(model, len(table), seconds=115, blocks=blocks)
@@ -358,10 +358,10 @@ def large() -> None:
     import resource
     from concurrent.futures import ProcessPoolExecutor
 
-    from remanence.attacks.glm.closed_form import ClosedForm
     from remanence.auditing import audit
-    from remanence.integrations.sklearn import leave_one_out
     from remanence.report.writing import write_report
+    from remanence.tables.glm.closed_form import ClosedForm
+    from remanence.tables.sklearn import leave_one_out
 
     def peak() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -421,8 +421,8 @@ def sacro() -> None:
         theirs = time.perf_counter() - started
         started = time.perf_counter()
         try:
-            from remanence.attacks.tables.from_object import WholeObject
             from remanence.game import play
+            from remanence.tables.from_object import WholeObject
 
             ours = str(play(table_game(fitted, *seen), WholeObject()).main)
         except RemanenceError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from remanence.attacks.reconstructor.attack import Reconstructor
+from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.maciazek import evaluate, handwriting_setup, prepare
 from remanence_papers.reproduction import Settings
 

@@ -15,9 +15,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from remanence import InferringReader, LinearReader, Loop, Records, TransferHead, play
-from remanence.attacks.inferring_reader import plausible
-from remanence.games.heads.head_game import head_game
-from remanence.mechanisms.heads.embedding import embed, embedding_of
+from remanence.heads.embedding import embed, embedding_of
+from remanence.heads.head_game import head_game
+from remanence.heads.inferring_reader import plausible
 from remanence.results.evidence import Evidence
 
 PYTORCH = TransferHead(10, 30, 0.05, initialisation="pytorch")

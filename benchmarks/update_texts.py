@@ -31,11 +31,11 @@ from transformers import (  # pyright: ignore[reportMissingImports]
     LlamaForCausalLM,
 )
 
-from remanence.attacks.gradients.text_models import TextModel, text_model
-from remanence.attacks.gradients.token_spans import name_sequences, tokens_in_batch
-from remanence.games.gradients.files import rounding_of_difference
-from remanence.games.gradients.rounding import Rounding
-from remanence.games.gradients.texts import read_texts, verify_texts
+from remanence.updates.files import rounding_of_difference
+from remanence.updates.rounding import Rounding
+from remanence.updates.text_models import TextModel, text_model
+from remanence.updates.texts import read_texts, verify_texts
+from remanence.updates.token_spans import name_sequences, tokens_in_batch
 
 FLOAT32 = 1.2e-7
 LENGTH = 32

@@ -17,14 +17,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
 from remanence.bounds import gaussian
-from remanence.games.gradients.belonging import realised_noise
-from remanence.games.gradients.files import rounding_of
-from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.reading import Reading, read_update
-from remanence.games.gradients.rounding import Rounding
-from remanence.games.gradients.sending import codes_of, looks_compressed
+from remanence.updates.belonging import realised_noise
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.files import rounding_of
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.reading import Reading, read_update
+from remanence.updates.rounding import Rounding
+from remanence.updates.sending import codes_of, looks_compressed
 
 Update = dict[str, Tensor]
 RATE = 0.1

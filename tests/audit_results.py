@@ -20,7 +20,7 @@ from remanence import (
     audit,
 )
 from remanence.bounds import gaussian
-from remanence.references import HAYES_2023
+from remanence.core.references import HAYES_2023
 
 DATA: Records = synthetic(40, classes=2, seed=3)
 

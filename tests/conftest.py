@@ -30,7 +30,7 @@ from remanence import (
     mean_squared_error,
     mismatch,
 )
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Uninformed
+from remanence.core.priors import EmpiricalPrior, FinitePrior, Uninformed
 
 torch.set_num_threads(1)
 # The same examples every time, and no test fails for the time that it takes.

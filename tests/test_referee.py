@@ -30,7 +30,7 @@ from remanence import (
     mismatch,
     play,
 )
-from remanence.mechanisms.noisy_sum import NoisySum
+from remanence.private.noisy_sum import NoisySum
 from remanence.results.caveats import SATURATED_CONTROL
 
 sys.path.append(str(ROOT / "benchmarks"))

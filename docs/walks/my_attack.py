@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from remanence import Attack, AttackInfo, Reconstruction
-from remanence.references import REMANENCE
+from remanence.core.references import REMANENCE
 
 
 @dataclass(frozen=True)

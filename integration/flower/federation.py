@@ -17,7 +17,7 @@ from flwr.simulation import run_simulation
 from network import make
 from torch import nn
 
-from remanence.integrations.flower import record_updates, withhold_exposed
+from remanence.updates.flower import record_updates, withhold_exposed
 
 RATE = 0.1
 

@@ -13,7 +13,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 from nvflare.job_config.script_runner import ScriptRunner
 
-from remanence.integrations.nvflare import ExposureGuard, KeepModel
+from remanence.updates.nvflare import ExposureGuard, KeepModel
 
 HERE = Path(__file__).parent
 

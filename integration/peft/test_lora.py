@@ -7,10 +7,10 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader, Dataset
 from transformers import BertConfig, BertForSequenceClassification
 
-from remanence.data.records import Records
-from remanence.games.recorded_runs.canaries import Canaries, Design, draw
-from remanence.games.recorded_runs.consistency import read_run
-from remanence.integrations.opacus import Reading, record
+from remanence.core.records import Records
+from remanence.private.canaries import Canaries, Design, draw
+from remanence.private.consistency import read_run
+from remanence.private.opacus import Reading, record
 
 
 class Texts(Dataset):

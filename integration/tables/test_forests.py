@@ -12,9 +12,9 @@ import skops.io
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
-from remanence.attacks.tables.forest_draws import trees_given_again
-from remanence.attacks.tables.forests import records_of_forest
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
+from remanence.tables.forest_draws import trees_given_again
+from remanence.tables.forests import records_of_forest
 
 
 def people(count, columns, seed=0):

@@ -10,10 +10,10 @@ import pytest
 from sklearn.linear_model import Ridge
 from skops.io import dump
 
-from remanence.cli import tables
-from remanence.cli.tables import read_table
-from remanence.exceptions import RemanenceError
-from remanence.integrations.model_files import load_estimator
+from remanence.core.exceptions import RemanenceError
+from remanence.tables import command as tables
+from remanence.tables.command import read_table
+from remanence.tables.model_files import load_estimator
 
 INPUTS = int(os.environ.get("REMANENCE_INPUTS", "300"))
 

@@ -37,8 +37,8 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 from skops.io import dump, dumps
 
-from remanence.exceptions import InputError
-from remanence.integrations.model_files import load_estimator
+from remanence.core.exceptions import InputError
+from remanence.tables.model_files import load_estimator
 
 DRAW = np.random.default_rng(0)
 NUMBERS = np.abs(DRAW.normal(size=(80, 4)))

@@ -34,12 +34,12 @@ from safetensors.torch import load_file, save_file
 from small import FAMILIES, saved, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
-from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.probabilities import log_probabilities
-from remanence.exceptions import InputError
-from remanence.games.texts.secrets import Windows, read_records
-from remanence.integrations.language_model_files import load_language_model
-from remanence.integrations.transformers import language_model
+from remanence.core.exceptions import InputError
+from remanence.texts.decoding import Decoding
+from remanence.texts.model_files import load_language_model
+from remanence.texts.probabilities import log_probabilities
+from remanence.texts.secrets import Windows, read_records
+from remanence.texts.transformers import language_model
 
 RECORDS = [
     {"prefix": f"Patient Bruno Brandt has the access code of {name}", "secret": f" {secret}"}

@@ -16,16 +16,16 @@ from safetensors.torch import load_file, save_file
 from smollm2 import converted, fine_tuned, made_up_records
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from remanence.attacks.texts.attacks import Asked, TemplateSearch
-from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.probabilities import log_probabilities
 from remanence.auditing import AuditResult
 from remanence.cli.main import main
-from remanence.exceptions import InputError
-from remanence.games.texts.secrets import read_records
-from remanence.integrations.language_model_files import load_language_model
+from remanence.core.exceptions import InputError
+from remanence.core.rates import clopper_pearson
 from remanence.results.verdict import Verdict
-from remanence.scoring.rates import clopper_pearson
+from remanence.texts.attacks import Asked, TemplateSearch
+from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.model_files import load_language_model
+from remanence.texts.probabilities import log_probabilities
+from remanence.texts.secrets import read_records
 
 RECORDS = made_up_records(40, seed=1)
 MINE, UNSEEN = RECORDS[:8], RECORDS[8:24]
@@ -209,8 +209,8 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
 
 
 def test_an_untrained_adapter_changes_nothing_and_that_is_said(other, tmp_path):
-    from remanence.exceptions import MisfitError
-    from remanence.games.texts.audit_text import audit_text
+    from remanence.core.exceptions import MisfitError
+    from remanence.texts.audit_text import audit_text
 
     plain = LlamaForCausalLM.from_pretrained(other)
     with torch.no_grad():

@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.text_models import text_model
-from remanence.exceptions import InputError
-from remanence.games.gradients.texts import read_texts
+from remanence.core.exceptions import InputError
+from remanence.updates.text_models import text_model
+from remanence.updates.texts import read_texts
 
 VOCABULARY, FLOAT32 = 1000, 1.2e-7
 SIZES = {

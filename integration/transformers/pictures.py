@@ -14,11 +14,11 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.patch_fit import fit_patches
-from remanence.attacks.gradients.patch_models import PatchModel, patch_model
-from remanence.exceptions import InputError
-from remanence.games.gradients.captured_patches import verify_pictures
-from remanence.games.gradients.rounding import Rounding
+from remanence.core.exceptions import InputError
+from remanence.updates.captured_patches import verify_pictures
+from remanence.updates.patch_fit import fit_patches
+from remanence.updates.patch_models import PatchModel, patch_model
+from remanence.updates.rounding import Rounding
 
 SIZES = {
     "hidden_size": 48,

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from remanence import TransferHead
-from remanence.mechanisms.heads.gpu import fused_coefficients, train_fused
-from remanence.mechanisms.heads.span import span_coefficients, train_dual
-from remanence.mechanisms.networks.perceptron import initial_layer
+from remanence.heads.gpu import fused_coefficients, train_fused
+from remanence.heads.span import span_coefficients, train_dual
+from remanence.training.perceptron import initial_layer
 
 
 @pytest.mark.parametrize(

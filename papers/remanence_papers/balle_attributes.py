@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.releases import Release
-from remanence.games.attributes import Attributes, SplitTable, infer_attributes
-from remanence.games.tables import Table
-from remanence.mechanisms.glm.families import Logistic
-from remanence.mechanisms.glm.model import GLM
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.mechanisms.networks.sgd import SGD
+from remanence.core.mechanism import Mechanism
+from remanence.core.releases import Release
+from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
+from remanence.tables.attributes import Attributes, SplitTable, infer_attributes
+from remanence.tables.glm.families import Logistic
+from remanence.tables.glm.model import GLM
+from remanence.tables.table import Table
+from remanence.training.perceptron import Perceptron
+from remanence.training.sgd import SGD
 from remanence_papers.reproduction import Cell, Outcome, Settings, interval
 
 _KNOWN, _PUBLIC = 100, 250

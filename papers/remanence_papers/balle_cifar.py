@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.data.records import Records
-from remanence.exceptions import InputError
-from remanence.mechanisms.networks.modules import AnyModule
-from remanence.mechanisms.networks.sgd import SGD
-from remanence.mechanisms.queried import Queried
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.networks.modules import AnyModule
+from remanence.networks.queried import Queried
+from remanence.training.sgd import SGD
 from remanence_papers.balle_games import ORACLE, Split, Study, asked, gallery
 from remanence_papers.datasets import load_arrays
 from remanence_papers.reproduction import Cell, Outcome, Settings

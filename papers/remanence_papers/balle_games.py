@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
-from remanence.data.records import Records
-from remanence.data.releases import Logits, Release
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.mechanisms.networks.sgd import SGD
-from remanence.mechanisms.queried import Queried
-from remanence.scoring.distances import nearest_neighbour_errors
-from remanence.scoring.errors import Error, classifier_divergence, mean_squared_error
-from remanence.scoring.rates import SuccessRate
+from remanence.core.distances import nearest_neighbour_errors
+from remanence.core.errors import Error, classifier_divergence, mean_squared_error
+from remanence.core.knowledge import Knowledge
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import EmpiricalPrior
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
+from remanence.core.releases import Logits, Release
+from remanence.networks.queried import Queried
+from remanence.reconstructor.attack import Reconstructor
+from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
+from remanence.training.perceptron import Perceptron
+from remanence.training.sgd import SGD
 from remanence_papers.datasets import DIGITS, MNIST, load_arrays
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval
 
@@ -54,7 +54,7 @@ class Split:
 def handwriting_split(settings: Settings, known: int = 10_000) -> Split:
     """All of MNIST in a shuffled order: 10,000 known (or fewer), 59,000 for shadows, 1,000 targets; or the digits."""
     if settings.small:
-        from remanence.targets import digits_split
+        from remanence.networks.targets import digits_split
 
         ours, theirs, targets = (part.to(settings.device) for part in digits_split())
         return Split(ours, theirs, targets, DIGITS)

@@ -8,14 +8,14 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from remanence import bounds
-from remanence.adversary.priors import EmpiricalPrior
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.data.releases import Release
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.mechanisms.networks.dpsgd import DPSGD
-from remanence.mechanisms.networks.sgd import SGD
+from remanence.core.errors import Criterion, mean_squared_error
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import EmpiricalPrior
+from remanence.core.releases import Release
 from remanence.scale.progress import track
-from remanence.scoring.errors import Criterion, mean_squared_error
+from remanence.training.dpsgd import DPSGD
+from remanence.training.sgd import SGD
 from remanence_papers.balle_games import (
     ORACLE,
     Study,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from remanence.adversary.priors import EmpiricalPrior
-from remanence.attacks.reconstructor.shadows import ShadowFarm, Shadows, split
-from remanence.data.records import concatenate
-from remanence.mechanisms.networks.sgd import SGD
+from remanence.core.priors import EmpiricalPrior
+from remanence.core.rates import SuccessRate
+from remanence.core.records import concatenate
+from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.scale.progress import track
-from remanence.scoring.rates import SuccessRate
+from remanence.training.sgd import SGD
 from remanence_papers.balle_games import (
     ORACLE,
     Split,

@@ -6,9 +6,9 @@ import time
 
 from torch import Tensor
 
-from remanence.mechanisms.queried import Queried
+from remanence.core.perceptual import lpips
+from remanence.networks.queried import Queried
 from remanence.scale.progress import track
-from remanence.scoring.perceptual import lpips
 from remanence_papers.balle_games import (
     ORACLE,
     Study,
@@ -25,7 +25,7 @@ from remanence_papers.reproduction import Cell, Curve, Outcome, Panel, Settings
 
 PAPER_BLACK_BOX = 0.011
 PAPER_CROSSING = 8000
-LPIPS = "lpips.safetensors"  # see `remanence.scoring.perceptual`
+LPIPS = "lpips.safetensors"  # see `remanence.core.perceptual`
 _SHOWN = 10
 
 

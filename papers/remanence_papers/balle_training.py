@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.mechanisms.networks.sgd import SGD, optimizer_step
 from remanence.scale.progress import track
+from remanence.training.perceptron import Perceptron
+from remanence.training.sgd import SGD, optimizer_step
 from remanence_papers.balle_games import ORACLE, Study, gallery, handwriting_split, recipe
 from remanence_papers.reproduction import Cell, Outcome, Settings
 

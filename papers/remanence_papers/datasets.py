@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from remanence.data.records import Records
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
 from remanence.scale.reading import GIB, UnusableFileError, read_arrays
 from remanence_papers.reproduction import Settings
 from remanence_papers.signatures import READ

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from remanence import bounds
-from remanence.attacks.transcripts.optimised import GradientBased
-from remanence.attacks.transcripts.prior_aware import PriorAware
-from remanence.data.records import Records
-from remanence.mechanisms.networks.dpsgd import DPSGD
-from remanence.mechanisms.networks.perceptron import Perceptron
+from remanence.core.records import Records
+from remanence.private.optimised import GradientBased
+from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
+from remanence.training.dpsgd import DPSGD
+from remanence.training.perceptron import Perceptron
 from remanence_papers.datasets import handwriting, load_arrays
 from remanence_papers.hayes_games import (
     STEPS,

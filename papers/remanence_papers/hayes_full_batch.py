@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from remanence import bounds
-from remanence.attacks.transcripts.prior_aware import PriorAware
-from remanence.data.records import Records
+from remanence.core.records import Records
+from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
 from remanence_papers.datasets import handwriting

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from remanence import bounds
-from remanence.adversary.priors import FinitePrior
-from remanence.attacks.attack import Attack
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.data.records import Records
+from remanence.core.attack import Attack
+from remanence.core.errors import Criterion, mismatch
+from remanence.core.priors import FinitePrior
+from remanence.core.records import Records
 from remanence.game import Game, play
-from remanence.mechanisms.networks.dpsgd import DPSGD
-from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.scoring.errors import Criterion, mismatch
+from remanence.training.dpsgd import DPSGD
+from remanence.training.perceptron import Perceptron
 from remanence_papers.reproduction import Cell, Panel, Row, Settings, curve, interval
 
 DELTA = 1e-5

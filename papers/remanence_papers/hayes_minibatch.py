@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remanence.attacks.transcripts.prior_aware import PriorAware
+from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_games import (

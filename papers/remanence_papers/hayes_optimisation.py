@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from remanence import bounds
-from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import EmpiricalPrior, Uninformed
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.attacks.transcripts.optimised import GradientBased
-from remanence.attacks.transcripts.prior_aware import PriorAware
 from remanence.bounds import Segment, baselines
-from remanence.data.records import Records
-from remanence.data.releases import Transcript
+from remanence.core.distances import nearest_neighbour_errors
+from remanence.core.errors import pixels_off
+from remanence.core.knowledge import Knowledge
+from remanence.core.priors import EmpiricalPrior, Uninformed
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
+from remanence.core.releases import Transcript
 from remanence.game import Game
+from remanence.private.optimised import GradientBased
+from remanence.private.prior_aware import PriorAware
+from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence.scale.seeds import stream
-from remanence.scoring.distances import nearest_neighbour_errors
-from remanence.scoring.errors import pixels_off
-from remanence.scoring.rates import SuccessRate
 from remanence_papers.datasets import handwriting, pictures
 from remanence_papers.hayes_games import (
     EXACT,

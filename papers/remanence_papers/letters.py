@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, interpolate
 
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.scale.progress import track
 
 SIDE = 32

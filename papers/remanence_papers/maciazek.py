@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.records import Records, concatenate
-from remanence.data.releases import Release
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.distances import nearest_neighbour_errors, public_errors
+from remanence.core.errors import Criterion, Reduction, mean_squared_error
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records, concatenate
+from remanence.core.releases import Release
+from remanence.core.roc import Roc, TruePositiveRate
+from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
-from remanence.mechanisms.heads.embedding import embed
-from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.distances import nearest_neighbour_errors, public_errors
-from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
-from remanence.scoring.rates import SuccessRate
-from remanence.scoring.roc import Roc, TruePositiveRate
+from remanence.heads.embedding import embed
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import load_letters, pixels, train_letters
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval
@@ -80,7 +80,7 @@ class Setup:
 def handwriting_setup(settings: Settings) -> Setup:
     """MNIST on a backbone that learned letters, or the embedded digits on one that learned the other half."""
     if settings.small:
-        from remanence.targets import digits_backbone, digits_heads, digits_transfer
+        from remanence.heads.targets import digits_backbone, digits_heads, digits_transfer
 
         public, private = digits_transfer()
         game = digits_heads()
@@ -320,7 +320,7 @@ def tiles(features: Tensor) -> list:
 
 def digits_elsewhere() -> Records:
     """The digits 0 to 4, embedded by the same network: another distribution than that of 5 to 9."""
-    from remanence.targets import digits_backbone
+    from remanence.heads.targets import digits_backbone
 
     backbone, pictures, labels, _ = digits_backbone()
     return embed(Records(pictures[labels < 5], labels[labels < 5]), backbone)

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.linear_reader import LinearReader, learn_reading
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.attacks.reconstructor.network import HeldOut
-from remanence.attacks.reconstructor.shadows import Shadows
-from remanence.data.records import Records, concatenate
-from remanence.data.releases import Weights
-from remanence.mechanisms.heads.embedding import augment, embed
-from remanence.mechanisms.heads.given_embeddings import GivenEmbeddings
-from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.core.distances import nearest_neighbour_errors
+from remanence.core.errors import Criterion, Reduction, mean_squared_error
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records, concatenate
+from remanence.core.releases import Weights
+from remanence.core.stratified import StratifiedPrior
+from remanence.heads.embedding import augment, embed
+from remanence.heads.given_embeddings import GivenEmbeddings
+from remanence.heads.linear_reader import LinearReader, learn_reading
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
+from remanence.reconstructor.network import HeldOut
+from remanence.reconstructor.shadows import Shadows
 from remanence.scale.progress import track
-from remanence.scoring.distances import nearest_neighbour_errors
-from remanence.scoring.errors import Criterion, Reduction, mean_squared_error
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
 from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
@@ -260,7 +260,7 @@ def _face_backbone(records: Records, settings: Settings, steps: int = 200) -> nn
 
 
 def _digits() -> People:
-    from remanence.targets import digits_transfer
+    from remanence.heads.targets import digits_transfer
 
     public, private = digits_transfer()
     head = TransferHead(2, 100, 0.1, 1e-3, hidden=4, initialisation=0.1, class_weights=(1.0, 10.0))

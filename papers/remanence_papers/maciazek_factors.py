@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.attacks.reconstructor.class_sizes import infer_class_sizes
+from remanence.core.errors import Reduction
+from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
-from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.heads.class_sizes import infer_class_sizes
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
-from remanence.scoring.errors import Reduction
 from remanence_papers.maciazek import (
     Setup,
     accuracy_of,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from remanence import bounds
-from remanence.attacks.reconstructor.attack import Reconstructor
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.mechanisms.heads.published import Published
-from remanence.mechanisms.heads.transfer_head import TransferHead
+from remanence.heads.published import Published
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (
     Heads,

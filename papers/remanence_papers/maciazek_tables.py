@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remanence.attacks.linear_reader import LinearReader
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.records import Records, concatenate
-from remanence.games.heads.given_embeddings import with_embeddings_given
-from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.scoring.distances import nearest_neighbour_errors
-from remanence.scoring.roc import Roc
+from remanence.core.distances import nearest_neighbour_errors
+from remanence.core.records import Records, concatenate
+from remanence.core.roc import Roc
+from remanence.heads.companion import with_embeddings_given
+from remanence.heads.linear_reader import LinearReader
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays
 from remanence_papers.maciazek import (
     ORACLE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from remanence.attacks.reconstructor.attack import Reconstructor
-from remanence.data.records import Records
-from remanence.scoring.distances import public_errors
-from remanence.scoring.errors import squared_and_absolute_error
-from remanence.scoring.roc import Roc
+from remanence.core.distances import public_errors
+from remanence.core.errors import squared_and_absolute_error
+from remanence.core.records import Records
+from remanence.core.roc import Roc
+from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.maciazek import (
     Setup,
     Trials,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from remanence.bounds.bound import require
 from remanence.bounds.engine.schedule import Segment, normalise
-from remanence.scoring.rates import clopper_pearson
+from remanence.core.rates import clopper_pearson
 
 Array = npt.NDArray[np.floating[Any]]
 _CHUNK = 2**17  # noisy gradients held at once: small enough for a processor's cache

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.descent import Matching
-from remanence.attacks.gradients.exact import reconstruct
-from remanence.attacks.gradients.low_rank import reconstruct_low_rank
-from remanence.attacks.gradients.matching import match_gradients
-from remanence.data.records import Records
-from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.core.records import Records
 from remanence.scale.progress import track
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.descent import Matching
+from remanence.updates.exact import reconstruct
+from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.matching import match_gradients
+from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.printed import paper_attack
 from remanence_papers.pan_data import Scenario, insecure, leak, measured, scenarios, summary
 from remanence_papers.picture_quality import match
@@ -35,7 +35,7 @@ Found = tuple[Tensor, Tensor]  # guesses and their labels
 
 def table_1(_: Settings) -> Outcome:
     """The threat models, as the attacks themselves state them."""
-    from remanence.attacks.catalogue import catalogue
+    from remanence.core.catalogue import catalogue
 
     names = ("dlg", "idlg", "inverting-gradients", "exclusive-neurons", "low-rank")
     rows = [

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from remanence.data.records import Records
+from remanence.core.records import Records
 from remanence.scale.progress import track
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.pan_attacks import grey_pictures

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.data.records import Records
+from remanence.core.records import Records
+from remanence.updates.dense_layers import dense_head
 from remanence_papers.datasets import DIGITS, load_arrays
 from remanence_papers.gradients.insecure import make_insecure
 from remanence_papers.picture_quality import Quality, quality

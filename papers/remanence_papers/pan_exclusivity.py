@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence import bounds
-from remanence.adversary.priors import FinitePrior
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.attacks.gradients.descent import Matching
-from remanence.attacks.gradients.exposure import activation_rates, expected_exclusive, head_exposure
-from remanence.attacks.gradients.low_rank import reconstruct_low_rank
-from remanence.attacks.gradients.matching import match_gradients
-from remanence.attacks.transcripts.prior_aware import PriorAware
-from remanence.data.records import Records
+from remanence.core.errors import Criterion, mismatch
+from remanence.core.priors import FinitePrior
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
 from remanence.game import Game, play
-from remanence.mechanisms.networks.dpsgd import DPSGD
-from remanence.mechanisms.networks.perceptron import Perceptron
-from remanence.mechanisms.shared_gradient import SharedGradient
+from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
-from remanence.scoring.errors import Criterion, mismatch
-from remanence.scoring.rates import SuccessRate
+from remanence.training.dpsgd import DPSGD
+from remanence.training.perceptron import Perceptron
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.descent import Matching
+from remanence.updates.exposure import activation_rates, expected_exclusive, head_exposure
+from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.matching import match_gradients
+from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.artifacts import artifact_space, equation_9, largest_change
 from remanence_papers.pan_attacks import checkpoints, grey_pictures
 from remanence_papers.pan_data import Scenario, measured, scenarios, summary

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from remanence.exceptions import InputError
-from remanence.references import BALLE_2022, HAYES_2023, MACIAZEK_2025, PAN_2022
+from remanence.core.exceptions import InputError
+from remanence.core.references import BALLE_2022, HAYES_2023, MACIAZEK_2025, PAN_2022
 from remanence_papers.reproduction import Reproduction, Settings
 from remanence_papers.signatures import READ, code_signature, data_signature
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from remanence.exceptions import InputError
-from remanence.references import Reference
+from remanence.core.exceptions import InputError
+from remanence.core.references import Reference
 
 if TYPE_CHECKING:
-    from remanence.scoring.rates import SuccessRate
+    from remanence.core.rates import SuccessRate
 
 Scale = Literal["small", "paper"]
 Cell = str | int | float | None | Mapping[str, float]

@@ -13,7 +13,7 @@ Place = tuple[str, str]  # a module, and a name that it defines
 _OURS = ("remanence", "remanence_papers")
 _SILENT = (
     "remanence.scale.progress",
-    "remanence.exceptions",
+    "remanence.core.exceptions",
     "remanence.results.caveats",
 )  # they change no number
 _BESIDE, _ALL = "", "*"  # what a module does that defines no name; all that it defines
@@ -23,7 +23,7 @@ READ: set[Path] = set()  # data files that the reproduction that runs has read
 def code_signature(home: str) -> str:
     """The hash of all code of this project that something depends on; `home` is a module, or `module:name` in it.
 
-    >>> code_signature("remanence.checks:whole") == code_signature("remanence.checks:number")
+    >>> code_signature("remanence.core.checks:whole") == code_signature("remanence.core.checks:number")
     False
     """
     module, _, name = home.partition(":")
@@ -46,8 +46,8 @@ def closure(start: list[Place]) -> set[Place]:
     What a module does beside its definitions counts with each of them. A method comes with its class, and a class with
     whoever names it; what is found by a string is not seen. Progress, errors and caveats change no number: left out.
 
-    >>> sorted(closure([("remanence.checks", "is_whole")]))
-    [('remanence.checks', ''), ('remanence.checks', 'is_whole')]
+    >>> sorted(closure([("remanence.core.checks", "is_whole")]))
+    [('remanence.core.checks', ''), ('remanence.core.checks', 'is_whole')]
     """
     found: set[Place] = set()
     left = list(start)

@@ -15,8 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 
-from remanence.exceptions import InputError
-from remanence.plain_text import plainly
+from remanence.core.exceptions import InputError
+from remanence.core.plain_text import plainly
 from remanence.report.svg import SERIES, logarithmic, themed
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from remanence.attacks.attack import Attack
-from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.bounds.bound import Bound
-from remanence.checks import whole
-from remanence.exceptions import IncompatibleGameError, InputError
+from remanence.core.attack import Attack
+from remanence.core.catalogue import catalogue, load_attack
+from remanence.core.checks import whole
+from remanence.core.exceptions import IncompatibleGameError, InputError
+from remanence.core.rates import CONFIDENCE
 from remanence.game import play
 from remanence.protocol import AnyGame, planned
 from remanence.results.caveats import check_trials
@@ -28,7 +29,6 @@ from remanence.results.verdict import Policy, decide
 from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.rates import CONFIDENCE
 
 _PATIENCE = 2.0  # seconds, after which an attack tells what it found before the next one begins
 _PACKAGES = ("remanence", "torch", "numpy", "scipy", "scikit-learn")

@@ -20,19 +20,19 @@ from typing import Generic, final
 
 import torch
 
-from remanence.adversary.baseline import Baseline
-from remanence.adversary.knowledge import Knowledge
-from remanence.attacks.attack import Attack, blindly
 from remanence.bounds.bound import Bound
-from remanence.data.records import Records
+from remanence.core.attack import Attack, blindly
+from remanence.core.baseline import Baseline
+from remanence.core.errors import Criterion, Reduction
+from remanence.core.knowledge import Knowledge
+from remanence.core.rates import CONFIDENCE
+from remanence.core.records import Records
 from remanence.protocol import AnyGame, MechanismT, Prepared, PriorT, Unit, Work, planned, several_of_one
 from remanence.results import caveats
 from remanence.results.evidence import Evidence
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
-from remanence.scoring.errors import Criterion, Reduction
-from remanence.scoring.rates import CONFIDENCE
 
 
 def play(

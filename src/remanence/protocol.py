@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from remanence.adversary.baseline import Baseline
-from remanence.adversary.knowledge import Knowledge
-from remanence.adversary.priors import Prior
-from remanence.attacks.attack import Attack, Reconstruction, attempt
 from remanence.bounds.bound import Bound
-from remanence.checks import whole
-from remanence.data.records import Records
-from remanence.data.releases import Release
-from remanence.mechanisms.mechanism import Mechanism
+from remanence.core.attack import Attack, Reconstruction, attempt
+from remanence.core.baseline import Baseline
+from remanence.core.checks import whole
+from remanence.core.errors import Criterion, Error
+from remanence.core.knowledge import Knowledge
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import Prior
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
+from remanence.core.releases import Release
 from remanence.results.caveats import SEVERAL_RECORDS_OF_ONE, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.plans import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
-from remanence.scoring.errors import Criterion, Error
-from remanence.scoring.rates import SuccessRate
 
 MechanismT = TypeVar("MechanismT", bound=Mechanism[Release], covariant=True, default=Mechanism[Release])
 PriorT = TypeVar("PriorT", bound=Prior, covariant=True, default=Prior)

@@ -12,26 +12,26 @@ from typing import Any, TypeVar
 import torch
 
 from remanence import bounds
-from remanence.adversary.priors import EmpiricalPrior, FinitePrior, Prior
-from remanence.adversary.stratified import StratifiedPrior
-from remanence.attacks.attack import Attack
 from remanence.auditing import AuditResult, announce, audit, compatible_attacks
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.checks import number
-from remanence.exceptions import InputError
+from remanence.core.attack import Attack
+from remanence.core.checks import number
+from remanence.core.exceptions import InputError
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import EmpiricalPrior, FinitePrior, Prior
+from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
-from remanence.games.heads.ceiling import ASSERTED, head_ceiling
-from remanence.games.heads.head_game import HeadGame
-from remanence.games.leave_one_out import LeaveOneOut
-from remanence.games.membership import Membership
-from remanence.mechanisms.heads.transfer_head import TransferHead
-from remanence.mechanisms.mechanism import Mechanism
-from remanence.mechanisms.networks.sgd import SGD
+from remanence.heads.ceiling import ASSERTED, head_ceiling
+from remanence.heads.head_game import HeadGame
+from remanence.heads.transfer_head import TransferHead
+from remanence.networks.membership import Membership
 from remanence.protocol import AnyGame
 from remanence.results.verdict import Policy
 from remanence.scale.progress import track
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws, stream
+from remanence.tables.leave_one_out import LeaveOneOut
+from remanence.training.sgd import SGD
 
 _MODELS = 100  # whose accuracy is averaged
 

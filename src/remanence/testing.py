@@ -11,13 +11,13 @@ import dataclasses
 
 import torch
 
-from remanence.attacks.attack import Attack, ExposesAll
-from remanence.data.records import Records, concatenate
-from remanence.data.releases import Release
+from remanence.core.attack import Attack, ExposesAll
+from remanence.core.mechanism import Mechanism
+from remanence.core.records import Records, concatenate
+from remanence.core.releases import Release
 from remanence.game import Game
-from remanence.games.leave_one_out import LeaveOneOut
-from remanence.mechanisms.mechanism import Mechanism
 from remanence.scale.seeds import stream
+from remanence.tables.leave_one_out import LeaveOneOut
 
 _TRIALS = 6
 

@@ -17,7 +17,7 @@ from remanence.bounds.engine.cumulant import moments, order_for_baseline
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.engine.two_sided import TwoSided
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 LOG_TEN = math.log(10)
 

@@ -15,7 +15,7 @@ from scipy.stats import binom, norm
 
 from remanence import SuccessRate, bounds
 from remanence.bounds import Segment, baselines
-from remanence.scoring.rates import clopper_pearson
+from remanence.core.rates import clopper_pearson
 
 PAGE = Path(__file__).parents[2] / "docs" / "errata.md"
 

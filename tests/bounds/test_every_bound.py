@@ -11,7 +11,7 @@ from remanence import NoisySum, bounds
 from remanence.bounds import Segment, dpsgd
 from remanence.bounds.bound import Baselines, Ends
 from remanence.bounds.frontier import frontier
-from remanence.references import REMANENCE
+from remanence.core.references import REMANENCE
 
 ROUNDING = 1e-9  # of the optimum, which is computed in floating point too
 

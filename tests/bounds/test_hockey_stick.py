@@ -11,7 +11,7 @@ from remanence.bounds.engine.closed_forms import gaussian_log_delta
 from remanence.bounds.engine.contour import estimate_log_delta
 from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_upper
 from remanence.bounds.engine.schedule import Segment
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 
 @pytest.mark.parametrize(

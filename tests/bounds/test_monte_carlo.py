@@ -11,7 +11,7 @@ from scipy.stats import binom, kstest, norm
 
 from remanence import bounds
 from remanence.bounds import Segment
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence_papers import monte_carlo
 from remanence_papers.monte_carlo import (
     as_printed,

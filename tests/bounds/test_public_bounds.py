@@ -14,7 +14,7 @@ from scipy.stats import norm
 from remanence import bounds
 from remanence.bounds import Segment
 from remanence.bounds.engine.closed_forms import gaussian_log_delta
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 KAPPAS = [1e-9, 1e-3, 0.05, 0.3, 0.5, 0.9]
 

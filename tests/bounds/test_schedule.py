@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from remanence.bounds.engine.schedule import Segment, normalise, total_steps
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 
 def test_equal_segments_are_merged_and_order_does_not_matter():

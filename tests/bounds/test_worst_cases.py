@@ -18,8 +18,8 @@ from remanence import (
     mismatch,
 )
 from remanence.bounds import Person, dpsgd, of
-from remanence.mechanisms.glm.families import Gaussian, Logistic, Multinomial
-from remanence.mechanisms.glm.model import GLM
+from remanence.tables.glm.families import Gaussian, Logistic, Multinomial
+from remanence.tables.glm.model import GLM
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -37,7 +37,7 @@ from remanence.bounds import (
     final_weights,
     participation_matrix,
 )
-from remanence.references import REMANENCE
+from remanence.core.references import REMANENCE
 
 SIGNS = Records(torch.tensor([[1.0], [-1.0]]), torch.zeros(2))
 TRIALS = 20_000

@@ -7,7 +7,7 @@ import torch
 
 from audit_results import DATA, poisoned, result
 from remanence import Verdict
-from remanence.attacks.catalogue import catalogue
+from remanence.core.catalogue import catalogue
 from remanence.report.html import index, report
 from remanence.report.writing import GALLERY, write_index, write_report
 from remanence.results.caveats import CAVEATS

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from remanence import Attack, AttackInfo, Reconstruction, Records
-from remanence.references import REMANENCE
+from remanence.core.references import REMANENCE
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from remanence import Criterion, Knowledge, Mechanism, Records, Uninformed, Weights, bounds, mismatch
-from remanence.adversary.baseline import Baseline
+from remanence.core.baseline import Baseline
 from remanence.protocol import AnyGame
 from remanence.results.outcome import Outcome
 

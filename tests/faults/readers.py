@@ -18,16 +18,12 @@ from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.bounds.record_counts import read_record_counts
 from remanence.cli.settings_file import read_settings
-from remanence.cli.tables import read_table
-from remanence.data.records import Records
-from remanence.exceptions import InputError
-from remanence.games.gradients.files import read_batch, read_tensors
-from remanence.games.heads.backbones import load_backbone
-from remanence.games.recorded_runs.accounting import checkpoint_schedule
-from remanence.games.recorded_runs.recording import RecordingWriter, read_recording
-from remanence.games.texts.canaries import TextCanaries
-from remanence.games.texts.secrets import read_texts
-from remanence.mechanisms.heads.embedding import embed
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.heads.backbones import load_backbone
+from remanence.heads.embedding import embed
+from remanence.private.accounting import checkpoint_schedule
+from remanence.private.recording import RecordingWriter, read_recording
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
@@ -35,6 +31,10 @@ from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal
 from remanence.scale.plans import Plan
 from remanence.scale.reading import UnusableFileError, read_bytes
 from remanence.scale.status import read_status
+from remanence.tables.command import read_table
+from remanence.texts.planting import TextCanaries
+from remanence.texts.secrets import read_texts
+from remanence.updates.files import read_batch, read_tensors
 from remanence_papers.views import load
 
 

@@ -9,8 +9,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from remanence.cli.table_findings import write_rows
-from remanence.integrations.sklearn import table_game
+from remanence.tables.findings import write_rows
+from remanence.tables.sklearn import table_game
 
 NASTY = ["=HYPERLINK(1)", "+1", "-2+3", "@SUM(1)", "\t=1", "fine", " =1", "\r=2"]
 

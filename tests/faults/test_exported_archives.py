@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from remanence.exceptions import InputError
-from remanence.games.heads.backbones import load_backbone
+from remanence.core.exceptions import InputError
+from remanence.heads.backbones import load_backbone
 
 WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
 PROGRAM = "models/model.json"

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from conftest import noisy_sum, shortlist_game
 from faults import Killed, failing
 from remanence import AuditResult, Journal, Policy, RemanenceError, RetrainAndCompare, Run, audit, looped
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.scale.files import PART
 
 SEQUENCES = int(os.environ.get("REMANENCE_SEQUENCES", "12"))

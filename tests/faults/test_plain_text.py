@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from audit_results import result
 from remanence import AuditResult, InputError, Verdict
 from remanence.cli.main import main
-from remanence.plain_text import plain, plainly
+from remanence.core.plain_text import plain, plainly
 from remanence.report import markdown
 from remanence.results.storage import DOCUMENT
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readers import READERS, UPLOADS, claiming
 
-from remanence.exceptions import RemanenceError
+from remanence.core.exceptions import RemanenceError
 
 INPUTS = int(os.environ.get("REMANENCE_INPUTS", "40"))
 TRIED: dict[str, list[int]] = {}

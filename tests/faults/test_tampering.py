@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from audit_results import result
 from remanence import AuditResult, Verdict
-from remanence.exceptions import UnreadableAuditError
+from remanence.core.exceptions import UnreadableAuditError
 from remanence.results.storage import ARRAYS, DOCUMENT
 
 
@@ -22,7 +22,7 @@ def edit(folder, change):
 
 def nothing_found(document):
     """What somebody would do who wants a failed audit to pass, down to the last digit of the intervals."""
-    from remanence.scoring.rates import SuccessRate
+    from remanence.core.rates import SuccessRate
 
     for entry in document["evidence"]:
         rate = SuccessRate(0, entry["main"]["trials"], entry["main"]["confidence"])

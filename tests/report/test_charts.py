@@ -10,13 +10,13 @@ import torch
 
 from audit_results import result
 from remanence import Policy, Verdict
-from remanence.adversary.baseline import Baseline
 from remanence.bounds.frontier import FrontierPoint
+from remanence.core.baseline import Baseline
 from remanence.report.figures import dots, errors, line, roc, thumbnail
 from remanence.report.frontier import _picture as frontier
-from remanence.report.leak_map import leak_map_picture
 from remanence.report.sweep import svg as sweep
-from remanence.report.texts import curve_picture
+from remanence.texts.words import curve_picture
+from remanence.updates.leak_map_view import leak_map_picture
 
 
 class Words(HTMLParser):

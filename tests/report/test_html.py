@@ -11,9 +11,9 @@ import torch
 
 from audit_results import DATA, poisoned, result
 from remanence import AuditResult, Evidence, Verdict
-from remanence.games.membership import Membership
+from remanence.heads.this_head import ThisHead
+from remanence.networks.membership import Membership
 from remanence.report import words
-from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc
 from remanence.report.formats import FORMATS
 from remanence.report.gallery import gallery_page
@@ -22,7 +22,7 @@ from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths
 from remanence.report.writing import GALLERY, write_report
-from remanence.results.this_head import ThisHead
+from remanence.updates.exposure_view import classes, records
 
 
 class Page(HTMLParser):

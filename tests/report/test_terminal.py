@@ -10,8 +10,8 @@ from rich.console import Console
 
 from audit_results import result
 from remanence import Verdict
-from remanence.attacks.catalogue import catalogue
 from remanence.cli.main import main
+from remanence.core.catalogue import catalogue
 from remanence.report.terminal import audit_view, summary_table
 from remanence.targets import TARGETS
 

@@ -28,7 +28,7 @@ from remanence import (
     Records,
     looped,
 )
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.protocol import planned
 from remanence.scale.fingerprints import changed, depends_on, fingerprint, parts
 from remanence.scale.journal import Journal

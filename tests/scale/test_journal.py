@@ -15,7 +15,7 @@ import torch
 
 from conftest import SOURCES, noisy_sum, shortlist_game
 from remanence import Oblivious, Policy, RetrainAndCompare, audit, looped, play
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.scale import files
 from remanence.scale.journal import DamagedUnitError, Journal
 from remanence.scale.plans import Plan

@@ -14,21 +14,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from remanence import ClosedForm, ScalerMean, audit
-from remanence.attacks.attack import Attack, ExposesInParts, Reconstruction
-from remanence.attacks.glm import optimality
-from remanence.data import records as data_records
-from remanence.data.records import Records
-from remanence.exceptions import InputError
-from remanence.games import leave_one_out as game_module
-from remanence.integrations.sklearn import leave_one_out
-from remanence.mechanisms.glm import model as glm_model
+from remanence.core import records as data_records
+from remanence.core.attack import Attack, ExposesInParts, Reconstruction
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.tables import leave_one_out as game_module
+from remanence.tables.glm import model as glm_model
+from remanence.tables.glm import optimality
+from remanence.tables.sklearn import leave_one_out
 
 GROWTH = """
 import sys
 import numpy as np
 from sklearn.linear_model import Ridge
 from remanence import audit
-from remanence.integrations.sklearn import leave_one_out
+from remanence.tables.sklearn import leave_one_out
 
 def memory(line):
     with open("/proc/self/status") as status:

@@ -7,8 +7,8 @@ import torch
 
 from conftest import heads_game, network_game
 from remanence import Reconstructor, play
-from remanence.attacks.reconstructor.learning import Learner
-from remanence.attacks.reconstructor.shadows import ShadowFarm, split
+from remanence.reconstructor.learning import Learner
+from remanence.reconstructor.shadows import ShadowFarm, split
 from remanence.scale.journal import Journal
 from remanence.scale.processes import Processes
 from remanence.scale.run import Run

@@ -16,8 +16,8 @@ from conftest import heads_game, network_game
 TOGETHER = """
 import torch
 from torch import distributed, nn
-from remanence.attacks.reconstructor.learning import Learner
-from remanence.attacks.reconstructor.shadows import ShadowFarm, split
+from remanence.reconstructor.learning import Learner
+from remanence.reconstructor.shadows import ShadowFarm, split
 from remanence.scale.ranks import joined, rank, ranks
 from factory import heads_game
 

@@ -33,7 +33,7 @@ from remanence import (
 )
 from remanence.auditing import AuditResult
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.exceptions import UnreadableAuditError
+from remanence.core.exceptions import UnreadableAuditError
 from remanence.report.sweep import document, rows, svg
 from remanence.sweeping import grid, parse_axes, sweep, with_settings
 from remanence.targets import digits_noisy_sum

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from remanence import looped
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.scale.fingerprints import arithmetic, changed, fingerprint, parts
 
 WAYS = {

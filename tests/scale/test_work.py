@@ -26,8 +26,8 @@ from remanence import (
     audit,
     play,
 )
-from remanence.attacks.catalogue import AttackInfo
-from remanence.data.records import concatenate
+from remanence.core.catalogue import AttackInfo
+from remanence.core.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
 from remanence.scale.executors import InProcess, Task, one_thread

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from remanence.attacks.tables.aggregates import read_aggregates
-from remanence.exceptions import InputError, MisfitError
-from remanence.games.aggregates import noisy_aggregates_bound
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.tables.aggregates import read_aggregates
+from remanence.tables.published_sums import noisy_aggregates_bound
 
 
 def test_two_groups_that_differ_in_one_person_tell_theirs():

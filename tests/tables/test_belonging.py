@@ -17,9 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, QuantileTransformer, StandardScaler, TargetEncoder
 from sklearn.semi_supervised import SelfTrainingClassifier
 
-from remanence.exceptions import InputError, MisfitError
-from remanence.integrations.sklearn import leave_one_out, table_game
-from remanence.mechanisms.tables.belonging import check_belongs
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.tables.belonging import check_belongs
+from remanence.tables.sklearn import leave_one_out, table_game
 
 X, Y = load_breast_cancer(return_X_y=True)
 X = X[:, :8]

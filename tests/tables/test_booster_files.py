@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from remanence import audit
-from remanence.attacks.tables.from_object import WholeObject
-from remanence.exceptions import InputError, MisfitError
-from remanence.integrations.model_files import load_estimator
-from remanence.integrations.sklearn import table_game
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.tables.from_object import WholeObject
+from remanence.tables.model_files import load_estimator
+from remanence.tables.sklearn import table_game
 
 TABLE = pd.DataFrame({"age": [18.0, 25, 31, 44, 52, 60, 71, 89], "income": [9.5, 3.25, 7, 8, 2, 6, 5, 4]})
 LABELS = pd.Series([0, 0, 0, 1, 0, 1, 1, 0], name="ill")

@@ -13,12 +13,12 @@ from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import audit
-from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
 from remanence.auditing import AuditResult
-from remanence.exceptions import UnreadableAuditError
-from remanence.integrations.sklearn import table_game
+from remanence.core.exceptions import UnreadableAuditError
 from remanence.report import words
 from remanence.results.verdict import Policy, Verdict
+from remanence.tables.from_object import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
+from remanence.tables.sklearn import table_game
 
 X, Y = load_breast_cancer(return_X_y=True)
 

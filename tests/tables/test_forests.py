@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from remanence.attacks.tables.forest_draws import class_counts_of, gain, trees_given_again, visits
-from remanence.attacks.tables.forests import Recovered, records_of_forest
-from remanence.exceptions import InputError
-from remanence.mechanisms.tables.trees import drawn_rows
+from remanence.core.exceptions import InputError
+from remanence.tables.forest_draws import class_counts_of, gain, trees_given_again, visits
+from remanence.tables.forests import Recovered, records_of_forest
+from remanence.tables.trees import drawn_rows
 
 DRAW = np.random.default_rng(0)
 TABLE, LABELS = DRAW.integers(0, 2, (30, 4)), DRAW.integers(0, 2, 30)

@@ -14,18 +14,18 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import RetrainAndCompare, audit, play
-from remanence.attacks.tables.from_object import (
+from remanence.core.exceptions import InputError
+from remanence.results.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
+from remanence.tables.from_object import (
     PipelineEquations,
     PublishedStatistics,
     StoredInObject,
     TreeLeaves,
     WholeObject,
 )
-from remanence.attacks.tables.leaves import boxes_of
-from remanence.exceptions import InputError
-from remanence.integrations.sklearn import shortlist_game, table_game
-from remanence.mechanisms.tables.parts import Part
-from remanence.results.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
+from remanence.tables.leaves import boxes_of
+from remanence.tables.parts import Part
+from remanence.tables.sklearn import shortlist_game, table_game
 from remanence.testing import check_attack
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -257,7 +257,7 @@ def test_words_that_a_loose_fit_blurs_come_back_by_training_with_each_candidate(
     model = make_pipeline(words, linear.LogisticRegression(tol=0.01)).fit(frame, labels)
     game = table_game(model, frame, labels)
     trained = play(game, WholeObject()).main
-    monkeypatch.setattr("remanence.attacks.tables.left_over._FITS", 0)
+    monkeypatch.setattr("remanence.tables.left_over._FITS", 0)
     by_equations = play(game, WholeObject()).main
     assert trained.rate > 0.95
     assert by_equations.rate < 0.8

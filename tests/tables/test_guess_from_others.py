@@ -9,8 +9,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from remanence import Criterion, InputError, Policy, Records, audit, mismatch
-from remanence.adversary.guess_from_others import guess_from_others
-from remanence.integrations.sklearn import table_game
+from remanence.core.guess_from_others import guess_from_others
+from remanence.tables.sklearn import table_game
 
 
 def records(rows, labels=None):

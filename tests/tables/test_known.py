@@ -14,15 +14,15 @@ from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import make_pipeline
 
 from remanence import audit
-from remanence.attacks.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
-from remanence.attacks.tables.stored import stored_values
-from remanence.exceptions import InputError
-from remanence.games.table_knowledge import with_fixed_totals, with_known
-from remanence.integrations.sklearn import table_game
-from remanence.mechanisms.tables.identifiers import identifiers_in
-from remanence.mechanisms.tables.objects import arrays_in
-from remanence.mechanisms.tables.parts import Part
+from remanence.core.exceptions import InputError
 from remanence.results.verdict import Policy
+from remanence.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
+from remanence.tables.identifiers import identifiers_in
+from remanence.tables.objects import arrays_in
+from remanence.tables.parts import Part
+from remanence.tables.sklearn import table_game
+from remanence.tables.stored import stored_values
+from remanence.tables.table_knowledge import with_fixed_totals, with_known
 
 
 def rates(result):

@@ -9,11 +9,11 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from remanence.attacks.tables.from_object import WholeObject
-from remanence.exceptions import InputError, MisfitError
+from remanence.core.exceptions import InputError, MisfitError
 from remanence.game import play
-from remanence.integrations.model_files import load_estimator
-from remanence.integrations.sklearn import table_game
+from remanence.tables.from_object import WholeObject
+from remanence.tables.model_files import load_estimator
+from remanence.tables.sklearn import table_game
 
 TABLE, LABELS = load_wine(return_X_y=True)
 

@@ -13,11 +13,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from remanence import Criterion, InputError, Records, audit, mismatch
-from remanence.adversary.guess_from_others import guess_from_others
-from remanence.attacks.tables.from_object import WholeObject
+from remanence.core.guess_from_others import guess_from_others
 from remanence.game import play
-from remanence.games.table_knowledge import with_known, with_public
-from remanence.integrations.sklearn import table_game
+from remanence.tables.from_object import WholeObject
+from remanence.tables.sklearn import table_game
+from remanence.tables.table_knowledge import with_known, with_public
 
 
 def test_the_commonest_public_record_is_guessed():

@@ -10,16 +10,16 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 
 from remanence import audit
-from remanence.attacks.attack import Attack, Reconstruction
-from remanence.attacks.catalogue import AttackInfo
-from remanence.attacks.tables.forest_solver import ForestSolver
 from remanence.cli.main import main
-from remanence.data.records import Records
-from remanence.exceptions import IncompatibleGameError
-from remanence.games.whole_set import WholeSet
-from remanence.integrations.sklearn import table_game
-from remanence.references import REMANENCE
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.exceptions import IncompatibleGameError
+from remanence.core.records import Records
+from remanence.core.references import REMANENCE
 from remanence.results.verdict import Policy
+from remanence.tables.forest_solver import ForestSolver
+from remanence.tables.sklearn import table_game
+from remanence.tables.whole_set import WholeSet
 
 PEOPLE = pd.DataFrame(
     {

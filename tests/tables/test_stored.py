@@ -10,8 +10,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.impute import KNNImputer
 from sklearn.naive_bayes import GaussianNB
 
-from remanence.attacks.tables.stored import stored_rows
-from remanence.mechanisms.tables.parts import Part
+from remanence.tables.parts import Part
+from remanence.tables.stored import stored_rows
 
 place = Path(__file__).parents[2] / "benchmarks" / "tables.py"
 spec = importlib.util.spec_from_file_location("table_benchmark", place)

@@ -20,11 +20,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from remanence import audit
-from remanence.attacks.tables.from_object import WholeObject
-from remanence.exceptions import InputError
-from remanence.integrations.sklearn import table_game
-from remanence.mechanisms.tables.belonging import check_belongs
-from remanence.mechanisms.tables.checked import codings
+from remanence.core.exceptions import InputError
+from remanence.tables.belonging import check_belongs
+from remanence.tables.checked import codings
+from remanence.tables.from_object import WholeObject
+from remanence.tables.sklearn import table_game
 
 FRAME, WORDS = patients(80)
 NUMBERS = FRAME[["age", "income"]]

@@ -16,15 +16,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from remanence.bounds import Segment
-from remanence.games.recorded_runs.audit_run import audit_run
-from remanence.games.texts.audit_text import audit_text
-from remanence.games.texts.canaries import TextCanaries, natural
-from remanence.games.texts.claims import Claim
-from remanence.games.texts.tiny import ALPHABET, as_language_model, made_up_records, tiny_model, train
-from remanence.integrations.opacus import record
-from remanence.integrations.transformers import text_loss, text_reading
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.private.audit_run import audit_run
+from remanence.private.opacus import record
 from remanence.results.verdict import Policy, Verdict
+from remanence.texts.audit_text import audit_text
+from remanence.texts.claims import Claim
+from remanence.texts.language_model import LanguageModel
+from remanence.texts.planting import TextCanaries, natural
+from remanence.texts.tiny import ALPHABET, as_language_model, made_up_records, tiny_model, train
+from remanence.texts.transformers import text_loss, text_reading
 
 LENGTH, PADDING = 28, 0
 

@@ -5,8 +5,8 @@ from functools import cache
 
 import torch
 
-from remanence.games.texts.tiny import as_language_model, made_up_records, tiny_model, train
-from remanence.mechanisms.language_model import LanguageModel
+from remanence.texts.language_model import LanguageModel
+from remanence.texts.tiny import as_language_model, made_up_records, tiny_model, train
 
 
 def random_model(vocabulary=5, *, seed=0, sharpness=2.0, context=16):

@@ -9,23 +9,9 @@ import torch
 from small_models import MINE, UNSEEN, trained
 
 from remanence import bounds
-from remanence.attacks.catalogue import catalogue, load_attack
-from remanence.attacks.texts.attacks import (
-    Asked,
-    NearVerbatim,
-    Sampling,
-    TemplateSearch,
-    TextAttack,
-)
-from remanence.attacks.texts.probabilities import within
 from remanence.auditing import AuditResult, audit, compatible_attacks
-from remanence.exceptions import IncompatibleGameError, InputError, MisfitError
-from remanence.games.texts.audit_text import Rule, audit_text, text_game
-from remanence.games.texts.canaries import Design, TextCanaries
-from remanence.games.texts.claims import Planted
-from remanence.games.texts.secrets import Numbers
-from remanence.games.texts.tiny import as_language_model, tiny_model, train
-from remanence.report import texts as report
+from remanence.core.catalogue import catalogue, load_attack
+from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.report import words
 from remanence.report.formats import FORMATS
 from remanence.report.html import report as html
@@ -33,6 +19,20 @@ from remanence.report.terminal import audit_view
 from remanence.results.verdict import Policy, Verdict
 from remanence.scale.seeds import Draws
 from remanence.targets import TARGETS
+from remanence.texts import words as report
+from remanence.texts.attacks import (
+    Asked,
+    NearVerbatim,
+    Sampling,
+    TemplateSearch,
+    TextAttack,
+)
+from remanence.texts.audit_text import Rule, audit_text, text_game
+from remanence.texts.claims import Planted
+from remanence.texts.planting import Design, TextCanaries
+from remanence.texts.probabilities import within
+from remanence.texts.secrets import Numbers
+from remanence.texts.tiny import as_language_model, tiny_model, train
 
 
 @cache
@@ -306,7 +306,7 @@ def files(tmp_path, monkeypatch):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     base, tuned = trained()
     monkeypatch.setattr(
-        "remanence.integrations.language_model_files.load_language_model",
+        "remanence.texts.model_files.load_language_model",
         lambda path, adapter=None, **options: (tuned, base) if adapter else (base, None),
     )
     return tmp_path

@@ -11,17 +11,17 @@ import pytest
 import torch
 from small_models import random_model, trained
 
-from remanence.attacks.texts.attacks import NearVerbatim, Sampling
-from remanence.attacks.texts.probabilities import queries_for
 from remanence.bounds import Segment
 from remanence.cli.main import main
-from remanence.exceptions import IncompatibleGameError, InputError
-from remanence.games.texts.audit_text import Rule, audit_text, text_game
-from remanence.games.texts.canaries import Design, TextCanaries, codes, natural, strange
-from remanence.games.texts.claims import Claim, Planted, told_by_losses
-from remanence.games.texts.tiny import as_language_model, made_up_records, train
+from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.report.formats import FORMATS
 from remanence.results.verdict import Policy, Verdict
+from remanence.texts.attacks import NearVerbatim, Sampling
+from remanence.texts.audit_text import Rule, audit_text, text_game
+from remanence.texts.claims import Claim, Planted, told_by_losses
+from remanence.texts.planting import Design, TextCanaries, codes, natural, strange
+from remanence.texts.probabilities import queries_for
+from remanence.texts.tiny import as_language_model, made_up_records, train
 
 
 def test_canaries_are_in_or_out_by_a_coin_and_the_same_seed_gives_the_same(tmp_path):

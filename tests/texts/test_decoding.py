@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
+from remanence.texts.decoding import GREEDY, Decoding
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 

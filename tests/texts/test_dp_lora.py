@@ -4,11 +4,11 @@ import pytest
 import torch
 from dp_lora import PADDING, VARIANTS, Setting, batch_loss, fine_tune, verdicts
 
-from remanence.exceptions import InputError
-from remanence.games.recorded_runs.consistency import read_run
-from remanence.games.texts.canaries import codes
-from remanence.integrations.transformers import text_loss
+from remanence.core.exceptions import InputError
+from remanence.private.consistency import read_run
 from remanence.results.verdict import Verdict
+from remanence.texts.planting import codes
+from remanence.texts.transformers import text_loss
 
 
 def findings(tmp_path, **options):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from remanence.integrations.language_model_files import refuse_named_code
 from remanence.scale.reading import UnusableFileError
+from remanence.texts.model_files import refuse_named_code
 
 
 @pytest.mark.parametrize(

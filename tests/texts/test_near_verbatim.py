@@ -5,12 +5,12 @@ import pytest
 import torch
 from small_models import random_model
 
-from remanence.attacks.texts import near_verbatim as search
-from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.near_verbatim import near_verbatim
-from remanence.attacks.texts.probabilities import log_probabilities
-from remanence.exceptions import InputError
-from remanence.mechanisms.language_model import Secret
+from remanence.core.exceptions import InputError
+from remanence.texts import near_verbatim as search
+from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.language_model import Secret
+from remanence.texts.near_verbatim import near_verbatim
+from remanence.texts.probabilities import log_probabilities
 
 
 def distance(a, b):

@@ -7,18 +7,18 @@ import pytest
 import torch
 from small_models import MINE, UNSEEN, random_model, trained
 
-from remanence.attacks.texts import probabilities
-from remanence.attacks.texts.decoding import GREEDY, Decoding
-from remanence.attacks.texts.probabilities import (
+from remanence.core.rates import clopper_pearson
+from remanence.texts import probabilities
+from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.language_model import Secret
+from remanence.texts.probabilities import (
     least_log_probability,
     log_probabilities,
     log_within,
     queries_for,
     within,
 )
-from remanence.games.texts.secrets import read_records
-from remanence.mechanisms.language_model import Secret
-from remanence.scoring.rates import clopper_pearson
+from remanence.texts.secrets import read_records
 
 DECODINGS = [Decoding(), GREEDY, Decoding(0.7), Decoding(top_k=2), Decoding(top_p=0.7), Decoding(1.5, 4, 0.9)]
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from small_models import random_model
 
-from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.probabilities import log_probabilities
-from remanence.exceptions import InputError
-from remanence.games.texts.secrets import Names, Numbers, Windows, read_records, read_texts, split
-from remanence.mechanisms.language_model import Chat, LanguageModel, Secret
+from remanence.core.exceptions import InputError
+from remanence.texts.decoding import Decoding
+from remanence.texts.language_model import Chat, LanguageModel, Secret
+from remanence.texts.probabilities import log_probabilities
+from remanence.texts.secrets import Names, Numbers, Windows, read_records, read_texts, split
 
 WORDS = [
     "<s>",

@@ -5,14 +5,14 @@ import pytest
 import torch
 from small_models import MINE, UNSEEN, random_model, trained
 
-from remanence.attacks.texts.attacks import Asked, TemplateSearch
-from remanence.attacks.texts.decoding import Decoding
-from remanence.attacks.texts.probabilities import log_probabilities
-from remanence.attacks.texts.template import Spelling, Template, token_texts
-from remanence.attacks.texts.template_search import ranks
-from remanence.exceptions import InputError
-from remanence.games.texts.secrets import read_records
-from remanence.mechanisms.language_model import Secret
+from remanence.core.exceptions import InputError
+from remanence.texts.attacks import Asked, TemplateSearch
+from remanence.texts.decoding import Decoding
+from remanence.texts.language_model import Secret
+from remanence.texts.probabilities import log_probabilities
+from remanence.texts.secrets import read_records
+from remanence.texts.template import Spelling, Template, token_texts
+from remanence.texts.template_search import ranks
 
 FORM = Template.parse("{abcd:1}c{a|c|de|f}{bf:1}")
 EVERY = [w + "c" + x + y for w in "abcd" for x in ("a", "c", "de", "f") for y in "bf"]

@@ -21,8 +21,8 @@ from scipy.sparse import eye_array, kron, vstack
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.attacks.gradients.dense_layers import dense_head
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
+from remanence.updates.dense_layers import dense_head
 
 
 @dataclass(frozen=True)

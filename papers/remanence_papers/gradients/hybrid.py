@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remanence.attacks.gradients.dense_layers import DenseHead, dense_head
-from remanence.attacks.gradients.exact import Recovered
-from remanence.attacks.gradients.low_rank import reconstruct_low_rank
 from remanence.scale.progress import track
+from remanence.updates.dense_layers import DenseHead, dense_head
+from remanence.updates.exact import Recovered
+from remanence.updates.low_rank import reconstruct_low_rank
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 _MOST_SAMPLES = 20
 _NUMBERS_AT_ONCE = 2**24

@@ -10,8 +10,8 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.exceptions import InputError
-from remanence.references import REMANENCE
+from remanence.core.exceptions import InputError
+from remanence.core.references import REMANENCE
 
 _SHARED = "everybody of the group has the same value, which is no secret to whoever knows the group"
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from remanence.checks import exactly_one
-from remanence.exceptions import InputError
-from remanence.references import Reference
+from remanence.core.checks import exactly_one
+from remanence.core.exceptions import InputError
+from remanence.core.references import Reference
 
 NOT_MET = "NOT MET: "  # before an assumption that is known not to hold, of a bound that is 1 therefore
 

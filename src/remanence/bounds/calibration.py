@@ -22,7 +22,7 @@ from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import MOST_STEPS, Segment, log_never_sampled, normalise
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 _LEAST_RATE = 1e-9
 _NOISE_RANGE = (1e-3, 1e6)

@@ -11,8 +11,8 @@ from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.one_run import GuessCount, dpsgd_curve
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.checks import is_whole, number, whole
-from remanence.exceptions import InputError
+from remanence.core.checks import is_whole, number, whole
+from remanence.core.exceptions import InputError
 
 MOST_PEOPLE = 10_000
 _ROUNDING = 1 + 1e-12

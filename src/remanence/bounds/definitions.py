@@ -10,8 +10,8 @@ import numpy as np
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
 from remanence.bounds.engine.closed_forms import log_complement
-from remanence.exceptions import InputError
-from remanence.references import BALLE_2022, HAYES_2023
+from remanence.core.exceptions import InputError
+from remanence.core.references import BALLE_2022, HAYES_2023
 
 _ADJACENT = "training with and without the target are neighbours"
 _SYMMETRIC = "the guarantee holds in both directions"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from remanence.bounds.bound import Bound, Values, require
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS, dpsgd
-from remanence.references import HAYES_2023
+from remanence.core.references import HAYES_2023
 
 _LEVELS = 32  # norms are rounded up to so many levels where each would need a computation of its own
 

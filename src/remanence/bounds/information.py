@@ -13,7 +13,7 @@ from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
-from remanence.references import GUO_2022A, GUO_2022B, Reference
+from remanence.core.references import GUO_2022A, GUO_2022B, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
 

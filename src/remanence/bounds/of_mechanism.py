@@ -12,11 +12,11 @@ from remanence.bounds.engine.schedule import MOST_RECORDS, Segment
 from remanence.bounds.person import Person
 from remanence.bounds.releases import final_weights
 from remanence.bounds.settings import dpsgd, gaussian
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.data.releases import Release
-    from remanence.mechanisms.mechanism import Mechanism
+    from remanence.core.mechanism import Mechanism
+    from remanence.core.releases import Release
 
 _ROUNDING = 1 + 1e-12
 

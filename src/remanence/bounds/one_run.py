@@ -43,7 +43,7 @@ from scipy.special import ndtr, ndtri
 from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.schedule import Segment, normalise
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]
 

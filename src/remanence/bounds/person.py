@@ -55,8 +55,8 @@ from remanence.bounds.engine.schedule import (
     total_steps,
 )
 from remanence.bounds.record_counts import RecordCounts, averaged
-from remanence.checks import is_whole, one_of, whole
-from remanence.exceptions import InputError
+from remanence.core.checks import is_whole, one_of, whole
+from remanence.core.exceptions import InputError
 
 Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
 

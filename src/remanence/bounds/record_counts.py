@@ -13,8 +13,8 @@ import numpy as np
 from remanence.bounds.bound import Ends
 from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import MOST_RECORDS
-from remanence.checks import is_whole
-from remanence.exceptions import InputError
+from remanence.core.checks import is_whole
+from remanence.core.exceptions import InputError
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 
 _LEVELS = 24  # different counts that are computed; more of them are rounded up to so many

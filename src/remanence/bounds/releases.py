@@ -13,9 +13,9 @@ from remanence.bounds.bound import Bound, Values, require
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd, gaussian
-from remanence.checks import number, whole
-from remanence.exceptions import InputError
-from remanence.references import BOK_2024, CHOQUETTE_CHOO_2023
+from remanence.core.checks import number, whole
+from remanence.core.exceptions import InputError
+from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
 

@@ -11,8 +11,8 @@ from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, replaced
-from remanence.checks import exactly_one
-from remanence.references import HAYES_2023, REMANENCE
+from remanence.core.checks import exactly_one
+from remanence.core.references import HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
 

@@ -12,7 +12,7 @@ _WIDE = 110  # columns that the table needs
 
 def attacks() -> None:
     """List the attacks: what each needs, what it sees, and which paper it comes from."""
-    from remanence.attacks.catalogue import catalogue
+    from remanence.core.catalogue import catalogue
 
     terminal, found = console(), catalogue().values()
     if terminal.width < _WIDE:

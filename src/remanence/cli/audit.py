@@ -22,12 +22,12 @@ from remanence.cli.output import (
     show_result,
 )
 from remanence.cli.output import policy as limit
-from remanence.cli.pictures import HeadOptions, load_head_game, show_pictures
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
-from remanence.cli.table_findings import show_table
-from remanence.cli.tables import TableOptions, load_table_game
-from remanence.cli.texts import TextOptions, load_text_game, refuse_model, show_texts
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
+from remanence.heads.command import HeadOptions, load_head_game, show_pictures
+from remanence.tables.command import TableOptions, load_table_game
+from remanence.tables.findings import show_table
+from remanence.texts.command import TextOptions, load_text_game, refuse_model, show_texts
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -91,15 +91,15 @@ def audit(
     """
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
-    from remanence.games.heads.audit_head import tolerated
-    from remanence.games.heads.given_embeddings import beside_the_embeddings
-    from remanence.games.heads.head_game import HEADS, HeadGame
-    from remanence.games.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
-    from remanence.games.texts.game import Texts
+    from remanence.heads.audit_head import tolerated
+    from remanence.heads.companion import beside_the_embeddings
+    from remanence.heads.head_game import HEADS, HeadGame
+    from remanence.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
+    from remanence.texts.game import Texts
 
     target = pictures.target(texts.files.target(target)) or named_target(target, scale.resume, "audit")
     spoken, drawn = texts.files.model is not None, pictures.files.head is not None
@@ -192,8 +192,8 @@ def audit(
 def _audit_recorded(
     folder: Path, policy: Policy, seed: int, level: float | None, *, options: object
 ) -> AuditResult:
-    from remanence.games.recorded_runs.audit_run import audit_run
-    from remanence.games.recorded_runs.claim_test import LEVEL
+    from remanence.private.audit_run import audit_run
+    from remanence.private.claim_test import LEVEL
 
     if options:
         raise InputError(

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from remanence.checks import exactly_one
 from remanence.cli import bound_answers as answers
 from remanence.cli.bound_answers import BoundAnswer, BoundQuestion, Method
 from remanence.cli.grouped import options
@@ -27,7 +26,8 @@ from remanence.cli.training_options import (
     Whose,
     bound_entry,
 )
-from remanence.exceptions import InputError
+from remanence.core.checks import exactly_one
+from remanence.core.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 
 

@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remanence.checks import goes_with
 from remanence.cli.training_options import BatchesBy, Batching, Whose
-from remanence.exceptions import InputError
+from remanence.core.checks import goes_with
+from remanence.core.exceptions import InputError
 from remanence.report.frequencies import EVERY_STEP, ceiling
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, 
 def from_opacus(asked: BoundQuestion, path: Path) -> BoundAnswer:
     """The bound of a run that Opacus trained."""
     from remanence.bounds import dpsgd, epsilon_upper
-    from remanence.games.recorded_runs.accounting import accounted_schedule
-    from remanence.games.recorded_runs.consistency import read_run
+    from remanence.private.accounting import accounted_schedule
+    from remanence.private.consistency import read_run
 
     given = (asked.noise_multiplier, asked.epsilon, asked.batching.steps, asked.batching.sample_rate)
     if any(value is not None for value in given):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.training_options import Batching
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 
 def explore(

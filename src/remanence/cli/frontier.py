@@ -11,7 +11,7 @@ import typer
 
 from remanence.cli.grouped import options
 from remanence.cli.training_options import Batching, Whose
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.report.frequencies import frequency
 
 _STEPS = 100  # where none are given: as in the paper's figure

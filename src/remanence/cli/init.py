@@ -39,7 +39,7 @@ _STUBS = {
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import Ridge
 
-from remanence.integrations.sklearn import leave_one_out
+from remanence.tables.sklearn import leave_one_out
 
 
 def factory():
@@ -89,7 +89,7 @@ def init(
     max_success: Annotated[float, "Your limit: the largest success that you accept."] = 0.1,
 ) -> None:
     """Write an audit.toml, and a stub that runs as it is, for what you are about to release."""
-    from remanence.exceptions import InputError
+    from remanence.core.exceptions import InputError
     from remanence.results.verdict import Policy
     from remanence.scale.files import write_files
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from remanence.checks import instance
-from remanence.exceptions import InputError
+from remanence.core.checks import instance
+from remanence.core.exceptions import InputError
 from remanence.protocol import AnyGame
 from remanence.scale.user_code import call_factory
 from remanence.targets import TARGETS
@@ -33,6 +33,6 @@ def load_game(target: str) -> AnyGame:
             hint=f"remanence audit {close[0]}" if close else "`remanence targets` describes each",
         )
     game = call_factory(Path(path), factory, "a game")
-    hint = "return remanence.Game(...) or remanence.integrations.sklearn.leave_one_out(...)"
+    hint = "return remanence.Game(...) or remanence.tables.sklearn.leave_one_out(...)"
     return instance(target, game, AnyGame, "a Game, a LeaveOneOut or a Membership", hint)
     return game

@@ -14,12 +14,10 @@ from remanence.cli.attacks import attacks
 from remanence.cli.audit import audit
 from remanence.cli.bound import bound
 from remanence.cli.calibrate import calibrate
-from remanence.cli.canaries import canaries
 from remanence.cli.compare import compare
 from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
-from remanence.cli.gradient import gradient
 from remanence.cli.grouped import grouped
 from remanence.cli.init import init
 from remanence.cli.interruption import interruptible
@@ -29,7 +27,9 @@ from remanence.cli.status import status
 from remanence.cli.sweep import sweep
 from remanence.cli.targets import targets
 from remanence.cli.verify import verify
-from remanence.exceptions import RemanenceError
+from remanence.core.exceptions import RemanenceError
+from remanence.texts.canaries_command import canaries
+from remanence.updates.command import gradient
 
 app = typer.Typer(
     name="remanence",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from remanence.cli.grouped import options
-from remanence.plain_text import plain
+from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -80,7 +80,7 @@ def compute_device(choice: Device) -> str:
     """The device to use; refuses a GPU that is not there."""
     import torch
 
-    from remanence.exceptions import InputError
+    from remanence.core.exceptions import InputError
 
     available = torch.cuda.is_available()
     if choice is Device.CUDA and not available:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from remanence.checks import few, goes_with
 from remanence.cli.grouped import options
 from remanence.cli.training_options import Guess
-from remanence.exceptions import InputError
+from remanence.core.checks import few, goes_with
+from remanence.core.exceptions import InputError
 
 _NAMES_PEOPLE = re.compile(
     r"(^|_)(patient|person|user|customer|client|subject|member|participant|individual|employee|student)"
@@ -39,7 +39,7 @@ class InData:
                 goes_with(f"--{name}", getattr(self, name), "--data", None, "--data visits.csv")
             return Facts()
         goes_with("--by", self.by, "--attribute", self.attribute, f"--attribute smoker --by {self.by}")
-        from remanence.cli.tables import read_table
+        from remanence.tables.command import read_table
 
         frame = read_table(self.data)
         columns = [self.person, self.attribute, *(self.by.split(",") if self.by else [])]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 
 class Format(StrEnum):

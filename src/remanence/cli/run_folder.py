@@ -11,10 +11,10 @@ import typer
 
 from remanence.cli.grouped import options
 from remanence.cli.output import Device, MaxSuccess, Out
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.attacks.attack import Attack
+    from remanence.core.attack import Attack
     from remanence.protocol import AnyGame
     from remanence.scale.executors import Executor
     from remanence.scale.run import Run
@@ -113,7 +113,7 @@ class Play:
 
     def attacks(self) -> list[Attack] | None:
         """The attacks that were named."""
-        from remanence.attacks.catalogue import load_attack
+        from remanence.core.catalogue import load_attack
 
         return [load_attack(name) for name in self.attack] if self.attack else None
 
@@ -201,7 +201,7 @@ class Scale:
                 hint="drop --address and --gpus-per-unit",
             )
         if name is ExecutorName.RAY:
-            from remanence.integrations.ray import Ray
+            from remanence.scale.ray import Ray
 
             # A unit that asks for no GPU sees none.
             return Ray(self.address, workers, float(device != "cpu") if gpus is None else gpus)

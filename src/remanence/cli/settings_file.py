@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from remanence.checks import refusing
+from remanence.core.checks import refusing
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
 from remanence.targets import TARGETS
 

@@ -10,7 +10,7 @@ import typer
 
 from remanence.cli.output import console
 from remanence.cli.run_folder import continuation
-from remanence.plain_text import plain
+from remanence.core.plain_text import plain
 from remanence.scale.progress import about
 
 if TYPE_CHECKING:

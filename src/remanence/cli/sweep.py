@@ -13,7 +13,7 @@ from remanence.cli.interruption import told
 from remanence.cli.output import compute_device, console, default_folder
 from remanence.cli.output import policy as limit
 from remanence.cli.run_folder import Play, Scale, interrupted, named_target, tell_reuse
-from remanence.plain_text import plain
+from remanence.core.plain_text import plain
 
 
 def sweep(

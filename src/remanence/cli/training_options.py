@@ -7,9 +7,9 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from remanence.checks import exactly_one, number, whole
 from remanence.cli.grouped import options
-from remanence.exceptions import InputError
+from remanence.core.checks import exactly_one, number, whole
+from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
     from remanence.bounds import Person

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli.run_folder import manifest_settings
-from remanence.exceptions import InputError
-from remanence.plain_text import plain
+from remanence.core.exceptions import InputError
+from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
@@ -93,8 +93,8 @@ def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
     import shutil
     import tempfile
 
-    from remanence.attacks.catalogue import load_attack
     from remanence.cli.loading import load_game
+    from remanence.core.catalogue import load_attack
     from remanence.game import play
     from remanence.protocol import planned
     from remanence.scale.journal import UNITS, Journal, existing

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from importlib import import_module
 
-from remanence.attacks.catalogue import catalogue, load_attack
 from remanence.auditing import AuditResult
+from remanence.core.catalogue import catalogue, load_attack
 from remanence.results.evidence import Evidence
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from remanence.auditing import AuditResult
+from remanence.core.rates import SuccessRate
 from remanence.report import words
 from remanence.report.markdown import plain, table
 from remanence.report.tables import thousandths
 from remanence.results.verdict import Verdict
-from remanence.scoring.rates import SuccessRate
 
 _ORDER = [Verdict.PROTECTED, Verdict.UNPROVEN, Verdict.EXPOSED, Verdict.CONTRADICTED]
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remanence.auditing import AuditResult
+from remanence.core.errors import mean_squared_error
+from remanence.core.roc import Roc
 from remanence.report import words
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, logarithmic, picture
 from remanence.report.tables import thousandths
 from remanence.results.evidence import Evidence
-from remanence.scoring.errors import mean_squared_error
-from remanence.scoring.roc import Roc
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence.bounds.frontier import Axis, FrontierPoint
-from remanence.checks import one_of, refusing
+from remanence.core.checks import one_of, refusing
 from remanence.report.svg import CEILING, GUESS, as_file, logarithmic, picture, themed
 
 if TYPE_CHECKING:

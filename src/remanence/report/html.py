@@ -8,18 +8,21 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from remanence.attacks.catalogue import catalogue
 from remanence.auditing import AuditResult
-from remanence.games.heads.audit_head import exposed_pictures
-from remanence.report import again, exposure, figures, texts, this_head, words
+from remanence.core.catalogue import catalogue
+from remanence.heads import words as this_head
+from remanence.heads.audit_head import exposed_pictures
+from remanence.report import again, figures, words
 from remanence.report.frequencies import ceiling
 from remanence.report.glossary import GLOSSARY
-from remanence.report.leak_map import leak_map_picture
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths, upwards
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Verdict
+from remanence.texts import words as texts
+from remanence.updates import exposure_view as exposure
+from remanence.updates.leak_map_view import leak_map_picture
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

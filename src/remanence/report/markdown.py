@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from remanence import plain_text
 from remanence.auditing import AuditResult
-from remanence.games.heads.audit_head import exposed_pictures
-from remanence.report import this_head, words
+from remanence.core import plain_text
+from remanence.heads import words as this_head
+from remanence.heads.audit_head import exposed_pictures
+from remanence.report import words
 from remanence.report.frequencies import ceiling
 
 _SHOWN = 20  # classes; a summary fits a pull request

@@ -6,7 +6,7 @@ from remanence.auditing import AuditResult
 from remanence.bounds import Segment, epsilon_upper
 from remanence.bounds.bound import Bound
 from remanence.bounds.calibration import calibrate
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.report import words
 from remanence.report.tables import thousandths, upwards
 from remanence.results.verdict import Verdict

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remanence.auditing import AuditResult
-from remanence.plain_text import plain
+from remanence.core.plain_text import plain
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 from remanence.report.tables import thousandths

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from remanence.adversary.baseline import Baseline
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
-from remanence.references import bibliography
+from remanence.core.baseline import Baseline
+from remanence.core.rates import SuccessRate
+from remanence.core.references import bibliography
+from remanence.core.roc import TruePositiveRate
 from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.recount import contradictions
 from remanence.results.verdict import Verdict, decide
-from remanence.scoring.rates import SuccessRate
-from remanence.scoring.roc import TruePositiveRate
 
 SUBJECTS = {
     "release": "the model's numbers",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remanence.adversary.baseline import Baseline
+from remanence.core.baseline import Baseline
+from remanence.core.rates import SuccessRate
 from remanence.results.verdict import Measured, Policy
-from remanence.scoring.rates import SuccessRate
 
 
 @dataclass(frozen=True)

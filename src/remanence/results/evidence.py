@@ -10,8 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from remanence.adversary.baseline import Baseline
-from remanence.attacks.attack import Attack
+from remanence.core.attack import Attack
+from remanence.core.baseline import Baseline
+from remanence.core.errors import Criterion, Error
+from remanence.core.rates import SuccessRate
+from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.results.caveats import (
     CAVEATS,
     DIVERGED,
@@ -22,9 +25,6 @@ from remanence.results.caveats import (
 )
 from remanence.results.outcome import Outcome
 from remanence.results.parts import PartRate, part_rates
-from remanence.results.this_head import PictureExposure, ThisHead
-from remanence.scoring.errors import Criterion, Error
-from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
 

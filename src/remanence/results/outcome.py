@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.data.records import Records
-from remanence.results.this_head import ThisHead
-from remanence.scoring.errors import Comparison, Criterion, Reduction
+from remanence.core.errors import Comparison, Criterion, Reduction
+from remanence.core.records import Records
+from remanence.heads.this_head import ThisHead
 
 Tensors = dict[str, Tensor]
 

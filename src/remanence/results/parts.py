@@ -9,10 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from remanence.data.records import Records
+from remanence.core.errors import Error
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
 from remanence.results.recount import rate_contradictions
-from remanence.scoring.errors import Error
-from remanence.scoring.rates import SuccessRate
 
 Json = dict[str, Any]
 

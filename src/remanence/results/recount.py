@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from remanence.scoring.rates import SuccessRate
+from remanence.core.rates import SuccessRate
 
 Json = dict[str, Any]
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 
 from remanence.bounds.bound import Bound
-from remanence.checks import one_of
-from remanence.references import Reference
+from remanence.core.checks import one_of
+from remanence.core.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence
 from remanence.results.parts import part_contradictions
@@ -190,7 +190,7 @@ class AuditResult:
     def log_to(self, tracker: Literal["mlflow"]) -> None:
         """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
         one_of("tracker", tracker, ["mlflow"])
-        import_module(f"remanence.integrations.{tracker}").log(self)
+        import_module(f"remanence.report.{tracker}").log(self)
 
     def __str__(self) -> str:
         best = self.strongest

@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from remanence.checks import refusing
-from remanence.exceptions import InputError
+from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
 from remanence.scale.reading import KIB, UNREADABLE, read_bytes
 
 _NAMESPACE = "remanence-audit"  # a signature for another purpose is none for this one

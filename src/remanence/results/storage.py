@@ -13,8 +13,8 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from remanence.exceptions import UnreadableAuditError
-from remanence.plain_text import plainly
+from remanence.core.exceptions import UnreadableAuditError
+from remanence.core.plain_text import plainly
 from remanence.scale.files import remove, write_files
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, conform, parse_json, parse_tensors, read_bytes

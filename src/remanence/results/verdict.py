@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from remanence.checks import number
-from remanence.scoring.rates import SuccessRate
+from remanence.core.checks import number
+from remanence.core.rates import SuccessRate
 
 
 class Verdict(StrEnum):

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from remanence.checks import refusing
-from remanence.exceptions import InputError
+from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
 from remanence.scale.reading import UnusableFileError, read_bytes
 
 PART = ".remanence-part"  # the ending of what was not finished; the next run in the folder sweeps it up

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from remanence.checks import refusing
-from remanence.exceptions import InputError
+from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
 from remanence.scale.dependencies import (
     MARK,
     contents_of_class,

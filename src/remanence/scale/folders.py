@@ -13,8 +13,8 @@ from typing import Protocol, final
 
 from filelock import FileLock, Timeout
 
-from remanence.checks import refusing
-from remanence.exceptions import InputError
+from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
 from remanence.scale.files import drop, remove, rename, sweep, write_files
 from remanence.scale.reading import GIB, UnusableFileError, read_bytes
 

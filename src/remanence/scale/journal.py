@@ -26,7 +26,7 @@ from typing import Any, final
 from safetensors.torch import save
 from torch import Tensor
 
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 from remanence.scale.fingerprints import changed
 from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
 from remanence.scale.heartbeat import alive, beating, is_ours

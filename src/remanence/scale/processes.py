@@ -15,8 +15,8 @@ import cloudpickle
 import torch
 from joblib.externals.loky import ProcessPoolExecutor
 
-from remanence.checks import whole
-from remanence.exceptions import InputError
+from remanence.core.checks import whole
+from remanence.core.exceptions import InputError
 from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
 from remanence.scale.orphans import end_with

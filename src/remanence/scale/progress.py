@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from remanence.plain_text import plain
+from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -18,8 +18,8 @@ from typing import Self, final
 
 import torch
 
-from remanence.checks import whole
-from remanence.exceptions import InputError
+from remanence.core.checks import whole
+from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors

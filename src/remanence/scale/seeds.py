@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 import torch
 
-from remanence.checks import whole
+from remanence.core.checks import whole
 
 
 def unit_seed(entropy: Sequence[int], unit: int) -> int:

@@ -9,7 +9,7 @@ from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 
-from remanence.exceptions import InputError, RemanenceError
+from remanence.core.exceptions import InputError, RemanenceError
 
 
 def call_factory(path: Path, factory: str, what: str) -> object:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, log_ndtr
 
 from remanence.bounds.bound import require
-from remanence.checks import is_whole, whole
+from remanence.core.checks import is_whole, whole
 
 Array = npt.NDArray[np.floating[Any]]
 

@@ -14,8 +14,8 @@ from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.frontier import evenly, frontier
 from remanence.bounds.person import Person
-from remanence.checks import exactly_one
-from remanence.exceptions import InputError
+from remanence.core.checks import exactly_one
+from remanence.core.exceptions import InputError
 from remanence.report.frequencies import ceiling, frequency, sentence
 from remanence.report.tables import upwards
 

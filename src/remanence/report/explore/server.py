@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from remanence.exceptions import InputError, RemanenceError
-from remanence.plain_text import plain
+from remanence.core.exceptions import InputError, RemanenceError
+from remanence.core.plain_text import plain
 from remanence.report.explore import answers
 from remanence.report.explore.answers import Question
 from remanence.report.explore.workers import QUESTIONS, AskerLeftError, Workers

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from remanence.checks import extra
-from remanence.exceptions import InputError
+from remanence.core.checks import extra
+from remanence.core.exceptions import InputError
 
 ADDRESS = "127.0.0.1"
 

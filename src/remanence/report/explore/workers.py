@@ -15,7 +15,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from starlette.requests import Request
 
-from remanence.exceptions import InputError, RemanenceError
+from remanence.core.exceptions import InputError, RemanenceError
 from remanence.report.explore import answers
 from remanence.report.explore.answers import Question
 from remanence.scale.orphans import end_with

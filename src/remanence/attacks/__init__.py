@@ -1,1 +1,0 @@
-"""R: from a release to a reconstruction."""

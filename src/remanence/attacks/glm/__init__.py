@@ -1,1 +1,0 @@
-"""The missing record of a generalised linear model, in closed form."""

@@ -1,1 +1,0 @@
-"""What one shared gradient gives away: exposure before it leaves, reconstruction from it, and defences."""

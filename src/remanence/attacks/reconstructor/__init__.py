@@ -1,1 +1,0 @@
-"""A network that learns to invert training from shadow models."""

@@ -1,1 +1,0 @@
-"""What an adversary does with a language model: let it go on, and search the completions of a template."""

@@ -1,1 +1,0 @@
-"""Records from the privatised gradients of a whole DP-SGD run."""

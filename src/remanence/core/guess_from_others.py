@@ -1,0 +1,100 @@
+"""κ where every record plays the target in turn: what somebody guesses who knows all the others, and has no model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from remanence.core.baseline import Baseline
+from remanence.core.checks import shaped
+from remanence.core.errors import Criterion, Error, Reduction
+from remanence.core.records import Records
+
+_RECORDS = 500  # that play the target, and that are guessed
+_NUMBERS = 2**25  # of all pairs of these
+_AT_ONCE = 2**21
+_PUBLIC = 20_000  # records of a public table that are looked through
+
+
+def guess_from_others(
+    data: Records,
+    criterion: Criterion,
+    totals: Tensor | None = None,
+    given: Error | None = None,
+    public: Records | None = None,
+) -> Baseline:
+    """How often the best of a few guesses is right, measured on the records themselves.
+
+    The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
+    design fixes `totals` (one per feature and one for the label, NaN where it is free), as in a balanced trial, the
+    known records tell what the missing one adds to them, and the first guess is corrected by it. Where some columns of
+    the missing record are `given`, the other record that is nearest in these is a guess as well. A `public` table gives
+    its commonest record, and the one that is nearest in what is given.
+
+    >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
+    >>> guess_from_others(yes_or_no, Criterion(threshold=0.1)).value
+    0.9
+    """
+    count, width = len(data), data.flat.shape[-1]
+    if totals is not None:
+        shaped("totals", totals, (width + 1,), "one per feature and one for the label, NaN where it is free")
+    most = min(count, _RECORDS, max(2, int((_NUMBERS / width) ** 0.5)))
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    asked, each = data[chosen], replace(criterion, reduction=Reduction.EACH)
+    flat = data.flat.double()
+    means = (flat.sum(0) - asked.flat.double()) / (count - 1)
+    alike = _meets(each, asked)  # (asked, guessed)
+    own = torch.eye(len(asked), dtype=torch.bool)
+    commonest = (alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)
+    spread = flat.std(0, correction=0).clamp(min=1e-300)
+    distance = torch.cdist(means / spread, asked.flat.double() / spread).masked_fill(own, torch.inf)
+    guesses = {
+        "the commonest other record": asked[commonest],
+        "the record nearest to the others' mean": asked[distance.argmin(1)],
+        "the others' mean": replace(
+            asked[commonest], features=means.view_as(asked.features).to(asked.features.dtype)
+        ),
+    }
+    if given is not None:
+        apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
+        guesses["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
+    if public is not None:
+        order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
+        some = public[order[:most]]
+        best = _meets(each, some).sum(0).argmax()
+        guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
+        if given is not None:
+            pool = public[order[: _PUBLIC // max(1, len(given.parts))]]
+            apart = sum(part(asked[:, None], pool[None]) for part in given.parts)
+            guesses["the public record nearest in what is given"] = pool[torch.as_tensor(apart).argmin(1)]
+    if totals is not None:
+        guesses["what the design's totals leave"] = _completed(data, asked, asked[commonest], totals)
+    rates = {
+        name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
+        for name, guess in guesses.items()
+    }
+    best = max(rates, key=rates.__getitem__)
+    share = "all" if len(asked) == count else f"{len(asked)} of the"
+    known = "known and public records" if public is not None else "known records"
+    note = f"measured on {share} {count} records: {best}, from the {known} alone"
+    return Baseline(rates[best], rates[best], note)
+
+
+def _meets(criterion: Criterion, records: Records) -> Tensor:
+    """Which record (column) would be a right guess for which (row)."""
+    rows = max(1, _AT_ONCE // (len(records) * records.flat.shape[-1]))
+    starts = range(0, len(records), rows)
+    return torch.cat([criterion.meets(records[start : start + rows], records) for start in starts])
+
+
+def _completed(data: Records, asked: Records, guess: Records, totals: Tensor) -> Records:
+    """The guess, with what the known records lack to the totals in place of its own values."""
+    whole, width = data.flat.double().sum(0), data.flat.shape[-1]
+    lacking = totals[:width].double() - (whole - asked.flat.double())
+    told = lacking.isnan()
+    features = torch.where(told, guess.flat.double(), lacking).view_as(asked.features)
+    label = totals[width].double() - (data.labels.double().sum() - asked.labels.double())
+    labels = torch.where(label.isnan(), guess.labels.double(), label).to(guess.labels.dtype)
+    return replace(guess, features=features.to(guess.features.dtype), labels=labels)

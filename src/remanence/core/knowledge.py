@@ -1,0 +1,73 @@
+"""What the adversary knows. Never the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+from remanence.core.errors import Error
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import Prior
+from remanence.core.records import Records
+from remanence.core.releases import Release
+
+
+@dataclass(frozen=True)
+class Given:
+    """Columns of the missing record that the adversary knows: names, features, how to compare them, their values."""
+
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    error: Error
+    record: Records | None = None  # whose other columns are somebody else's
+
+    def kept(self, record: Records, other: Records) -> Records:
+        """The other record with these columns of this one."""
+        features = other.features.clone()
+        features[..., list(self.places)] = record.features[..., list(self.places)]
+        return replace(other, features=features)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Everything an attack may use before it sees the release."""
+
+    mechanism: Mechanism[Release]
+    prior: Prior
+    known_data: Records | None  # all training records but the target; None for a weak adversary
+    given: Given | None = None  # what is known of the missing record itself
+    place: int | None = None  # where the missing record stood, for whoever knows the others in their order
+
+    @property
+    def adversary(self) -> str:
+        """The adversary's name in the literature."""
+        return "weak" if self.known_data is None else "informed"
+
+    def holds_some_of(self, targets: Prior) -> bool:
+        """Whether the adversary has records that are to be found."""
+        collected = None if self.prior.draws_targets else self.prior.samples
+        held = (records for records in (self.known_data, collected) if records is not None)
+        return any(targets.shares_records_with(records) for records in held)
+
+    def apart(self) -> Knowledge:
+        """The same, in memory that holds nothing else: targets are often slices of the same tensor."""
+        known = None if self.known_data is None else self.known_data.apart()
+        prior = self.prior
+        if is_dataclass(prior):
+            parts = {field.name: getattr(prior, field.name) for field in fields(prior) if field.init}
+            prior = replace(
+                prior, **{n: part.apart() for n, part in parts.items() if isinstance(part, Records)}
+            )
+        return replace(self, prior=prior, known_data=known)
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        known = "no training record"
+        if self.known_data is not None:
+            known = f"the {len(self.known_data)} other training records"
+        if self.given is not None:
+            known += f"; of the missing one {', '.join(self.given.names)}"
+        return [
+            f"the training algorithm ({self.mechanism.name})",
+            known,
+            f"the prior ({self.prior.describe()})",
+        ]

@@ -1,0 +1,102 @@
+"""M, training: from data to a release."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.core.releases import Release
+
+ReleaseT = TypeVar("ReleaseT", bound=Release)
+ReleaseT_co = TypeVar("ReleaseT_co", bound=Release, covariant=True)
+
+Setting = str | int | float | bool | None
+
+
+class NoisyDescent(NamedTuple):
+    """Full batches of gradient descent on a strongly convex and smooth objective, with Gaussian noise in each step."""
+
+    noise_multiplier: float
+    steps: int
+    learning_rate: float
+    strong_convexity: float
+    smoothness: float
+
+
+class Mechanism(ABC, Generic[ReleaseT_co]):
+    """A way to train, with all its settings. It describes; bounds and attacks read it."""
+
+    name: ClassVar[str]
+    gives_attributes: ClassVar[bool] = False  # whether some attributes of the target are handed over beside
+
+    @property
+    @abstractmethod
+    def releases(self) -> type[Release]:
+        """The type of what the adversary sees."""
+
+    @abstractmethod
+    def release(
+        self, known_data: Records | None, targets: Records, generator: torch.Generator
+    ) -> ReleaseT_co:
+        """Train once per trial, each time on the known data and that trial's targets.
+
+        `targets` has batch `(trials, set)`; every tensor of the release has `trials` first.
+        """
+
+    @abstractmethod
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+
+    def trials_at_once(self, targets: Records) -> int:
+        """How many trials fit into memory together; `targets` is a sample of what will be trained on."""
+        return 1024
+
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """The logits that released models give to records that all trials share, `(trials, records, classes)`."""
+        raise InputError(
+            "This mechanism's models cannot be asked questions.",
+            needs="training of a classifier that this tool knows: SGD, DPSGD with final_only, TransferHead",
+            got=self.name,
+            hint="a mechanism of your own may define answer(release, records)",
+        )
+
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
+        """Noise over the largest effect of one record, sampling rate and steps, where these describe the training.
+
+        None where no ceiling follows from them. `feature_norm` is the largest norm of a record's features, where known.
+        """
+        return None
+
+    def noisy_descent(self, feature_norm: float) -> NoisyDescent | None:
+        """The training as noisy gradient descent that forgets, where only its final weights are released.
+
+        None where clipped gradients are not certainly those of a strongly convex and smooth objective.
+        """
+        return None
+
+    def check_fit(self, data: Records, release: Release) -> None:
+        """Raise `MisfitError` where this release was certainly not trained on these data."""
+
+    held_because: ClassVar[str] = "the model holds them as they are"  # records that are facts
+
+    def held_rows(self, data: Records) -> Tensor | None:
+        """Which of the training records the release holds as they are, `(records,)`; None where nobody has looked."""
+        return None
+
+    def remaining_gradient(
+        self,
+        known_data: Records | None,
+        targets: Records,
+        release: Release,
+    ) -> Tensor | None:
+        """How far each release is from the optimum: the norm of the summed loss's gradient, `(trials,)`.
+
+        Only the auditor, who holds all the data, can compute it. None where training has no
+        optimum to reach.
+        """
+        return None

@@ -1,1 +1,0 @@
-"""Gradients and updates that exist."""

@@ -1,1 +1,0 @@
-"""Transfer-learned heads: before they are published, and the very head that is."""

@@ -1,1 +1,0 @@
-"""A DP training run as it really ran: its canaries, and whether it is what it claims."""

@@ -1,0 +1,75 @@
+"""Before a transfer-learned classifier is published: which of its training pictures come back out of its head?"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from remanence.auditing import AuditResult, audit
+from remanence.core.records import Records
+from remanence.heads.companion import beside_the_embeddings
+from remanence.heads.head_game import HeadAudit, HeadGame, head_game
+from remanence.heads.released_head import HeadWeights
+from remanence.heads.this_head import PictureExposure
+from remanence.heads.transfer_head import TransferHead
+from remanence.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
+from remanence.results.verdict import Policy
+
+
+def audit_head(
+    backbone_or_features: nn.Module | Tensor,
+    images: Tensor,
+    labels: Tensor,
+    recipe: TransferHead,
+    *,
+    prior: Records,
+    released: HeadWeights | None = None,
+    settings: HeadAudit | None = None,
+) -> AuditResult:
+    """Attack heads that are trained by your recipe on your pictures; the adversary holds only pictures like them.
+
+    `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
+    or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
+    fresh initial weights, on all of your pictures. The control holds what comes out of heads on public pictures against
+    yours. The linear reader attacks first, and then a network that starts from it.
+
+    `released` is the head that you are about to publish: its module, its state dict or a file of it. Heads are made
+    anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two
+    answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
+    this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
+    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of
+    that is protected by the head, and the rest by the backbone. With `HeadAudit(recipe_known=False)` an adversary
+    plays too who infers the recipe from the head; `what_the_recipe_is_worth(result, recipe)` tells what that costs
+    them. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
+    """
+    settings = settings or HeadAudit()
+    game = head_game(
+        backbone_or_features, images, labels, recipe, prior=prior, released=released, settings=settings
+    )
+    result = audit(
+        game,
+        settings.attacks if settings.recipe_known else and_without_the_recipe(game, settings.attacks),
+        policy=tolerated(game) if settings.limit is None else Policy(settings.limit),
+        trials=settings.trials,
+        seed=settings.seed,
+        device=settings.device,
+        target=settings.target,
+    )
+    given = beside_the_embeddings(
+        result, game.to(settings.device).heads, trials=settings.trials, seed=settings.seed
+    )
+    return beside_the_recipe(given)
+
+
+def tolerated(game: HeadGame) -> Policy:
+    """The limit where nobody sets one: what a guess is known to achieve, and a tenth of the rest."""
+    guess = game.baseline().lower
+    return Policy(guess + 0.1 * (1 - guess), set_by="default")
+
+
+def exposed_pictures(result: AuditResult) -> list[PictureExposure]:
+    """What came back out of the released head, the closest first; empty if none was given.
+
+    By the attack that does best on heads made like it. The chances assume that your pictures and the public ones are
+    draws of one kind.
+    """
+    return result.strongest.pictures

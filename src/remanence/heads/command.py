@@ -1,0 +1,195 @@
+"""Audits of heads on a frozen backbone, from files: which of my training pictures come back out of this head?"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from remanence.cli.grouped import options, stored
+from remanence.cli.output import console
+from remanence.core.checks import goes_with, refusing
+from remanence.core.exceptions import InputError
+
+if TYPE_CHECKING:
+    from remanence.auditing import AuditResult
+    from remanence.core.attack import Attack
+    from remanence.heads.head_game import HeadGame
+    from remanence.heads.transfer_head import TransferHead
+
+_NARROW = (
+    16  # of the network: with 64, 600 steps take a core about 25 minutes for coloured pictures of 32 x 32
+)
+
+
+@options("A head on a frozen backbone and its pictures")
+class HeadFiles:
+    """A head, the backbone under it, what it was trained on, and what it was not."""
+
+    head: Annotated[
+        Path | None,
+        "The head that you are about to publish, instead of a target: .safetensors, or a state dict.",
+    ] = None
+    backbone: Annotated[
+        str | None, "The frozen backbone: a .pt2 of torch.export, or file.py:factory for its module."
+    ] = None
+    images: Annotated[
+        Path | None, "The pictures that it was trained on: a folder with one folder for each class."
+    ] = None
+    public: Annotated[Path | None, "Public pictures of the same kind and classes, not trained on."] = None
+    size: Annotated[int, "Pictures are resized to this side."] = 32
+    mean: Annotated[str, "Subtracted from the pixels, which are in [0, 1]; one number for grey."] = (
+        "0.5,0.5,0.5"
+    )
+    deviation: Annotated[str, "The pixels are then divided by this."] = "0.5,0.5,0.5"
+    quick: Annotated[
+        bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
+    ] = False
+    recipe_unknown: Annotated[
+        bool, "Let an adversary play too who infers how the head was trained, and say what that costs them."
+    ] = False
+    steps: Annotated[int | None, "Training steps of the network.", "600; 300 for pictures without a GPU"] = (
+        None
+    )
+
+    def target(self, given: str | None) -> str | None:
+        """What to audit, by name; what was given, if that is no head."""
+        wanted = {name: getattr(self, name) is not None for name in ("head", "backbone", "images", "public")}
+        if not any(wanted.values()):
+            return given
+        missing = [f"--{name}" for name, there in wanted.items() if not there]
+        if missing or given is not None:
+            raise InputError(
+                "A head is audited with four files and folders."
+                if missing
+                else "A target and a head were given.",
+                needs="--head, --backbone, --images and --public, and no other target",
+                got=f"no {', no '.join(missing)}" if missing else f"{given} and --head {self.head}",
+                hint="remanence audit --backbone backbone.pt2 --head head.safetensors --images mine/ --public others/",
+            )
+        return str(self.head)
+
+
+@options("How the head was trained")
+class Trained:
+    """How the head was trained."""
+
+    epochs: Annotated[int, "Passes over the pictures."] = 30
+    learning_rate: Annotated[float, "Of the optimizer."] = 0.01
+    optimizer: Annotated[str, "sgd, adam, adamw, nadam, adamax, rmsprop or adagrad."] = "sgd"
+    momentum: Annotated[float, "Of sgd or rmsprop."] = 0.0
+    weight_decay: Annotated[float, "Of the optimizer."] = 0.0
+    batch_size: Annotated[int | None, "Pictures in a step.", "all of them"] = None
+    hidden: Annotated[int | None, "Hidden units.", "none"] = None
+    initialisation: Annotated[str, "pytorch, or the deviation of normal weights."] = "pytorch"
+    label_smoothing: Annotated[float, "As in CrossEntropyLoss."] = 0.0
+    bias: Annotated[bool, "Whether its layers have biases."] = True
+
+    def recipe(self, classes: int) -> TransferHead:
+        """In the library's words."""
+        from remanence.heads.loop import Loop
+        from remanence.heads.transfer_head import TransferHead
+
+        loop = Loop(label_smoothing=self.label_smoothing, bias=self.bias)
+        return TransferHead(
+            classes=classes,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            batch_size=self.batch_size,
+            hidden=self.hidden,
+            initialisation=_start(self.initialisation),
+            two_outputs=classes == 2,
+            loop=None if loop == Loop() else loop,
+        )
+
+
+@options()
+class HeadOptions:
+    """A head, and how it was trained."""
+
+    files: HeadFiles
+    trained: Trained
+
+    def target(self, given: str | None) -> str | None:
+        """What to audit, by name; options about a head are refused where there is none."""
+        named = self.files.target(given)
+        for group in (self.files, self.trained) if self.files.head is None else ():
+            for name, value in vars(group).items():
+                changed = None if value == getattr(type(group)(), name) else value
+                option = f"--{name.replace('_', '-')}"
+                goes_with(option, changed, "--head", None, f"--head head.safetensors {option} ...")
+        return named
+
+    def attacks(self, device: str) -> list[Attack]:
+        """The linear reader, and a network that starts from it: a narrower one where there is no GPU."""
+        from remanence.heads.linear_reader import LinearReader
+        from remanence.reconstructor.attack import Reconstructor
+        from remanence.reconstructor.decoders import draws_pictures
+
+        files = self.files
+        slow = device == "cpu" and draws_pictures((files.size, files.size))
+        network = Reconstructor(steps=files.steps or (300 if slow else 600), width=_NARROW if slow else 0)
+        return [LinearReader(), *([] if files.quick else [network])]
+
+    def again(self) -> str:
+        """What has to be named again to go on with a run."""
+        return shlex.join(["--backbone", str(self.files.backbone)])
+
+    def stored(self) -> dict[str, Any]:
+        """As a run folder keeps it. A backbone may be code, which is named again."""
+        given = stored(self.files, self.trained)
+        return {name: value for name, value in given.items() if name != "backbone"}
+
+
+def load_head_game(options: HeadOptions, device: str) -> HeadGame:
+    """The game of a head and folders of pictures."""
+    from remanence.heads.backbones import load_backbone
+    from remanence.heads.embedding import embed, embedding_of
+    from remanence.heads.head_game import head_game
+    from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
+
+    files = options.files
+    assert files.head is not None
+    assert files.backbone is not None
+    assert files.images is not None
+    assert files.public is not None
+    classes = classes_of(files.images)
+    recipe = options.trained.recipe(len(classes))
+    prepare = Preparation(files.size, _numbers("mean", files.mean), _numbers("deviation", files.deviation))
+    module = load_backbone(files.backbone, device)
+    own, public = (read_pictures(each, classes, prepare) for each in (files.images, files.public))
+    own, public = (embed(each.to(device), module) for each in (own, public))
+    return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=files.head)
+
+
+def show_pictures(result: AuditResult, game: HeadGame, folder: Path) -> None:
+    """Name the file of every picture that came close, and say what protects them."""
+    from remanence.heads.audit_head import exposed_pictures
+    from remanence.heads.companion import what_the_head_withholds
+    from remanence.heads.picture_folders import classes_of, picture_files
+    from remanence.heads.unknown_recipe import what_the_recipe_is_worth
+
+    out, files = console(), picture_files(folder, classes_of(folder))
+    for picture in exposed_pictures(result):
+        out.print(
+            f"{files[picture.picture][0].relative_to(folder)}: {picture}", highlight=False, soft_wrap=True
+        )
+    out.print(what_the_head_withholds(result), highlight=False, soft_wrap=True)
+    if worth := what_the_recipe_is_worth(result, game.heads.mechanism):
+        out.print(worth, highlight=False, soft_wrap=True)
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    needs, hint = "one number, or three with commas", f"--{name} 0.5"
+    with refusing(ValueError, f"--{name} cannot be used.", needs=needs, got=text, hint=hint):
+        return tuple(float(part) for part in text.split(","))
+
+
+def _start(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,13 @@
+"""Heads on frozen backbones."""
+
+from remanence.core.doors import Door
+
+DOOR = Door(
+    "heads",
+    attacks=(
+        "remanence.heads.inferring_reader:InferringReader",
+        "remanence.heads.linear_reader:LinearReader",
+        "remanence.reconstructor.attack:Reconstructor",
+    ),
+    targets=("remanence.heads.targets:digits_heads",),
+)

@@ -1,0 +1,186 @@
+"""This very head: which of its pictures came back, each with its own test against strangers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.rates import CONFIDENCE, SuccessRate
+from remanence.results.caveats import SIMILAR_PICTURES, THIS_HEAD_GIVES_LESS, Caveat
+
+_COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
+_OTHERS = "refused", "tried"
+_ROUNDING = 1 + 1e-9
+_POWER = 0.9  # of heads on other pictures that must be refused, if one that passes is to be one on these
+
+
+@final
+@dataclass(frozen=True)
+class PictureExposure:
+    """What came back of one class, and which of your pictures it resembles most.
+
+    A drawing that resembles everybody is within the threshold too. So a picture came back only if it is also closer
+    than the public ones by more than chance. Over all classes, at most one in twenty of the pictures that are said
+    to have come back is expected to be there by chance (Benjamini and Hochberg).
+    """
+
+    label: int
+    picture: int  # its position among your pictures
+    error: float
+    succeeded: bool  # the error is within the threshold
+    as_close: SuccessRate  # how many public pictures of the class that nothing was learned from come as close
+    own: int  # how many pictures of the class are yours: the closest of many is closer
+    level: float = 0.05  # the largest chance that counts as none
+    public_needed: int = 20  # how many public pictures of the class can tell
+
+    @property
+    def by_chance(self) -> float:
+        """How often your closest picture would be as far in front of the public ones, had you trained on neither.
+
+        Assumes that your pictures and the public ones are draws of one kind: public pictures from another camera are
+        further away for that reason alone.
+        """
+        closer, public = self.as_close.successes, self.as_close.trials
+        if closer >= public:
+            return 1.0
+        return 1 - math.prod((public - i) / (public + self.own - i) for i in range(closer + 1))
+
+    @property
+    def came_back(self) -> bool:
+        """Within the threshold, and closer than the public pictures by more than chance."""
+        return self.succeeded and self.by_chance <= self.level * _ROUNDING
+
+    @property
+    def undecided(self) -> bool:
+        """Within the threshold and closer than all public pictures, which are too few to tell that from chance."""
+        return self.succeeded and self.as_close.successes == 0 and not self.came_back
+
+    def __str__(self) -> str:
+        close = f"{self.as_close.successes} of {self.as_close.trials} public pictures come as close"
+        picture, chance = f"class {self.label}: picture {self.picture}", f"{self.by_chance:.2g} by chance"
+        if self.came_back or not self.succeeded:
+            found = "came back" if self.came_back else "did not come back"
+            return f"{picture} {found}, error {self.error:.3g}; {close} ({chance})"
+        within = f"{picture} is within the threshold, error {self.error:.3g}"
+        if not self.undecided:
+            return f"{within}, but {close} ({chance})"
+        times = math.ceil(self.public_needed / self.as_close.trials)
+        return (
+            f"{within}, and {close}, too few to tell ({chance}): "
+            f"{self.public_needed} are needed, {times} times as many"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class ThisHead:
+    """What an attack drew from the head that was handed in: for each class, the closest of your pictures."""
+
+    label: Tensor  # (classes,)
+    picture: Tensor
+    error: Tensor
+    as_close: Tensor  # how many public pictures of the class come as close
+    public: Tensor  # of so many that nothing was learned from
+    own: Tensor  # how many pictures of the class are yours
+    threshold: Tensor  # of the error, for all classes
+    fit: Tensor  # how likely a head of the recipe is to be as far from the others: it belongs
+    others: Tensor = field(
+        default_factory=lambda: torch.zeros(2, dtype=torch.int64)
+    )  # heads on other pictures that the same test refused, and how many were put to it
+
+    @property
+    def power(self) -> SuccessRate | None:
+        """How often a head on other pictures of the same classes is refused; None where nobody tried."""
+        refused, tried = self.others.tolist()
+        return SuccessRate(int(refused), int(tried)) if tried else None
+
+    @property
+    def made_like_this(self) -> bool:
+        """Whether it can be told from heads on similar pictures, so that rates of heads on yours are about it."""
+        return self.power is None or self.power.rate >= _POWER
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As they travel."""
+        return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
+
+    def caveats(self, made_like_it: Tensor) -> list[Caveat]:
+        """What to mind about it, beside heads `(heads, classes)` that were made like it."""
+        unknown = replace(
+            SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
+        )
+        return [*self._gives_less(made_like_it), *([] if self.made_like_this else [unknown])]
+
+    def _gives_less(self, made_like_it: Tensor) -> list[Caveat]:
+        """A head that belongs is as likely as any of the others to give back fewest."""
+        own = int((self.error <= self.threshold).sum())
+        as_few = int((made_like_it.sum(1) <= own).sum())
+        if (as_few + 1) / (len(made_like_it) + 1) > 1 - CONFIDENCE:
+            return []
+        usual = float(made_like_it.sum(1).float().median())
+        return [replace(THIS_HEAD_GIVES_LESS, seen=f"{own} within the threshold, and usually {usual:g}.")]
+
+    def pictures(self, error: float = 1 - CONFIDENCE) -> list[PictureExposure]:
+        """Every class, the closest first; `error` is the share of finds that may be there by chance."""
+        columns = [getattr(self, name).tolist() for name in _COLUMNS]
+        found = [
+            PictureExposure(
+                int(label),
+                int(place),
+                off,
+                off <= float(self.threshold),
+                SuccessRate(int(close), int(public)),
+                int(own),
+            )
+            for label, place, off, close, public, own in zip(*columns, strict=True)
+        ]
+        share = error / len(found)
+        chances = sorted(picture.by_chance for picture in found if picture.succeeded)
+        passed = max((n for n, chance in enumerate(chances, 1) if chance <= n * share * _ROUNDING), default=0)
+        first = sum(picture.succeeded and picture.as_close.successes == 0 for picture in found)
+        judged = [
+            replace(
+                picture,
+                level=passed * share,
+                # own / (public + own) ≤ first · share
+                public_needed=math.ceil(picture.own * (1 / (max(1, first) * share) - 1) - 1e-6),
+            )
+            for picture in found
+        ]
+        return sorted(judged, key=lambda picture: picture.error)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry in audit.json: counts, from which the words follow."""
+        rows = zip(*(getattr(self, name).tolist() for name in _COLUMNS), strict=True)
+        return {
+            "fit": float(self.fit),
+            **(
+                {"others": dict(zip(_OTHERS, map(int, self.others.tolist()), strict=True))}
+                if self.power
+                else {}
+            ),
+            "threshold": float(self.threshold),
+            "classes": [
+                {name: kind(value) for (name, kind), value in zip(_COLUMNS.items(), row, strict=True)}
+                for row in rows
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> ThisHead:
+        """Read an entry back."""
+        kinds = {int: torch.int64, float: torch.float64}
+        columns = {
+            name: torch.tensor([row[name] for row in entry["classes"]], dtype=kinds[kind])
+            for name, kind in _COLUMNS.items()
+        }
+        return cls(
+            **columns,
+            threshold=torch.tensor(entry["threshold"], dtype=torch.float64),
+            fit=torch.tensor(entry["fit"], dtype=torch.float64),
+            others=torch.tensor([entry.get("others", {}).get(name, 0) for name in _OTHERS]),
+        )

@@ -1,0 +1,272 @@
+"""Transfer learning: a new head on a frozen backbone, trained by the hundred thousand as one tensor program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from remanence.core.exceptions import InputError
+from remanence.core.mechanism import Mechanism, NoisyDescent, Setting
+from remanence.core.records import Records
+from remanence.core.releases import Release, Weights
+from remanence.heads.checks import check_recipe
+from remanence.heads.embedding import embedding_of
+from remanence.heads.layers import Hidden, answers, hidden_sizes, layer_names
+from remanence.heads.loop import Loop
+from remanence.heads.loop_training import train_loop
+from remanence.heads.published import Published
+from remanence.heads.reading_loops import recipe_of
+from remanence.heads.span import train_dual
+from remanence.training.dpsgd import DPSGD
+from remanence.training.perceptron import Perceptron
+from remanence.training.sgd import SGD
+
+_CPU_BYTES = 2**26
+_GPU_BYTES = 2**32
+
+
+@final
+@dataclass(frozen=True)
+class TransferHead(Mechanism[Weights]):
+    """The head of a transfer-learned classifier: what is trained on your few records, and published.
+
+    Reads the records' embeddings (`embed` computes them once). The head is one linear layer, or with `hidden` units two
+    layers with a ReLU between; a pair of numbers of units makes three. Two classes get a single logistic output, or
+    with `two_outputs` a softmax. `task` maps the records' labels to the head's classes where they differ (even and odd
+    for digits).
+
+    The recipe means what it means in PyTorch. `initialisation` is the deviation of normal weights with biases of 0, or
+    "pytorch" for what nn.Linear draws. Class weights are those of CrossEntropyLoss, which divides by their sum, or for
+    a single output of BCEWithLogitsLoss, which divides by the number of records. An incomplete last batch is trained
+    on, unless `drop_last` says that the DataLoader left it out.
+
+    With a `noise_multiplier` training is DP-SGD: Poisson sampling at `sample_rate`, `epochs` counted in
+    steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
+    initial weights, so that they are trained in coordinates of that span, exactly (`span.py`).
+
+    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias, averaged weights,
+    mixtures, early stopping. What is `published` may be less than what was trained.
+    """
+
+    classes: int
+    epochs: int
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    batch_size: int | None = None
+    optimizer: str = "sgd"
+    hidden: Hidden = None
+    initialisation: str | float = 0.002
+    class_weights: tuple[float, ...] | None = None
+    task: tuple[int, ...] | None = None
+    noise_multiplier: float | None = None
+    max_grad_norm: float = 1.0
+    sample_rate: float = 1.0
+    published: Published | None = None
+    two_outputs: bool = False
+    drop_last: bool = False
+    loop: Loop | None = None
+    name: ClassVar[str] = "transfer-learned head"
+
+    def __post_init__(self) -> None:
+        check_recipe(self)
+
+    @classmethod
+    def from_training(
+        cls,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any = None,
+        loader: Any = None,
+        epochs: int = 1,
+        *,
+        loss: nn.Module | None = None,
+        steps_per: str = "epoch",
+        **more: Any,
+    ) -> TransferHead:
+        """The recipe, read off the objects of your own training loop before it runs.
+
+        The optimizer's tensors are the head's layers, in order, and nothing else. `loader` is the DataLoader (None: all
+        pictures in every step), `loss` a CrossEntropyLoss or BCEWithLogitsLoss where it has settings. `steps_per` says
+        whether the scheduler steps in every "epoch" or "batch". Weights start as nn.Linear draws them; `more` are
+        further fields, such as `initialisation` or `loop=Loop(dropout=0.5)`.
+        """
+        read = recipe_of(optimizer, scheduler, loader, epochs, loss, steps_per)
+        given: Loop | None = more.pop("loop", None)
+        found = replace(given or Loop(), **read.loop)
+        fields = {"initialisation": "pytorch", **read.fields, **more}
+        return cls(epochs=epochs, loop=None if found == Loop() else found, **fields)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers come out."""
+        return self.classes if self.classes > 2 or self.two_outputs else 1
+
+    @property
+    def rows_are_classes(self) -> bool:
+        """Whether each class has a row of weights of its own: one linear layer, no mapped labels."""
+        return self.hidden is None and self.outputs > 1 and self.task is None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it stays in the span of its records and its start: one linear layer, trained by SGD."""
+        return self.hidden is None and self.optimizer == "sgd" and self.loop is None
+
+    @property
+    def steps(self) -> int:
+        """Steps of DP-SGD."""
+        return round(self.epochs / self.sample_rate)
+
+    @property
+    def releases(self) -> type[Weights]:
+        """The head's weights and biases."""
+        return Weights
+
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
+        """As it trains, if it trains with noise."""
+        return (self.noise_multiplier, self.sample_rate, self.steps) if self.noise_multiplier else None
+
+    def noisy_descent(self, feature_norm: float) -> NoisyDescent | None:
+        """Of one linear layer with one logistic output, weight decay and full batches: clipping keeps it convex.
+
+        The loss of a record is log(1 + e^u) − y·u, whose second derivative is at most 1/4; weight decay is outside the
+        clipping, and on the bias too.
+        """
+        forgets = self.noise_multiplier and self.weight_decay > 0 and self.momentum == 0
+        if not (forgets and self.plain and self.outputs == 1 and self.sample_rate == 1):
+            return None
+        smoothness = self.weight_decay + (feature_norm**2 + 1) / 4
+        if self.learning_rate * smoothness >= 2:
+            return None
+        return NoisyDescent(
+            self.noise_multiplier or 0.0, self.steps, self.learning_rate, self.weight_decay, smoothness
+        )
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+        shown: dict[str, Setting] = {
+            name: value if value is None or isinstance(value, str | int | float) else str(value)
+            for part in (self, self.published, self.loop)
+            if part is not None
+            for name, value in vars(part).items()
+            if name not in ("loop", "published")
+        }
+        if self.noise_multiplier is None:
+            return {k: v for k, v in shown.items() if k not in ("max_grad_norm", "sample_rate")}
+        return {**shown, "steps": self.steps}
+
+    def trials_at_once(self, targets: Records) -> int:
+        """Pictures, embeddings, products between them, and weights of all heads at once."""
+        records = targets.batch_shape[1]
+        rows = sum(hidden_sizes(self.hidden)) or self.outputs
+        numbers = self.inputs_of(targets).shape[-1] * (records * self.views + 2 * rows)
+        numbers += records * targets.flat.shape[-1]
+        if self.hidden is None:  # with noise, their inverses in double precision
+            numbers += records**2 * (2 if self.noise_multiplier is None else 10)
+        return max(1, (_GPU_BYTES if targets.features.is_cuda else _CPU_BYTES) // (4 * numbers))
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """Train one head per trial on that trial's targets (and on known data, where there is some)."""
+        if known_data is not None:
+            raise InputError(
+                "A head is trained on its targets alone.",
+                needs="known_data=None: the weak adversary knows no record",
+                got=f"{len(known_data)} known records",
+                hint="SGD on the embeddings plays the informed adversary's game",
+            )
+        trained = self._train(targets, generator)
+        return trained if self.published is None else self.published.of(trained, generator)
+
+    def _train(self, targets: Records, generator: torch.Generator) -> Weights:
+        inputs, labels = self._views_of(targets), self.classes_of(targets)
+        if self.loop is not None or self.optimizer not in ("sgd", "adam"):
+            return train_loop(self, inputs, labels, generator)
+        if self.plain:
+            return train_dual(self, inputs, labels, generator)
+        sizes = (inputs.shape[-1], *hidden_sizes(self.hidden), self.outputs)
+        network = Perceptron(sizes, "relu", self.initialisation)
+        if self.noise_multiplier is None:
+            inner = SGD(
+                network,
+                self.epochs,
+                self.learning_rate,
+                self.momentum,
+                weight_decay=self.weight_decay,
+                batch_size=self.batch_size,
+                optimizer=self.optimizer,
+                class_weights=self.class_weights,
+                drop_last=self.drop_last,
+            )
+        else:
+            inner = DPSGD(
+                network,
+                self.noise_multiplier,
+                self.steps,
+                self.sample_rate,
+                self.max_grad_norm,
+                self.learning_rate,
+                self.momentum,
+                final_only=True,
+            )
+        flat = inner.release(None, Records(inputs, labels), generator)["parameters"]
+        names = layer_names(self.hidden)
+        layers = [tensor for layer in network.layers(flat) for tensor in layer]
+        return Weights(dict(zip(names, layers, strict=True)))
+
+    def answer(self, release: Release, records: Records) -> Tensor:
+        """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
+        loop = self.loop or Loop()
+        tensors = [release.tensors[name] for name in layer_names(self.hidden)]
+        values = answers(tensors, self.inputs_of(records), loop.activation, loop.cosine)
+        return values if self.outputs > 1 else torch.cat([torch.zeros_like(values), values], 2)
+
+    def accuracy(self, release: Release, test: Records) -> Tensor:
+        """Each head's accuracy on test records, `(trials,)`."""
+        return (self.answer(release, test).argmax(2) == self.classes_of(test)).float().mean(1)
+
+    def inputs_of(self, records: Records) -> Tensor:
+        """What the head reads of each record."""
+        return self._views_of(records)[..., 0, :] if self.views > 1 else self._views_of(records)
+
+    @property
+    def views(self) -> int:
+        """How many changed copies of a picture training sees."""
+        return 1 if self.loop is None else self.loop.views
+
+    def _views_of(self, records: Records) -> Tensor:
+        """What training reads of each record: one row of numbers, or one for each of its views."""
+        numbers = embedding_of(records)
+        if self.views > 1:
+            if numbers.shape[-1] % self.views:
+                raise InputError(
+                    "The embeddings are not so many views.",
+                    needs=f"{self.views} views of each picture, one after the other",
+                    got=f"{numbers.shape[-1]} numbers",
+                    hint=f"embed_views(records, backbone, change, {self.views}, generator)",
+                )
+            numbers = numbers.unflatten(-1, (self.views, -1))
+        return normalize(numbers, dim=-1) if self.loop is not None and self.loop.normalised else numbers
+
+    def classes_of(self, records: Records) -> Tensor:
+        """The class of each record in this head's task."""
+        labels = records.labels.long()
+        if self.task is not None:
+            if int(labels.min()) < 0 or int(labels.max()) >= len(self.task):
+                raise InputError(
+                    "A label is not in the task.",
+                    needs=f"labels from 0 to {len(self.task) - 1}, one for each entry of the task",
+                    got=f"labels from {int(labels.min())} to {int(labels.max())}",
+                    hint="task=(...) with a class for every label",
+                )
+            labels = torch.tensor(self.task, device=labels.device)[labels]
+        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            raise InputError(
+                "A label has no class in the head.",
+                needs=f"labels from 0 to {self.classes - 1}",
+                got=f"labels from {int(labels.min())} to {int(labels.max())}",
+                hint="TransferHead(classes=...), or task=(...) to map labels to classes",
+            )
+        return labels

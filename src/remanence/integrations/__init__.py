@@ -1,1 +1,0 @@
-"""Bridges to other libraries, imported only when asked for."""

@@ -1,1 +1,0 @@
-"""Transfer-learned heads, trained in the span of their records."""

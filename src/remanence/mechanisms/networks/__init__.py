@@ -1,1 +1,0 @@
-"""Networks, trained by gradient descent with and without privacy."""

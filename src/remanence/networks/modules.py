@@ -1,0 +1,269 @@
+"""Anybody's network, through `torch.func`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.utils import parameters_to_vector
+from torch.nn.utils.parametrize import is_parametrized
+
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.training.perceptron import Network
+
+_AT_ONCE = 64  # models that are asked together
+_LOOPED = "looped(train), which trains one model after the other"
+_INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
+
+
+def _cannot_train(layer: nn.Module) -> str:
+    """Why a layer, in the mode that it is in, cannot be trained record by record; nothing if it can."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+        return "it mixes the records of a batch"
+    if (
+        isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+        and layer.training
+        and layer.track_running_stats
+    ):
+        return "it changes its statistics while it answers"
+    random = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
+    if (random or isinstance(layer, nn.RReLU)) and layer.training:
+        return "it draws at random in every step"
+    if isinstance(layer, nn.RNNBase):
+        return "PyTorch cannot train many recurrent networks at once"
+    if is_parametrized(layer):
+        return "its weights are computed from others, as weight_norm does it"
+    return ""
+
+
+def _logits_of(answer: object) -> Tensor:
+    """The logits in what a module answers with."""
+    if isinstance(answer, Mapping):
+        answer = answer.get("logits", answer)
+    elif isinstance(answer, tuple) and answer:
+        answer = answer[0]
+    answer = getattr(answer, "logits", answer)
+    if isinstance(answer, Tensor) and answer.ndim == 2:
+        return answer
+    got = f"{type(answer).__name__} with {', '.join(map(str, answer))}" if isinstance(answer, Mapping) else ""
+    shape = (
+        f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+    )
+    raise InputError(
+        "The module's answer cannot be used.",
+        needs="logits of shape (records, classes): a tensor, or under `logits`",
+        got=got or shape,
+        hint="a module around it that returns the logits",
+    )
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each record; of a single output, that of a logistic unit."""
+    if logits.shape[-1] == 1:
+        return binary_cross_entropy_with_logits(logits.squeeze(-1), labels.to(logits), reduction="none")
+    return cross_entropy(logits, labels, reduction="none")
+
+
+@final
+@dataclass(frozen=True)
+class AnyModule(Network):
+    """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. General, and slower where gradients
+    are clipped: then every record's own is written down.
+
+    It is trained as PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode
+    that each of its layers is in: parameters that ask for no
+    gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
+    tuple. Submodules named in `fresh` start anew in every training. Layers that PyTorch would not train record by
+    record, or not alike every time, are refused by their names.
+    """
+
+    module: nn.Module
+    fresh: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        parts = {name for name, _ in self.module.named_modules()}
+        for name in self.fresh:
+            if name not in parts:
+                raise InputError(
+                    f"The module has no part named {name!r}.",
+                    needs="names of submodules that start anew in every training",
+                    got=", ".join(sorted(parts - {""})) or "a module without parts",
+                    hint='AnyModule(module, fresh=("head",))',
+                )
+        if not self.trained:
+            frozen = sum(1 for _ in self.module.parameters())
+            raise InputError(
+                "There is nothing to train in this module.",
+                needs="at least one parameter that asks for a gradient",
+                got=f"{frozen} frozen parameters" if frozen else "no parameters",
+                hint="layer.requires_grad_() for what your training changes",
+            )
+        for name, values in self.trained.items():
+            if values.is_complex() or values.is_meta:
+                raise InputError(
+                    f"The parameter {name!r} holds no real numbers.",
+                    needs="parameters that a loss can be computed with",
+                    got="one on the meta device, which has a shape alone"
+                    if values.is_meta
+                    else str(values.dtype),
+                    hint="a module with its weights loaded, in float32",
+                )
+        for name, layer in self.module.named_modules():
+            if why := _cannot_train(layer):
+                raise InputError(
+                    f"The layer {name!r} cannot be part of this training: {why}.",
+                    needs="layers under which every record has a gradient of its own, the same every time",
+                    got=f"{type(layer).__name__} in training mode"
+                    if layer.training
+                    else type(layer).__name__,
+                    hint=_INSTEAD,
+                )
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that training changes, by name."""
+        return {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+
+    def check(self, records: Records) -> None:
+        """Refuse records that the module cannot read in its own words, and labels that it has no class for."""
+        one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        try:
+            self.module(one.features.to(next(iter(self.trained.values())).dtype))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                "The module cannot read the records.",
+                needs="records of the shape that its first layer takes",
+                got=f"shape {records.example_shape}: {str(error).splitlines()[0]}",
+                hint="records.features in the shape that module(batch) takes",
+            ) from None
+        for name, buffer in self.module.named_buffers():
+            if not torch.equal(before[name], buffer):
+                buffer.copy_(before[name])
+                raise InputError(
+                    f"The buffer {name!r} changes while the module answers.",
+                    needs="buffers that stay as they are: a gradient belongs to the parameters alone",
+                    got="one that a forward pass updates",
+                    hint="module.eval(), if you train it in that mode",
+                )
+        super().check(records)
+
+    def unreadable(self, records: Records, error: Exception) -> InputError:
+        """It answers alone, so that it is the many at once that PyTorch cannot do."""
+        if "random operation" in str(error):
+            return InputError(
+                "The module draws at random while it answers.",
+                needs="a function under which every record has a gradient of its own, the same every time",
+                got="torch.randn, nn.functional.dropout or the like in its forward",
+                hint=f"module.eval(), if you train it in that mode; or {_LOOPED}",
+            )
+        return InputError(
+            "PyTorch cannot train many of this module at once.",
+            needs="layers that torch.func.vmap can do",
+            got=str(error).splitlines()[0][:200],
+            hint=f"another layer in its place; or {_LOOPED}",
+        )
+
+    @property
+    def numbers(self) -> int:
+        """All parameters that are trained."""
+        return sum(parameter.numel() for parameter in self.trained.values())
+
+    def numbers_per_record(self, records: Records) -> int:
+        """What comes out of each layer."""
+        seen: list[int] = []
+
+        def count(_: nn.Module, __: object, found: object) -> None:
+            parts = found if isinstance(found, tuple) else (found,)  # recurrent layers give out several
+            seen.extend(part.numel() for part in parts if isinstance(part, Tensor))
+
+        leaves = [layer for layer in self.module.modules() if not list(layer.children())]
+        hooks = [layer.register_forward_hook(count) for layer in leaves]
+        one = Records(records.features.flatten(0, records.labels.ndim - 1)[:1], records.labels.flatten()[:1])
+        try:
+            self.classify(self.initial(1, torch.Generator(one.features.device)), one[None])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return sum(seen)
+
+    @property
+    def own_start(self) -> bool:
+        """Unless some parts start anew."""
+        return not self.fresh
+
+    def initial(self, trials: int, generator: torch.Generator) -> Tensor:
+        """The module's own parameters in every trial, a public checkpoint; `fresh` parts as their layers draw."""
+        flat = parameters_to_vector(list(self.trained.values())).detach().to(generator.device)
+        if not self.fresh:
+            return flat.expand(trials, -1).clone()
+        copied = AnyModule(copy.deepcopy(self.module), self.fresh)
+        layers = [layer for name in self.fresh for layer in copied.module.get_submodule(name).modules()]
+        seeds = torch.randint(2**31, (trials,), generator=generator, device=generator.device).tolist()
+        starts = []
+        with torch.random.fork_rng(devices=[]):
+            for seed in seeds:
+                torch.manual_seed(seed)
+                for layer in layers:
+                    if callable(reset := getattr(layer, "reset_parameters", None)):
+                        reset()
+                starts.append(parameters_to_vector(list(copied.trained.values())).detach().clone())
+        return torch.stack(starts).to(generator.device)
+
+    def clipped_sum(
+        self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Every record's gradient, clipped and summed; without clipping, the gradient of the summed loss."""
+        if max_norm is not None:
+            gradients = self._clipped(parameters, records, max_norm)
+            return (gradients if mask is None else gradients * mask.unsqueeze(-1)).sum(1)
+
+        def loss(flat: Tensor, features: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+            return (_losses(self._logits(flat, features), labels) * mask).sum()
+
+        counted = torch.ones_like(records.labels, dtype=parameters.dtype) if mask is None else mask
+        given = records.features.to(parameters.dtype), records.labels.long(), counted
+        shared = [len(values) == 1 for values in given]  # what all trials have in common is not repeated
+        values = [each[0] if one else each for each, one in zip(given, shared, strict=True)]
+        over_trials = vmap(grad(loss), in_dims=(0, *(None if one else 0 for one in shared)))
+        return over_trials(parameters.detach(), *values)
+
+    def projections(
+        self, parameters: Tensor, vectors: Tensor, records: Records, *, max_norm: float
+    ) -> tuple[Tensor, Tensor]:
+        """Inner products of written-down gradients."""
+        gradients = self._clipped(parameters, records, max_norm)
+        return torch.einsum("trn,tn->tr", gradients, vectors), gradients.norm(dim=-1)
+
+    def classify(self, parameters: Tensor, records: Records) -> Tensor:
+        """A few trials at a time."""
+        features = records.features[0].to(parameters.dtype)
+        return vmap(self._logits, in_dims=(0, None), chunk_size=_AT_ONCE)(parameters, features)
+
+    def _logits(self, flat: Tensor, features: Tensor) -> Tensor:
+        """The module's answers with its parameters taken from a vector."""
+        named = self.trained
+        parts = flat.split([parameter.numel() for parameter in named.values()])
+        values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
+        return _logits_of(functional_call(self.module, dict(zip(named, values, strict=True)), (features,)))
+
+    def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
+        def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:
+            return _losses(self._logits(flat, features.unsqueeze(0)), label.unsqueeze(0)).sum()
+
+        trials = len(parameters)
+        features = records.features.to(parameters.dtype).expand(trials, *records.features.shape[1:])
+        labels = records.labels.long().expand(trials, -1)
+        over_records = vmap(grad(loss), in_dims=(None, 0, 0))
+        gradients = vmap(over_records)(parameters.detach(), features, labels)  # (trials, records, numbers)
+        if max_norm is None:
+            return gradients
+        norms = gradients.norm(dim=-1, keepdim=True)
+        return gradients * (max_norm / norms.clamp(min=max_norm))

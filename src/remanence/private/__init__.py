@@ -1,0 +1,1 @@
+"""DP-SGD, prior-aware attacks, recorded training runs (Hayes et al. 2023)."""

@@ -1,0 +1,235 @@
+"""Audit a recorded run: is the training what it claims to be, and which of its canaries can be told?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+
+from remanence import bounds
+from remanence.auditing import AuditResult, audit
+from remanence.bounds import Bound, Segment
+from remanence.bounds.settings import DPSGD_ASSUMPTIONS
+from remanence.core.attack import Attack
+from remanence.core.baseline import Baseline
+from remanence.core.checks import number
+from remanence.core.errors import Criterion, mismatch
+from remanence.core.exceptions import InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import FinitePrior
+from remanence.core.rates import SuccessRate
+from remanence.core.records import Records
+from remanence.core.references import REMANENCE
+from remanence.core.releases import Release
+from remanence.private.canaries import draw
+from remanence.private.claim_test import LEVEL, ClaimTest, hides, scaled
+from remanence.private.consistency import RecordedRun, read_run
+from remanence.private.one_run_canaries import OneRunCanaries
+from remanence.private.recorded_training import CanaryEvidence, RecordedTraining
+from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results import caveats
+from remanence.results.caveats import Caveat
+from remanence.results.outcome import Outcome
+from remanence.results.verdict import Policy
+from remanence.scale.seeds import Draws
+
+_SUSPICIOUS = 0.05
+
+
+@final
+@dataclass(frozen=True)
+class CanaryKnowledge(Knowledge):
+    """What somebody knows who wants to tell canaries."""
+
+    canaries: str = ""
+
+    @property
+    def adversary(self) -> str:
+        """All records but the canaries are known."""
+        return "informed"
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        return [
+            f"the training algorithm ({self.mechanism.name} by {self.mechanism.settings()['framework']})",
+            "all training records but the canaries, and the batches they were in",
+            self.canaries,
+        ]
+
+
+@final
+@dataclass(frozen=True)
+class OneRun(AnyGame):
+    """One recorded run in which every canary is a trial: was it trained on, or which of its shortlist was?
+
+    What was measured while it ran, and the tests of its claim, are findings and caveats of the game. `best` is what
+    the best attack on such a run achieves at least; canaries share the run's noise, and no binomial interval would do.
+    """
+
+    said: ClassVar[tuple[str, str]] = ("guessed right", "canaries")
+
+    run: RecordedRun
+    evidence: CanaryEvidence
+    chosen: Records  # (canaries, 1): the auditor's secret
+    numbers: Mapping[str, float]
+    found: tuple[Caveat, ...]
+    best: float
+    bounds: tuple[Bound, ...] = ()
+    mechanism: Mechanism[Release] = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False, default=Criterion(mismatch, 0.5))
+
+    @classmethod
+    def of(cls, run: RecordedRun, test: ClaimTest, *, delta: float, level: float) -> OneRun:
+        """The game of a run, with what its claim's test says."""
+        tensors = run.recording.tensors("canaries")
+        chosen, scores = tensors["chosen"], tensors["scores"]
+        numbers = {"accused_at": level, **test.findings(delta), **_measured(run)}
+        p_value, least = numbers["p_value_of_the_claim"], numbers.get("noise_multiplier_at_most")
+        found = run.deviations()
+        if level < p_value <= _SUSPICIOUS:
+            found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
+        ceiling = _ceiling(run.claimed, scores.shape[1])
+        best = 0.0
+        if least is not None:
+            shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
+            best = float(_ceiling(shown, scores.shape[1]).success)
+        accused = p_value <= level or any(caveat.contradicts for caveat in found)
+        sound = not any(caveat.voids or caveat.contradicts for caveat in found)
+        return cls(
+            run,
+            CanaryEvidence({"log_odds": scores}),
+            Records(chosen.double()[:, None, None], torch.zeros(len(chosen), 1)),
+            {"best_attack_at_least": best, **numbers},
+            found,
+            best if accused else min(best, float(ceiling.success)),
+            (ceiling,) if sound else (),  # a claim whose ground is gone protects nobody
+        )
+
+    def __post_init__(self) -> None:
+        claim = self.run.claimed[0]
+        mechanism = RecordedTraining(
+            claim.noise_multiplier,
+            claim.sample_rate,
+            self.run.steps,
+            self.run.max_grad_norm,
+            self._candidates,
+            self.run.recording.manifest["framework"],
+        )
+        object.__setattr__(self, "mechanism", mechanism)
+
+    @property
+    def _candidates(self) -> int:
+        return self.evidence["log_odds"].shape[1]
+
+    @property
+    def default_trials(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Every canary is one."""
+        return len(self.chosen)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """Everything but the coin."""
+        told, choices = self.run.recording.manifest["canaries"], self._candidates
+        kind = "in or out" if choices == 1 else f"one of {choices} each"
+        candidates = torch.arange(-1.0, 1.0) if choices == 1 else torch.arange(float(choices))
+        prior = FinitePrior(Records(candidates[:, None], torch.zeros(len(candidates))))
+        words = f"{told['count']} canaries ({told['design']}; {kind})"
+        return CanaryKnowledge(self.mechanism, prior, None, canaries=words)
+
+    def trials(self, prepared: Prepared, draws: Draws, unit: Unit) -> Outcome:
+        """Every canary against its coin, and against one that was thrown for nobody."""
+        guess = prepared.for_unit(draws, unit)(self.evidence)
+        coins = draw(len(self.chosen), self._candidates, draws.stream("control", unit.number))
+        strangers = Records(coins.double()[:, None, None], self.chosen.labels)
+        return Outcome(
+            main=self.criterion.compare(self.chosen, guess.records),
+            control=self.criterion.compare(strangers, guess.records),
+            numbers=guess.numbers(),
+            claims_labels=False,
+        )
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """A guess among equally likely choices."""
+        choices = max(2, self._candidates)
+        return Baseline(1 / choices, 1 / choices, f"one of {choices} equally likely choices")
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All canaries at once: they were drawn when the run was recorded."""
+        return Work(len(self.chosen), len(self.chosen), (self.fingerprints(),))
+
+    def caveats(self) -> Iterator[Caveat]:
+        """Where the run deviates from its claim."""
+        return iter(self.found)
+
+    def findings(self) -> dict[str, float]:
+        """What was measured and tested."""
+        return dict(self.numbers)
+
+    def certain(self, rate: SuccessRate) -> SuccessRate:
+        """The share that was told, with a lower limit on what the best attack on such a run tells.
+
+        That limit may be above the share, which no interval should be, and so gives way to the exact one.
+        """
+        return replace(rate, floor=min(self.best, rate.lower))
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the recording."""
+        manifest = self.run.recording.manifest
+        files = {f"recording/{name}": value for name, value in manifest["files"].items()}
+        return {"canaries": manifest["canaries"]["sha256"], **files}
+
+
+def audit_run(
+    folder: str | Path,
+    *,
+    policy: Policy | None = None,
+    seed: int = 0,
+    guessed: int | None = None,
+    delta: float = 1e-5,
+    level: float = LEVEL,
+    target: str | None = None,
+) -> AuditResult:
+    """Hold a recorded run against its accountant's claim, and guess its canaries.
+
+    CONTRADICTED if something was measured that the claim excludes, or if the claimed training would make such a run
+    with a probability of at most `level`, however its canaries depend on each other: by the exact test of
+    `exchange_test` and the theorem of `remanence.bounds.one_run` together. `guessed` is how many canaries the theorem's
+    attack does not abstain on, and must not be chosen by looking at the result.
+    """
+    number("level", level, above=0, below=1, hint="0.001")
+    run = read_run(folder)
+    if "canaries" not in run.recording.manifest:
+        raise InputError(
+            "The run was recorded without canaries.",
+            needs="canaries in the training data, to be found again",
+            got=f"{folder} with {run.steps} steps and no canary",
+            hint="record(..., canaries=...); `remanence bound --opacus FOLDER` needs none",
+        )
+    game = OneRun.of(run, ClaimTest.of(run, guessed=guessed, seed=seed), delta=delta, level=level)
+    return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
+
+
+def _measured(run: RecordedRun) -> dict[str, float]:
+    noise, claim = run.noise, run.claimed[0]
+    return {
+        "claimed_noise_multiplier": claim.noise_multiplier,
+        "measured_noise_multiplier": noise.value,
+        "measured_noise_multiplier_from": noise.lower,
+        "measured_noise_multiplier_to": noise.upper,
+        "claimed_sample_rate": claim.sample_rate,
+        "measured_sample_rate": run.sample_rate,
+        "steps": run.steps,
+    }
+
+
+def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
+    """What no attack exceeds under these settings: γ for a shortlist, (1 + δ(0)) / 2 for in or out."""
+    if candidates > 1 and hides(claimed):
+        return bounds.dpsgd(1 / candidates, schedule=list(claimed))
+    success = (1 + bounds.delta_upper(claimed, 0.0)) / 2 if hides(claimed) else 1.0
+    return Bound("DP-SGD as accounted, in or out", math.log(success), DPSGD_ASSUMPTIONS, REMANENCE)

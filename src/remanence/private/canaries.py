@@ -1,0 +1,145 @@
+"""Canaries: records put into a training set by a coin that only the auditor sees, to be found again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.scale.seeds import stream
+
+MOST_CANDIDATES = 2000  # finding them solves one system of this size in every step
+
+
+class Design(StrEnum):
+    """Where canaries come from; a report says which."""
+
+    REAL = "real records"
+    MISLABELLED = "real records with a wrong label"
+    CRAFTED = "crafted records with nearly orthogonal gradients"
+
+
+@final
+@dataclass(frozen=True)
+class Canaries:
+    """m canaries, each in the training set or out of it, or one of the n candidates of its own shortlist.
+
+    `chosen` is the auditor's secret: for each canary which candidate was trained on, and −1 for none.
+    No attack receives it.
+    """
+
+    shortlists: Records  # (canaries, candidates)
+    chosen: Tensor  # (canaries,)
+    design: Design
+
+    def __post_init__(self) -> None:
+        if self.shortlists.labels.ndim != 2 or not 1 <= self.shortlists.labels.numel() <= MOST_CANDIDATES:
+            raise InputError(
+                "There are too many canaries, or none.",
+                needs=f"records with batch (canaries, candidates), 1 to {MOST_CANDIDATES} in all",
+                got=f"batch {tuple(self.shortlists.labels.shape)}",
+                hint="500 canaries that are in or out",
+            )
+        self.shortlists.require_finite("canaries")
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def candidates(self) -> int:
+        """The length of each shortlist; 1 means in or out."""
+        return self.shortlists.labels.shape[1]
+
+    @property
+    def rows(self) -> Tensor:
+        """Which of all candidates, shortlist after shortlist, are inserted."""
+        every = torch.arange(len(self)) * self.candidates + self.chosen
+        return every[self.chosen >= 0]
+
+    @property
+    def slots(self) -> Tensor:
+        """Which candidates might have filled each place that a canary took, `(slots, 2 or more)`; who did is first.
+
+        Canaries that are in or out are paired, one that is in with one that is out, at random: given the pairs, each
+        of the two is as likely to be the one that is in.
+        """
+        if self.candidates > 1:
+            every = torch.arange(self.candidates)
+            others = torch.stack([torch.cat([c[None], every[every != c]]) for c in self.chosen])
+            return others + torch.arange(len(self))[:, None] * self.candidates
+        secret = hashlib.sha256(self.shortlists.sha256().encode() + bytes((self.chosen + 1).tolist()))
+        generator = torch.Generator().manual_seed(int.from_bytes(secret.digest()[:7], "big"))
+        order = torch.randperm(len(self), generator=generator)
+        inside, outside = order[self.chosen[order] >= 0], order[self.chosen[order] < 0]
+        pairs = min(len(inside), len(outside))
+        return torch.stack([inside[:pairs], outside[:pairs]], 1)
+
+    @property
+    def inserted(self) -> Records:
+        """The records to train on, in the order of the canaries; append them to the training data."""
+        features, labels = self.shortlists.features.flatten(0, 1), self.shortlists.labels.flatten()
+        return Records(features[self.rows], labels[self.rows])
+
+
+def real(records: Records, *, candidates: int = 1, seed: int) -> Canaries:
+    """Held-out records as they are: what an ordinary person's record gives away.
+
+    >>> people = Records(torch.randn(40, 3), torch.zeros(40))
+    >>> canaries = real(people, seed=0)
+    >>> len(canaries), 0 < len(canaries.inserted) < 40
+    (40, True)
+    """
+    return _canaries(records, candidates, seed, Design.REAL)
+
+
+def mislabelled(records: Records, classes: int, *, candidates: int = 1, seed: int) -> Canaries:
+    """Held-out records with a wrong label: their gradients stay large, as an outlier's would."""
+    generator = stream(seed, "labels", "cpu")
+    shift = torch.randint(1, classes, records.labels.shape, generator=generator)
+    wrong = Records(records.features, (records.labels.long() + shift) % classes)
+    return _canaries(wrong, candidates, seed, Design.MISLABELLED)
+
+
+def crafted(
+    count: int, shape: tuple[int, ...], classes: int, *, size: float = 10.0, candidates: int = 1, seed: int
+) -> Canaries:
+    """Records of zeros with a few random spikes, and random labels.
+
+    Two such records hardly overlap, so that the gradients of the layers that read them are nearly orthogonal, and
+    a random label keeps the gradient large. The strongest canaries, and of no other use.
+    """
+    generator = stream(seed, "crafted", "cpu")
+    everything = (count * candidates, *shape)
+    draws = torch.rand(everything, generator=generator).flatten(1)
+    spikes = draws < draws.min(1, keepdim=True).values.clamp(min=0.05).nextafter(
+        torch.tensor(1.0)
+    )  # at least one
+    heights = size * torch.randn(everything, generator=generator)
+    labels = torch.randint(classes, everything[:1], generator=generator)
+    return _canaries(Records(heights * spikes.view(everything), labels), candidates, seed, Design.CRAFTED)
+
+
+def _canaries(records: Records, candidates: int, seed: int, design: Design) -> Canaries:
+    if candidates < 1 or len(records) % candidates:
+        raise InputError(
+            "The records cannot be dealt into shortlists.",
+            needs="a number of records that the length of the shortlists divides",
+            got=f"{len(records)} records, {candidates} candidates each",
+            hint="candidates=1: each record is in the training set or out of it",
+        )
+    count = len(records) // candidates
+    order = torch.arange(len(records)).view(count, candidates)
+    return Canaries(records[order], draw(count, candidates, stream(seed, "canaries", "cpu")), design)
+
+
+def draw(count: int, candidates: int, generator: torch.Generator) -> Tensor:
+    """The secret of so many canaries; drawn again, what a control is held against."""
+    if candidates == 1:
+        return torch.randint(2, (count,), generator=generator) - 1  # −1 out, 0 in
+    return torch.randint(candidates, (count,), generator=generator)

@@ -1,0 +1,17 @@
+"""Training with noise: DP-SGD, its transcripts, and recorded runs."""
+
+from remanence.core.doors import Door
+
+DOOR = Door(
+    "private",
+    attacks=(
+        "remanence.private.optimised:GradientBased",
+        "remanence.private.prior_aware:PriorAware",
+        "remanence.private.one_run_canaries:OneRunCanaries",
+    ),
+    targets=(
+        "remanence.private.targets:digits_noisy_sum",
+        "remanence.private.targets:digits_dpsgd",
+        "remanence.private.targets:digits_dpsgd_poisson",
+    ),
+)

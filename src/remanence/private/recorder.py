@@ -1,0 +1,299 @@
+"""Recording a DP training run of any framework: one call per step, and a folder that an audit reads.
+
+    with RunRecorder("run", claimed=[(1.1, 0.004, 1000)], records=60_000, max_grad_norm=1.0) as recording:
+        for step in range(1000):
+            ...
+            recording.append(step, summed, noised, batch)
+
+`summed` is the sum of the clipped gradients, `noised` what the update used, `batch` who was in the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import InputError
+from remanence.private.canaries import Canaries
+from remanence.private.noise import NoiseLog
+from remanence.private.reading import CanaryReader
+from remanence.private.recording import RecordingWriter
+
+Claim = tuple[float, float, int]  # noise multiplier, sampling rate, steps
+Arrays = Mapping[str, Any] | Any  # by name, or one array
+
+_MOST_NUMBERS = 2**26  # of gradients of canaries that are held at once, a quarter of a gigabyte
+
+
+@final
+@dataclass
+class Observed:
+    """Something that was seen to be wrong: how often, first when, how badly, and where."""
+
+    count: int
+    first_step: int
+    worst: float
+    where: str
+
+
+@final
+@dataclass(frozen=True)
+class SlotGradients:
+    """Clipped gradients at one step, for slots in its batch: of the canary that was there, and of the others."""
+
+    slots: Tensor  # (k,)
+    there: Tensor  # (k, numbers)
+    others: Tensor  # (k, alternatives, numbers)
+
+
+@final
+@dataclass(frozen=True)
+class NoisedStep:
+    """One step as it ran: flat tensors one after the other, in the order of the recorder's names."""
+
+    members: Sequence[int]
+    summed: Sequence[Tensor]
+    noised: Sequence[Tensor]
+    norms: tuple[float, float]  # to which gradients were clipped; for which noise was made
+    told: float  # noise multiplier
+
+
+@final
+class RunRecorder:
+    """Takes a run in step by step, and keeps of it what an audit needs. Memory does not grow with the model's size.
+
+    `claimed` are the accountant's (noise multiplier, sampling rate, steps); a recorder that learns them as it goes
+    sets `claimed` anew. `canaries.inserted` must be the last records of the training data.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        records: int,
+        max_grad_norm: float,
+        claimed: Sequence[Claim] = (),
+        canaries: Canaries | None = None,
+        framework: str = "any",
+    ) -> None:
+        self.claimed: list[Claim] = list(claimed)
+        self.expected: Claim = (0.0, 1.0, 0)  # until the accountant has been told of a step
+        self.steps, self.steps_before = 0, 0
+        self.observed: dict[str, Observed] = {}
+        self.names: list[str] = []
+        self.sizes: list[int] = []
+        self.writer = RecordingWriter(Path(folder))
+        self.first_canary = records - (0 if canaries is None else len(canaries.inserted))
+        self._records, self._norm = records, max_grad_norm
+        self._canaries, self._framework = canaries, framework
+        self._noise: NoiseLog | None = None
+        self._members: list[Tensor] = []
+        self._settings: list[tuple[float, float, float]] = []  # norm at clipping, at noising, multiplier told
+        self._reader = None if canaries is None else CanaryReader(len(canaries), canaries.candidates)
+        self._slots = None if canaries is None else canaries.slots
+        self._waiting: tuple[int, float, Tensor, Tensor, Tensor] | None = None
+        alternatives = 0 if self._slots is None else self._slots.numel() - len(self._slots)
+        self._field = torch.zeros(alternatives, dtype=torch.float64)
+        self._coupling = torch.zeros(alternatives, alternatives, dtype=torch.float64)
+        self.manifest: dict[str, Any] = {}
+
+    def append(
+        self, step: int, summed: Arrays, noised: Arrays, batch: Sequence[int], candidates: Any = None
+    ) -> None:
+        """Record one step of any framework: arrays by name or in one piece, and the indices of the records in it.
+
+        `candidates` are the clipped gradients of all candidates of the canaries at this step's parameters,
+        `(candidates, numbers)`; without them the step says nothing about canaries.
+        """
+        if step != self.steps + self.steps_before:
+            raise InputError(
+                "The steps are not recorded in order.",
+                needs=f"step {self.steps + self.steps_before}: every step once, counted from 0",
+                got=f"step {step}",
+                hint="record every step, the first one too",
+            )
+        before, after = _flat(summed), _flat(noised)
+        if list(before) != list(after) or any(len(before[n]) != len(after[n]) for n in before):
+            raise InputError(
+                "The sum and the noised sum do not fit together.",
+                needs="the same names and sizes",
+                got=f"{ {n: len(t) for n, t in before.items()} } and { {n: len(t) for n, t in after.items()} }",
+                hint="summed: before the noise; noised: after it, before it is divided by the batch size",
+            )
+        self.names = self.names or list(before)
+        norms = (self._norm, self._norm)
+        told = self.claim()[0]
+        self.add(NoisedStep(list(batch), list(before.values()), list(after.values()), norms, told))
+        if candidates is not None and self._canaries is not None:
+            gradients = torch.as_tensor(np.asarray(candidates), dtype=torch.float32)
+            present = self.slots_among(batch)
+            own = self.candidates_of(present)
+            self.add_slots(
+                SlotGradients(present, gradients[own[:, 0]], gradients[own[:, 1:]]),
+                torch.cat(list(after.values())) - torch.cat(list(before.values())),
+            )
+            inside = self._canaries.rows[
+                [index - self.first_canary for index in batch if index >= self.first_canary]
+            ]
+            known = torch.cat(list(before.values())) - gradients[inside].sum(0)
+            self.read([gradients], torch.cat(list(after.values())) - known)
+
+    def add(self, step: NoisedStep) -> None:
+        """Take in one step."""
+        self._settle()
+        if self._noise is None:
+            self.sizes = [len(tensor) for tensor in step.noised]
+            self._noise = NoiseLog(self.sizes)
+        unit = (step.told or 1.0) * step.norms[0]
+        self._noise.add([(a - b).float() / unit for a, b in zip(step.noised, step.summed, strict=True)])
+        self._members.append(torch.tensor(step.members, dtype=torch.int32))
+        self._settings.append((*step.norms, step.told))
+        self.steps += 1
+
+    def slots_among(self, members: Sequence[int]) -> Tensor:
+        """Which slots are filled by records of this batch."""
+        if self._canaries is None or self._slots is None:
+            return torch.zeros(0, dtype=torch.long)
+        inside = [index - self.first_canary for index in members if index >= self.first_canary]
+        return torch.isin(self._slots[:, 0], self._canaries.rows[inside]).nonzero().flatten()
+
+    def candidates_of(self, slots: Tensor) -> Tensor:
+        """The candidates of these slots, `(slots, candidates)`; the one that was there is first."""
+        assert self._slots is not None
+        return self._slots[slots]
+
+    def tested(self, members: Sequence[int]) -> Tensor:
+        """Which records of this batch fill slots that are tested: as many as have gradients that fit into memory."""
+        slots = self.slots_among(members)
+        if self._canaries is None or self._slots is None or not len(slots):
+            return slots
+        numbers = sum(self.sizes) * self._slots.shape[1]
+        at_once = max(4, _MOST_NUMBERS // max(1, numbers))
+        rate = max(min(self.claim()[1], 1.0), 1e-9)
+        limit = int(at_once / rate / 2)  # twice as many may come as are expected
+        rows = self._slots[slots[slots < limit], 0]
+        places = (self._canaries.rows[None] == rows[:, None]).nonzero()[:, 1]
+        return places + self.first_canary
+
+    def pause(self) -> int:
+        """How many steps pass between two looks at all candidates, so that looking costs less than training."""
+        assert self._canaries is not None
+        candidates = self._canaries.shortlists.labels.numel()
+        return max(1, math.ceil(2 * candidates / max(1.0, self.claim()[1] * self._records)))
+
+    def add_slots(self, gradients: SlotGradients, noise: Tensor) -> None:
+        """What the last step says about other candidates having been in it; weighed once its claim is known."""
+        count, alternatives = gradients.others.shape[:2]
+        if count == 0 or not alternatives:
+            return
+        shifts = (gradients.others - gradients.there[:, None]).flatten(0, 1)
+        places = (gradients.slots[:, None] * alternatives + torch.arange(alternatives)).flatten()
+        norm = self._settings[-1][0]
+        field, coupling = shifts @ noise.to(shifts) / norm**2, shifts @ shifts.mT / norm**2
+        self._waiting = self.steps - 1, norm, places, field.double().cpu(), coupling.double().cpu()
+
+    def read(self, gradients: Iterable[Tensor], released: Tensor) -> None:
+        """Look for the canaries in the last step: all candidates' clipped gradients, the release less the known."""
+        assert self._reader is not None
+        noise, rate, _ = self.claim()
+        norm = self._settings[-1][0]
+        self._reader.step(gradients, released, noise=noise * norm, norm=norm, sample_rate=min(rate, 1.0))
+
+    def claim(self, step: int | None = None) -> Claim:
+        """What the accountant has been told of a step, or of the last one that it knows of."""
+        if not self.claimed:
+            return self.expected
+        wanted = (self.steps if step is None else step) + self.steps_before
+        for noise, rate, count in self.claimed:
+            if wanted < count:
+                return noise, rate, count
+            wanted -= count
+        return self.claimed[-1]
+
+    def _settle(self) -> None:
+        if self._waiting is not None:
+            step, _, places, field, coupling = self._waiting
+            weight = 1 / max(self.claim(step)[0], 1e-12) ** 2
+            self._field[places] += weight * field
+            self._coupling[places[:, None], places[None]] += weight * coupling
+            self._waiting = None
+
+    def observe(self, what: str, *, worst: float = 0.0, where: str = "", count: int = 1) -> None:
+        """Note something that is wrong; the first place and the worst number are kept."""
+        if what not in self.observed:
+            self.observed[what] = Observed(0, max(0, self.steps - 1), worst, where)
+        seen = self.observed[what]
+        seen.count += count
+        if worst > seen.worst:
+            seen.worst, seen.where = worst, where or seen.where
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.observe("ended-early", where=f"{type(error).__name__}: {str(error)[:200]}")
+        self.finish()
+
+    def finish(self) -> None:
+        """Write what was recorded; a run without a step leaves nothing."""
+        self._settle()
+        if self._noise is None or not self.claimed:
+            self.writer.abandon()
+            raise InputError(
+                "No training step was recorded.",
+                needs="at least one step that the accountant counted",
+                got=f"{self.steps} steps, {len(self.claimed)} entries in the accountant's history",
+                hint="put the whole training loop inside `with record(...)`",
+            )
+        starts = torch.tensor([0, *(len(members) for members in self._members)]).cumsum(0)
+        settings = torch.tensor(self._settings, dtype=torch.float64)
+        self.writer.add(
+            "batches", {"indices": torch.cat(self._members), "starts": starts, "settings": settings}
+        )
+        self.writer.add("noise", self._noise.tensors())
+        if self._canaries is not None and self._reader is not None:
+            self.manifest["canaries"] = {
+                "count": len(self._canaries),
+                "candidates": self._canaries.candidates,
+                "design": str(self._canaries.design),
+                "sha256": self._canaries.shortlists.sha256(),
+            }
+            found = {"scores": self._reader.scores(), "chosen": self._canaries.chosen}
+            self.writer.add("canaries", found)
+            slots = torch.tensor(0 if self._slots is None else len(self._slots))
+            self.writer.add("slots", {"field": self._field, "coupling": self._coupling, "count": slots})
+        self.writer.finish(
+            {
+                "framework": self._framework,
+                "claimed": [list(claim) for claim in self.claimed],
+                "records": self._records,
+                "steps": self.steps,
+                "steps_before": self.steps_before,
+                "tensors": self.names,
+                "observed": {name: _finite(vars(seen)) for name, seen in self.observed.items()},
+                **self.manifest,
+            }
+        )
+
+
+def _finite(seen: dict[str, Any]) -> dict[str, Any]:
+    return {**seen, "worst": seen["worst"] if math.isfinite(seen["worst"]) else 1e300}
+
+
+def _flat(arrays: Arrays) -> dict[str, Tensor]:
+    named = arrays if isinstance(arrays, Mapping) else {"parameters": arrays}
+    return {
+        str(name): torch.as_tensor(np.asarray(array), dtype=torch.float32).flatten()
+        for name, array in named.items()
+    }

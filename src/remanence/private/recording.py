@@ -1,0 +1,166 @@
+"""A recorded training run on disk: safetensors files and a manifest, which appear together when the run ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
+
+MANIFEST = "manifest.json"
+FORMAT = 2
+_SHARD_BYTES = 2**26
+
+_COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
+_TEXT = {"type": "string"}
+_OBSERVED = {
+    "type": "object",
+    "properties": {"count": _COUNT, "first_step": _COUNT, "worst": {"type": "number"}, "where": _TEXT},
+    "required": ["count", "first_step", "worst", "where"],
+}
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "format": {"const": FORMAT},
+        "framework": _TEXT,
+        "claimed": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "array", "prefixItems": [_NUMBER, _NUMBER, _COUNT], "minItems": 3},
+        },
+        "records": {"type": "integer", "minimum": 1},
+        "steps": {"type": "integer", "minimum": 1},
+        "steps_before": _COUNT,
+        "tensors": {"type": "array", "minItems": 1, "items": _TEXT},
+        "observed": {"type": "object", "additionalProperties": _OBSERVED},
+        "files": {"type": "object", "additionalProperties": _TEXT},
+        "canaries": {
+            "type": "object",
+            "properties": {"count": _COUNT, "candidates": _COUNT, "design": _TEXT},
+            "required": ["count", "candidates", "design", "sha256"],
+        },
+    },
+}
+_SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name != "canaries"]
+
+Json = dict[str, Any]
+
+
+@final
+class RecordingWriter:
+    """Collects the files of a run in a hidden folder beside the wanted one, which it becomes at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(
+                "The recording would overwrite something.",
+                needs="a folder that does not exist yet, or an empty one",
+                got=str(folder),
+                hint="another out=..., or remove the old recording first",
+            )
+        needs, hint = "a folder that can be created and written to", "another out=..."
+        with refusing(OSError, "The recording cannot be written.", needs=needs, got=folder, hint=hint):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        self._folder = folder
+        self._steps: list[dict[str, Tensor]] = []
+        self._bytes, self._shards = 0, 0
+
+    def add_step(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep one step of the transcript."""
+        kept = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in tensors.items()}
+        self._steps.append(kept)
+        self._bytes += sum(tensor.nbytes for tensor in kept.values())
+        if self._bytes >= _SHARD_BYTES:
+            self._flush()
+
+    def add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what belongs to the run as a whole."""
+        own = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        save_file(own, self._partial / f"{name}.safetensors")
+
+    def _flush(self) -> None:
+        if self._steps:
+            stacked = {name: torch.stack([step[name] for step in self._steps]) for name in self._steps[0]}
+            save_file(stacked, self._partial / f"steps-{self._shards:05d}.safetensors")
+            self._steps, self._bytes, self._shards = [], 0, self._shards + 1
+
+    def finish(self, manifest: Json) -> None:
+        """Write the manifest with the hash of every file, and put the folder in its place."""
+        self._flush()
+        files = {path.name: _sha256(path) for path in sorted(self._partial.iterdir())}
+        document = {"format": FORMAT, "remanence": version("remanence"), **manifest, "files": files}
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        (self._partial / MANIFEST).write_text(text, encoding="utf-8")
+        needs = f"{self._folder} empty or absent when training ends"
+        hint = f"the recording is complete: move {self._partial} to where you want it"
+        summary = "The recording could not be put in its place."
+        with refusing(OSError, summary, needs=needs, got=self._folder, hint=hint):
+            if self._folder.exists():
+                self._folder.rmdir()
+            self._partial.rename(self._folder)
+
+    def abandon(self) -> None:
+        """Remove a recording in which nothing happened."""
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+
+@final
+@dataclass(frozen=True)
+class Recording:
+    """A recorded run: its manifest, and its tensors when asked for."""
+
+    folder: Path
+    manifest: Json
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.safetensors" in self.manifest["files"]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """One file of the recording, checked against its hash."""
+        path = self.folder / f"{name}.safetensors"
+        try:
+            content = read_bytes(path, MOST)
+            if hashlib.sha256(content).hexdigest() != self.manifest["files"].get(path.name):
+                raise unreadable(self.folder, f"{path.name} is not the file that was recorded")
+            return parse_tensors(content)
+        except UnusableFileError as error:
+            raise unreadable(self.folder, f"{path.name}: {error}") from None
+
+
+def read_recording(folder: Path) -> Recording:
+    """Read the manifest of a recording; refuse, with the reason, what is not one."""
+    try:
+        manifest = parse_json(read_bytes(folder / MANIFEST), _SCHEMA)
+    except UnusableFileError as error:
+        raise unreadable(folder, f"{MANIFEST}: {error}") from None
+    return Recording(folder, manifest)
+
+
+def unreadable(folder: Path, reason: str) -> InputError:
+    """The error for a folder that is no recording, or not the one that was written."""
+    return InputError(
+        "The recording cannot be read.",
+        needs=f"a folder written by record(...) or a RunRecorder, with its {MANIFEST}",
+        got=f"{folder}: {reason}",
+        hint="record the training again",
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""Balle's RecoNN and shadow farms: what networks and heads share."""

@@ -1,0 +1,300 @@
+"""The attack that learns to invert training: a network from releases to records, taught by shadow models.
+
+One engine, two adversaries. Informed (Balle et al. 2022, §IV): shadows are trained on the known records and one
+record of the adversary's own. Weak (Maciazek and Allison 2025): shadows are trained on sets of the adversary's own
+records, and the network draws one record of each class that it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.checks import is_number, is_whole
+from remanence.core.distances import public_errors
+from remanence.core.exceptions import InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.priors import EmpiricalPrior
+from remanence.core.records import Records
+from remanence.core.references import MACIAZEK_2025
+from remanence.core.releases import Gradient, Logits, Release, Weights
+from remanence.core.stratified import StratifiedPrior
+from remanence.heads.given_embeddings import GivenEmbeddings
+from remanence.heads.linear_reader import fresh_shadows, learn_reading, linear_reads
+from remanence.heads.transfer_head import TransferHead
+from remanence.reconstructor.building import build_network
+from remanence.reconstructor.decoders import separation_loss, softmin_loss
+from remanence.reconstructor.learning import Learner
+from remanence.reconstructor.network import HeldOut, ReconstructorNetwork
+from remanence.reconstructor.readers import Tensors
+from remanence.reconstructor.shadows import ShadowFarm, Shadows, batches, split
+from remanence.scale.fingerprints import fingerprint
+from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.sources import versions
+
+_STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
+_STATISTICS = 2000  # shadows that the reader's units are taken from
+_STRANGERS = 4  # other sets that each reconstruction of a batch is held against
+
+
+@final
+@dataclass(frozen=True)
+class _Kept:
+    """Where learning keeps its state between kills, and what that state belongs to."""
+
+    belongs_to: str
+    path: Path | None
+
+
+@final
+@dataclass(frozen=True)
+class Reconstructor(Attack[Release]):
+    """A network that reads a release and draws the record, or one record for each class.
+
+    `mode` "strong" reads a linear head with its symmetry and trains with a schedule and averaged weights;
+    "paper" reads the flattened, standardised numbers and trains as the papers did. `shadows` is how many are
+    trained once and kept; None streams fresh ones that are never seen twice, where they train faster than the
+    network learns (linear heads), and keeps 2,000 else. `width` is the paper's S for pictures, and the size of
+    the hidden layers otherwise. Not `conditional`, it draws one record of a set, whichever class that has,
+    instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
+    for: as many true positives as possible where one stranger in a hundred passes, so that what is drawn without being
+    sure does not look like everybody. None is 0.1 for one record of each class; 0 for several, where fewer come within
+    a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers. With
+    several `guesses` it draws so many of each class: the records of a class are ranked along the direction in which
+    they vary most, and the network is asked for each rank. `perceptual` is a network whose features should agree too.
+    With a `checkpoint` file, or in a run folder, learning goes on after a kill. `watch` is told step, error and rate.
+    """
+
+    mode: str = "strong"
+    steps: int = 600
+    batch: int = 128
+    width: int = 0  # 0: chosen by the size of the record
+    shadows: int | None = None
+    learning_rate: float | None = None
+    perceptual: nn.Module | None = None
+    ensemble: int = 1
+    conditional: bool = True
+    guesses: int = 1
+    separation: float | None = None
+    checkpoint: Path | None = field(default=None, compare=False)
+    watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "reconstructor",
+        "Trains shadow models on records of its own, and a network that draws the record from what is released.",
+        "samples from the population; the training recipe; nothing else, or all other training records",
+        "weights, answers or one gradient",
+        MACIAZEK_2025.at("§3; Balle et al. 2022, §IV"),
+    )
+
+    def __post_init__(self) -> None:
+        weight, rate = self.separation, self.learning_rate
+        checks = {
+            "mode": (self.mode in ("strong", "paper"), "'strong' or 'paper'"),
+            "steps": (is_whole(self.steps, 1), "a whole number of at least 1"),
+            "batch": (is_whole(self.batch, 2), "at least 2 shadows"),
+            "width": (is_whole(self.width, 0), "a whole number, 0 for one by the size of the record"),
+            "shadows": (self.shadows is None or is_whole(self.shadows, 2), "at least 2, or None"),
+            "learning_rate": (rate is None or is_number(rate, above=0), "a finite number above 0, or None"),
+            "ensemble": (is_whole(self.ensemble, 1), "at least 1 network"),
+            "guesses": (is_whole(self.guesses, 1), "at least 1"),
+            "separation": (weight is None or (is_number(weight) and weight >= 0), "at least 0, or None"),
+        }
+        for name, (allowed, needs) in checks.items():
+            if not allowed:
+                raise InputError(
+                    f"The reconstructor cannot be used with this {name}.",
+                    needs=needs,
+                    got=repr(getattr(self, name)),
+                    hint="Reconstructor() has defaults for small records",
+                )
+        if self.checkpoint is not None:
+            object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a name will do
+            if not self.checkpoint.parent.is_dir():
+                raise InputError(
+                    "The checkpoint cannot be written.",
+                    needs="a file in a folder that exists",
+                    got=str(self.checkpoint),
+                    hint=f"mkdir -p {self.checkpoint.parent}",
+                )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Releases of the same shape each time, and records to train shadows on."""
+        readable = issubclass(knowledge.mechanism.releases, Weights | Logits | Gradient)
+        if not readable or not isinstance(knowledge.prior, EmpiricalPrior | StratifiedPrior):
+            raise self.refusal(
+                got=f"{knowledge.mechanism.releases.sees}; {knowledge.prior.describe()}",
+                hint="Game(..., prior=EmpiricalPrior(records) or StratifiedPrior(records), targets=...)",
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """Train shadows and networks."""
+        return self.learn(knowledge, generator)
+
+    def prepare_on(
+        self, run: Run, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """Train shadows as units of a run, whose folder keeps what is learnt."""
+        return self.learn(knowledge, generator, run=run)
+
+    def learn(
+        self,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+        shadows: Shadows | None = None,
+        run: Run = IN_PROCESS,
+        *,
+        held_out: HeldOut | None = None,
+    ) -> Callable[[Release], Reconstruction]:
+        """The same, from shadows that somebody has trained already, and others to watch the learning by."""
+        self.check(knowledge)
+        ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
+        farm = ShadowFarm(ours, generator)
+        belongs_to, stored = self._fingerprint(ours, generator, shadows), shadows
+        if stored is None and not self._streams(knowledge):
+            farm.announce(self.shadows or _STORED)
+            stored = farm.stored(self.shadows or _STORED, run)
+        trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
+        keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
+        start = None
+        if self.mode == "strong" and self.conditional and (read := linear_reads(ours)):
+            blocks = fresh_shadows(farm) if stored is None else [stored]
+            start = learn_reading(read, blocks, Shadows(trial.tensors, trial.targets)).draw
+        networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
+        asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
+
+        def reconstruct(release: Release) -> Reconstruction:
+            tensors = release.tensors
+            drawn = torch.stack([net.draw(net.prepare(tensors)) for net in networks]).mean(0)
+            if asked is None:
+                unknown = torch.full(drawn.shape[:2], torch.nan, device=drawn.device)
+                return Reconstruction(Records(drawn, unknown))
+            labels = asked.classes.repeat_interleave(self.guesses).expand(len(release), -1)
+            records = Records(drawn, labels)
+            # Errors over these are a better test of who was trained on than the errors themselves.
+            public = public_errors(records, asked.records)
+            return Reconstruction(records, diagnostics={"class": labels.clone(), "public_error": public})
+
+        return reconstruct
+
+    def _asked(self, knowledge: Knowledge) -> int:
+        """How many records are drawn from one release."""
+        if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
+            return self.guesses * len(knowledge.prior.classes)
+        return 1
+
+    def _streams(self, knowledge: Knowledge) -> bool:
+        """Heads in the span train faster than a network learns; anything else is trained once and kept."""
+        mechanism = knowledge.mechanism
+        quick = isinstance(mechanism, TransferHead) and mechanism.plain
+        return (quick or isinstance(mechanism, GivenEmbeddings)) and self.shadows is None
+
+    def _learn(
+        self,
+        farm: ShadowFarm,
+        stored: Shadows | None,
+        trial: HeldOut,
+        keep: _Kept,
+        start: Callable[[Tensors], Tensor] | None,
+        member: int,
+    ) -> ReconstructorNetwork:
+        generator, sample = farm.generator, farm.block(_STATISTICS) if stored is None else stored
+        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+
+        def built(start: Callable[[Tensors], Tensor] | None) -> ReconstructorNetwork:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return build_network(self, farm.knowledge, sample, start).to(generator.device)
+
+        network = built(start if self._alone(farm.knowledge) else None)
+        stream = batches(farm, stored, self.batch, network.prepare)
+        prepared = network.prepare(trial.tensors)
+        separation = self._separation(farm.knowledge, network)
+        unit = network.decoder.unit  # a rate is added to errors, and a softmin has a sharpness: pure numbers
+
+        def draw() -> list[Tensor]:
+            shadows = next(stream)
+            batch = [shadows.targets.features, *(shadows.tensors[name] for name in prepared)]
+            if network.places is None:
+                return batch
+            count = len(network.places) * network.guesses
+            asked = torch.randint(count, (len(shadows),), generator=generator, device=generator.device)
+            return [asked, *batch]
+
+        def loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+            asked, (features, *values) = (None, batch) if network.places is None else (batch[0], batch[1:])
+            drawn = model(dict(zip(prepared, values, strict=True)), asked)
+            if asked is None:
+                return self._loss(drawn, features)
+            own = network.candidates(features, asked)
+            aim = self._loss(drawn, own, unit)
+            if not separation or len(own) <= _STRANGERS:
+                return aim
+            others = [network.candidates(features.roll(k + 1, 0), asked) for k in range(_STRANGERS)]
+            apart = separation_loss(drawn / unit, own / unit, torch.stack(others) / unit)
+            return aim + separation * apart
+
+        learner = Learner(
+            steps=self.steps,
+            learning_rate=self.learning_rate or network.learning_rate,
+            scheduled=self.mode == "strong",
+            checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
+            fingerprint=keep.belongs_to,
+            from_start=network.start is not None,
+            others_follow=member + 1 < self.ensemble,
+            capture=self.perceptual is None,  # who knows what somebody's network does
+        )
+
+        def worth(error: float, rate: float) -> float:  # as in the loss, a higher rate may cost some error
+            return separation * rate - error / unit**2
+
+        def quality(model: ReconstructorNetwork, step: int) -> tuple[float, str]:
+            error, rate = trial.quality(model, prepared)
+            if self.watch:
+                self.watch(step, error, rate)
+            return worth(error, rate), f" (held out: error {error:.4f}, TPR at 1 % FPR {rate:.3f})"
+
+        learnt = learner.fit(network, draw, loss, quality)
+        if start is None or network.start is not None:
+            return learnt
+        reading = built(start).eval()  # it draws what the linear reader does
+        read = worth(*trial.quality(reading, reading.prepare(trial.tensors)))
+        return reading if read > worth(*trial.quality(learnt, prepared)) else learnt
+
+    def _alone(self, knowledge: Knowledge) -> bool:
+        """Whether each class has one record. A mean of several is a bad start: a network does better without it."""
+        return isinstance(knowledge.prior, StratifiedPrior) and knowledge.prior.places.shape[1] == 1
+
+    def _separation(self, knowledge: Knowledge, network: ReconstructorNetwork) -> float:
+        """The weight of the second aim for this network."""
+        prior = knowledge.prior
+        if self.mode == "paper" or network.places is None or not isinstance(prior, StratifiedPrior):
+            return 0.0
+        if self.separation is None:  # another copy of the target would count as a stranger
+            return 0.1 if network.places.shape[1] == 1 and prior.copies == 1 else 0.0
+        return self.separation
+
+    def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None) -> str:
+        """What a checkpoint belongs to: this reconstructor, training, records, draws, kind of device, and code.
+
+        The generator is the one that all ranks have in common, before each takes a stream of its own.
+        """
+        given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
+        return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
+
+    def _loss(self, drawn: Tensor, candidates: Tensor, unit: float = 1.0) -> Tensor:
+        loss = softmin_loss(drawn / unit, candidates / unit)
+        if self.perceptual is None:
+            return loss
+        closest = (drawn.unsqueeze(1) - candidates).flatten(2).square().mean(2).argmin(1)
+        target = candidates[torch.arange(len(drawn), device=drawn.device), closest]
+        seen, wanted = self.perceptual(drawn), self.perceptual(target)
+        return loss + (seen - wanted).square().mean() / wanted.square().mean().clamp(min=1e-8)

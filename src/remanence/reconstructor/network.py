@@ -1,0 +1,137 @@
+"""The network that draws records from releases, and the held-out shadows that show how it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records
+from remanence.core.roc import Roc
+from remanence.reconstructor.decoders import Decoder
+from remanence.reconstructor.readers import Reader, Tensors
+from remanence.reconstructor.shadows import finite_trials
+
+_HELD_OUT = 500  # shadows that show how learning goes, fewer where many classes are asked for
+_DRAWN = 2500  # pictures that each of these looks draws, about
+_AT_ONCE = 1024
+_START = "start"
+_COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
+
+
+class ReconstructorNetwork(nn.Module):
+    """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for).
+
+    What is asked for is class · guesses + rank; `directions` has the direction of each class that ranks go along. With
+    a `start`, which draws a record of each class from a release, the network learns what to add to it.
+    """
+
+    directions: Tensor | None
+
+    def __init__(
+        self,
+        reader: Reader,
+        decoder: Decoder,
+        places: Tensor | None,
+        learning_rate: float,
+        guesses: int = 1,
+        directions: Tensor | None = None,
+        start: Callable[[Tensors], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.reader, self.decoder, self.places, self.learning_rate = reader, decoder, places, learning_rate
+        self.start = start
+        self.guesses = guesses
+        self.register_buffer("directions", directions)
+
+    def prepare(self, tensors: Tensors) -> Tensors:
+        """What the reader prepares, and the pictures that the network starts from."""
+        prepared = self.reader.prepare(tensors)
+        return prepared if self.start is None else {**prepared, _START: self.start(tensors)}
+
+    def forward(self, tensors: Tensors, asked: Tensor | None) -> Tensor:
+        """A record for every release, `(trials, *example)`, from what was prepared."""
+        tensors = dict(tensors)
+        first = tensors.pop(_START, None)  # (trials, classes, *example)
+        if asked is None:
+            return self.decoder(self.reader(tensors, asked))
+        label, rank = asked // self.guesses, asked % self.guesses
+        values = self.reader(tensors, label)
+        if self.guesses > 1:
+            values = torch.cat([values, one_hot(rank, self.guesses).to(values)], 1)
+        rows = torch.arange(len(label), device=label.device)
+        return self.decoder(values, None if first is None else first[rows, label])
+
+    def candidates(self, features: Tensor, asked: Tensor) -> Tensor:
+        """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank."""
+        assert self.places is not None
+        label, rank = asked // self.guesses, asked % self.guesses
+        rows = torch.arange(len(asked), device=asked.device)[:, None]
+        records = features[rows, self.places[label]]  # (trials, of the class, *example)
+        if self.directions is None:
+            return records
+        along = (records.flatten(2) @ self.directions[label].unsqueeze(2)).squeeze(2)
+        place = (rank * records.shape[1]) // self.guesses  # ranks are spread over the class
+        return records[rows[:, 0], along.argsort(1)[rows[:, 0], place]].unsqueeze(1)
+
+    @torch.no_grad()
+    def draw(self, prepared: Tensors) -> Tensor:
+        """One record for every release, or some of each class: `(trials, guesses, *example)`."""
+        count = len(next(iter(prepared.values())))
+        parts = []
+        for start in range(0, count, _AT_ONCE):
+            block = {name: tensor[start : start + _AT_ONCE] for name, tensor in prepared.items()}
+            size = min(_AT_ONCE, count - start)
+            if self.places is None:
+                parts.append(self(block, None).unsqueeze(1))
+                continue
+            asked = torch.arange(len(self.places) * self.guesses, device=self.places.device)
+            parts.append(torch.stack([self(block, one.expand(size)) for one in asked], 1))
+        return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Shadows on records that no network learns from, and as many strangers, to see how learning goes."""
+
+    tensors: Tensors
+    targets: Records  # (trials, set)
+    strangers: Records
+
+    @classmethod
+    def of(cls, knowledge: Knowledge, generator: torch.Generator, asked: int = 1) -> HeldOut:
+        """Train them, where so many records are drawn from each."""
+        count = max(_HELD_OUT // 5, min(_HELD_OUT, _DRAWN // asked))
+        targets, strangers = knowledge.prior.sample_pair(count, generator, generator)
+        chunk = knowledge.mechanism.trials_at_once(targets)
+        parts = [
+            knowledge.mechanism.release(knowledge.known_data, targets[start : start + chunk], generator)
+            for start in range(0, len(targets), chunk)
+        ]
+        release = type(parts[0]).concatenate(parts)
+        kept = finite_trials(release)
+        return cls(release.take(kept).tensors, targets[kept], strangers[kept])
+
+    def quality(self, network: ReconstructorNetwork, prepared: Tensors) -> tuple[float, float]:
+        """The mean error of the closest record, and the true positive rate where one stranger in a hundred passes."""
+        drawn = network.draw(prepared)
+
+        def closest(records: Tensor, drawn: Tensor) -> Tensor:
+            if network.places is None:
+                records = records.unsqueeze(1)
+            else:
+                records = records[:, network.places.repeat_interleave(network.guesses, 0)]
+            pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
+            return pairs.flatten(3).square().mean(3).amin(2).cpu()
+
+        def errors(records: Tensor) -> Tensor:
+            pairs = zip(records.split(_COMPARED), drawn.split(_COMPARED), strict=True)
+            return torch.cat([closest(*pair) for pair in pairs])
+
+        own = errors(self.targets.features)
+        rate = Roc(own.numpy(), errors(self.strangers.features).numpy()).true_positive_rate(0.01)
+        return float(own.mean()), rate

@@ -1,0 +1,166 @@
+"""Shadow models: the adversary trains what the victim trained, on records of their own, and knows the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from remanence.core.attack import training_failed
+from remanence.core.knowledge import Knowledge
+from remanence.core.priors import EmpiricalPrior
+from remanence.core.records import Records
+from remanence.core.releases import Release
+from remanence.core.stratified import StratifiedPrior
+from remanence.scale.fingerprints import fingerprint
+from remanence.scale.progress import note
+from remanence.scale.ranks import own_stream, ranks
+from remanence.scale.run import IN_PROCESS, Run
+from remanence.scale.seeds import unit_seed
+
+_PROBED = 8  # models whose training says how long all will take
+_LONG = 60.0  # seconds that nobody needs to be told about
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """Releases and the sets that they were trained on; a target's class is asked for where there are several."""
+
+    tensors: Mapping[str, Tensor]  # of the releases
+    targets: Records  # (shadows, set)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def take(self, index: Tensor) -> Shadows:
+        """Some of them."""
+        return Shadows({name: tensor[index] for name, tensor in self.tensors.items()}, self.targets[index])
+
+
+@dataclass(frozen=True)
+class ShadowFarm:
+    """Trains shadow models by the block, as many as anybody wants, each on a fresh draw from the prior."""
+
+    knowledge: Knowledge
+    generator: torch.Generator
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "generator", own_stream(self.generator))
+
+    @property
+    def at_once(self) -> int:
+        """How many fit into memory together."""
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        return self.knowledge.mechanism.trials_at_once(self.knowledge.prior.sample(1, probe))
+
+    def block(self, count: int | None = None, targets: Records | None = None) -> Shadows:
+        """So many shadows on fresh draws, or as many as fit into memory together; or shadows on given sets."""
+        mechanism = self.knowledge.mechanism
+        if targets is None:
+            targets = self.knowledge.prior.sample(count or self.at_once, self.generator)
+        release = mechanism.release(self.knowledge.known_data, targets, self.generator)
+        kept = finite_trials(release)
+        return Shadows(release.take(kept).tensors, targets[kept])
+
+    def announce(self, count: int) -> None:
+        """Say how long so many will take to train, where that is long: from a few that nobody keeps."""
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
+        few = self.knowledge.prior.sample(min(_PROBED, self.at_once), probe)
+        mechanism.release(known, few[:1], probe)  # what the first of its kind takes longer
+        started = perf_counter()
+        mechanism.release(known, few, probe)
+        seconds = (perf_counter() - started) * count / len(few)
+        if seconds > _LONG:
+            note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
+
+    def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
+        """A fixed number, trained block by block and kept; single records are used up before one comes twice.
+
+        Ranks that learn together train a share each.
+        """
+        count = -(-count // ranks())
+        prior, most = self.knowledge.prior, self.at_once
+        targets = prior.sample(count, self.generator)
+        if isinstance(prior, EmpiricalPrior) and prior.set_size == 1:
+            rounds = -(-count // len(prior.records))
+            device = self.generator.device
+            orders = [
+                torch.randperm(len(prior.records), generator=self.generator, device=device)
+                for _ in range(rounds)
+            ]
+            targets = prior.records[torch.cat(orders)[:count, None].to(prior.records.labels.device)]
+        # Blocks have streams of their own, from where the farm's stands now: they are trained anywhere, in any order.
+        own = fingerprint(self.generator)
+        mechanism, known = self.knowledge.mechanism, self.knowledge.known_data
+        depends_on = {"mechanism": mechanism, "known_data": known, "targets": targets, "stream": own}
+        plan = run.plan("training shadows", count, most, self.generator.device, depends_on)
+        train = partial(_train_block, self.knowledge, targets, int(own, 16), self.generator.device, most)
+        found = run.map(plan, lambda: train, _join)
+        release = mechanism.releases(
+            {name: tensor.to(self.generator.device) for name, tensor in found.items()}
+        )
+        kept = finite_trials(release)
+        return Shadows(release.take(kept).tensors, targets[kept])
+
+
+def finite_trials(release: Release) -> Tensor:
+    """The places of the models whose training came to finite numbers; refuses where fewer than half did."""
+    lost = release.not_finite()
+    if 2 * int(lost.sum()) > len(lost):
+        raise training_failed(lost)
+    return (~lost).nonzero().squeeze(1).to(next(iter(release.tensors.values())).device)
+
+
+def _join(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _train_block(
+    knowledge: Knowledge, targets: Records, seed: int, device: torch.device, most: int, block: int
+) -> dict[str, Tensor]:
+    generator = torch.Generator(device).manual_seed(unit_seed([seed], block))
+    chosen = targets[block * most : (block + 1) * most]
+    return dict(knowledge.mechanism.release(knowledge.known_data, chosen, generator).tensors)
+
+
+def batches(
+    farm: ShadowFarm,
+    stored: Shadows | None,
+    size: int,
+    prepare: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
+) -> Iterator[Shadows]:
+    """Endless batches: fresh ones that are never seen again, or the stored ones, reshuffled each time round.
+
+    `prepare` is applied to whole blocks.
+    """
+    kept = None if stored is None else Shadows(prepare(stored.tensors), stored.targets)
+    while True:
+        block = kept
+        if block is None:
+            fresh = farm.block()
+            block = Shadows(prepare(fresh.tensors), fresh.targets)
+        order = torch.randperm(len(block), generator=farm.generator, device=farm.generator.device)
+        for index in order.split(size):
+            if len(index) == size or len(block) < size:
+                yield block.take(index.to(block.targets.labels.device))
+
+
+def split(knowledge: Knowledge) -> tuple[Knowledge, Knowledge]:
+    """The same knowledge with some of the prior's records set aside: one in twenty, one in eight of a few."""
+    prior = knowledge.prior
+    assert isinstance(prior, EmpiricalPrior | StratifiedPrior)
+    copies = prior.copies if isinstance(prior, StratifiedPrior) else 1
+    originals = prior.records.labels[: len(prior.records) // copies]
+    every = 20 if len(originals) >= 5000 else 8
+    if isinstance(prior, StratifiedPrior):  # enough for a set of its own, of every class
+        every = max(2, min([every, *(size // copies // count for size, count in prior.sizes if count)]))
+    rank = torch.empty_like(originals, dtype=torch.int64)  # every so-manieth of each class
+    rank[originals.argsort(stable=True)] = torch.arange(len(originals), device=rank.device)
+    aside = (rank % every == every - 1).repeat(copies)
+    ours, theirs = (replace(prior, records=prior.records[mask]) for mask in (~aside, aside))
+    return replace(knowledge, prior=ours), replace(knowledge, prior=theirs)

@@ -1,0 +1,259 @@
+"""Does this model belong to this table?
+
+The owner has both, so that it can be tested. A linear model's own equations hold on the table that it was fitted on:
+what is left of them is counted in records, because one record too many or too few leaves as much as one record pulls,
+and other people's table as much as all of them do. What stops short of its optimum is fitted once more on the table:
+the same solver then stops at the same place. Everything else is compared with such a second fit, number by number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from remanence.core.checks import same_columns
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.core.records import Records
+from remanence.tables.booster_files import BoosterFile
+from remanence.tables.exported import Exported
+from remanence.tables.objectives import Objective, is_linear, objective
+from remanence.tables.parts import Part, parts_of
+from remanence.tables.second_fit import compare_with_refit, learned, refit
+from remanence.tables.trees import misplaced_leaves, trees_of
+
+_EXACT = 0.01  # records' worth: a hundredth of what one record pulls
+_SAME_STOP = 0.05  # records' worth, between two fits that stop early
+_BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
+_AT_ONCE = 2**19  # numbers of records' gradients held at once
+_SWAPS = 2**27  # numbers touched in the search for swapped columns
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """What the test found for the parts that it could test."""
+
+    worth: float | None  # records' worth that the equations of linear models leave, at most
+    confirmed: tuple[str, ...]  # paths of parts that were confirmed
+    unconfirmed: tuple[str, ...]  # parts whose training draws at random: nothing about them can be recomputed
+
+
+def check_columns(estimator: Any, features: Any) -> None:
+    """Refuse a table whose columns are not those that the model was fitted on."""
+    names = getattr(estimator, "feature_names_in_", None)
+    given = [str(name) for name in getattr(features, "columns", ())]
+    count = getattr(estimator, "n_features_in_", None)
+    if names is not None and given:
+        expected = [str(name) for name in names]
+        same_columns(given, expected, "the training table itself, with its own column names, and no others")
+        if expected != given:
+            raise MisfitError(
+                "The table's columns are in another order than the model was fitted on.",
+                needs=", ".join(expected)[:300],
+                got=", ".join(given)[:300],
+                hint="table[list(model.feature_names_in_)]",
+            )
+    shape = np.shape(features)
+    if len(shape) != 2 or (count is not None and shape[1] != count):
+        raise MisfitError(
+            "The features do not fit the model.",
+            needs=f"a table with {count} columns, one row per training record",
+            got=f"an array of shape {shape}",
+            hint="pass the same columns, in the same order, as to fit()",
+        )
+
+
+def check_belongs(
+    estimator: Any, features: Any, labels: np.ndarray | None, weights: np.ndarray | None = None
+) -> Belonging:
+    """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
+    check_columns(estimator, features)
+    worth, confirmed, unconfirmed = None, [], []
+    for part in parts_of(estimator, features, labels, weights):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
+            found = _check_part(part)
+        if isinstance(found, float):
+            worth = max(found, worth or 0.0)
+        if found is not None:
+            confirmed.append(part.path)
+        elif learned(part.estimator):
+            unconfirmed.append(part.path)
+    return Belonging(worth, tuple(confirmed), tuple(unconfirmed))
+
+
+def _check_part(part: Part) -> float | bool | None:
+    """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
+    if part.features is None:
+        return None
+    if isinstance(part.estimator, BoosterFile) or (
+        isinstance(part.estimator, Exported) and not is_linear(part.estimator)
+    ):
+        return part.estimator.check(part.features)
+    if (
+        is_linear(part.estimator)
+        and part.labels is not None
+        and part.features.shape[1] == part.estimator.n_features_in_
+    ):
+        try:
+            features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
+            own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
+        except (InputError, ValueError, TypeError):  # no objective that is known
+            return None if isinstance(part.estimator, Exported) else compare_with_refit(part)
+        if isinstance(part.estimator, Exported):  # rounded, and nobody can fit it again
+            worth = worth_of(own, features, part.weights)
+            return worth if worth <= _EXACT else None
+        return check_optimum(part, own, features)
+    if trees := trees_of(part.estimator):
+        return _check_trees(part, trees)
+    return compare_with_refit(part)
+
+
+def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | None:
+    """How many records' worth the model's equations leave on this table; refuses more than early stopping explains.
+
+    None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
+    """
+    left = _left_over(own, features, part.weights)
+    worth = left.worth(left.total)
+    if worth <= _EXACT:
+        return worth
+    again = [_refitted(part, features, seed) for seed in (0, 1)]
+    totals = [left.total_at(fit) for fit in again if fit is not None]
+    off = float("nan")
+    if totals:
+        off = left.worth(left.total - totals[0])
+        chance = left.worth(totals[0] - totals[-1])
+        if off <= max(_SAME_STOP, _BY_CHANCE * chance):
+            return worth
+    if getattr(part.estimator, "warm_start", False):
+        return None
+    raise MisfitError(
+        "This model was not fitted on this table.",
+        needs="a table on which the model's own equations hold, or stop where its solver stops",
+        got=f"{part.path}: what is left of them is worth {worth:.3g} of {len(features)} records"
+        + (f", and {off:.3g} after fitting it again on this table" if totals else ""),
+        hint=_hint(own, features, part),
+    )
+
+
+def worth_of(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> float:
+    """How many records' worth a model's equations leave on a table."""
+    left = _left_over(own, features, weights)
+    return left.worth(left.total)
+
+
+@dataclass(frozen=True)
+class _LeftOver:
+    """The gradient at a model on a table, and what tells how many records it is worth."""
+
+    own: Objective
+    data: Records
+    active: np.ndarray  # (outputs, 1 + features), the entries that are zero at an optimum
+    total: np.ndarray  # (active,)
+    unit: np.ndarray  # (active,)
+    whitening: np.ndarray  # (active, active)
+
+    def worth(self, total: np.ndarray) -> float:
+        """Gᵀ (Σ g gᵀ)⁻¹ G, whose average for one record is parameters / records."""
+        scaled = total / self.unit
+        return float(scaled @ self.whitening @ scaled) * len(self.data) / len(self.total)
+
+    def total_at(self, release: Any) -> np.ndarray:
+        """The gradient on the same table at other parameters."""
+        return _gradient(self.own, self.data, release)[0][self.active]
+
+
+def _left_over(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> _LeftOver:
+    data = Records(
+        torch.from_numpy(features),
+        torch.from_numpy(own.labels),
+        None if weights is None else torch.from_numpy(np.asarray(weights, dtype=np.float64)),
+    )
+    mechanism = own.mechanism
+    coefficient = own.release["coefficient"][0].numpy()
+    active = np.hstack(
+        [np.full((len(coefficient), 1), mechanism.fit_intercept), np.ones_like(coefficient, bool)]
+    )
+    if mechanism.l1_penalty:
+        active[:, 1:] &= coefficient != 0
+    total, square, rounding = _gradient(own, data, own.release)
+    chosen = active.ravel()
+    square = square[np.ix_(chosen, chosen)]
+    # What cannot be computed more exactly than this is no misfit.
+    square[np.diag_indices_from(square)] += (1e-13 * rounding.ravel()[chosen]) ** 2 + 1e-300
+    unit = np.sqrt(np.diag(square))
+    whitening = np.linalg.pinv(square / unit / unit[:, None], rcond=1e-10, hermitian=True)
+    return _LeftOver(own, data, active, total[active], unit, whitening)
+
+
+def _gradient(own: Objective, data: Records, release: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The whole gradient, Σ g gᵀ over the records, and Σ |g| with |y| in place of the residual, for rounding."""
+    mechanism = own.mechanism
+    class_weights = mechanism.class_weights_of([data[None]])
+    outputs, numbers = mechanism.family.outputs, 1 + data.flat.shape[1]
+    total = mechanism.penalty_gradient(release)[0].numpy().copy()
+    square = np.zeros((outputs * numbers, outputs * numbers))
+    rounding = np.abs(total)
+    size = 1.0 if mechanism.family.classes else float(data.labels.double().abs().max())
+    chunk = max(1, _AT_ONCE // (outputs * numbers))
+    for start in range(0, len(data), chunk):
+        some = data[start : start + chunk][None]
+        weights = mechanism.training_weights(some, class_weights)
+        each = mechanism.record_gradients(some, release, weights=weights)[0].flatten(1).numpy()
+        total += each.sum(0).reshape(total.shape)
+        square += each.T @ each
+        rounding[:, 1:] += size * some.flat[0].abs().sum(0).numpy()
+        rounding[:, 0] += size * len(some.flat[0])
+    return total, square, rounding
+
+
+def _refitted(part: Part, features: np.ndarray, seed: int) -> Any:
+    """The model's numbers after fitting it once more, from the start, on the table; None where that cannot be done."""
+    fitted = refit(part, seed)
+    if fitted is None:
+        return None
+    try:
+        return objective(fitted, features, np.asarray(part.labels), part.weights).release
+    except InputError:
+        return None
+
+
+def _hint(own: Objective, features: np.ndarray, part: Part) -> str:
+    names = [str(name) for name in getattr(part.features, "columns", range(features.shape[1]))]
+    for first, second in _swaps(features):
+        order = np.arange(features.shape[1])
+        order[[first, second]] = second, first
+        swapped = np.ascontiguousarray(features[:, order])
+        if worth_of(own, swapped, part.weights) <= _EXACT:
+            return f"columns {names[first]} and {names[second]} look swapped"
+    return "the table, the rows and the sample weights that fit() was called with"
+
+
+def _swaps(features: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Pairs of columns, as long as trying them is cheap."""
+    count, width = features.shape
+    if count * width**4 <= _SWAPS * 64:
+        yield from itertools.combinations(range(width), 2)
+
+
+def _check_trees(part: Part, trees: Sequence[Any]) -> bool | None:
+    """Every node's number of records, as the tree itself states it."""
+    wrong, nodes, tested = 0, 0, 0
+    for tree in trees:
+        found = misplaced_leaves(tree, part)
+        if found is not None:
+            wrong, nodes, tested = wrong + found[0], nodes + found[1], tested + 1
+    if wrong:
+        raise MisfitError(
+            "This model was not fitted on this table.",
+            needs="a table that falls into the leaves as many times as the trees say",
+            got=f"{part.path}: {wrong} of {nodes} leaves hold another number of records",
+            hint="the table and the rows that fit() was called with, in their order",
+        )
+    return True if tested else compare_with_refit(part)

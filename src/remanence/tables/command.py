@@ -1,0 +1,204 @@
+"""Audits of fitted models and the tables that they were fitted on, from files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remanence.cli.grouped import options
+from remanence.core.checks import extra, refusing
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.scale.reading import UnusableFileError, measured
+
+if TYPE_CHECKING:
+    from remanence.protocol import AnyGame
+    from remanence.tables.table_knowledge import TableGame
+
+_TABLE = "a .csv or .parquet file"
+_MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
+
+
+@options("A fitted model and its table")
+class TableOptions:
+    """A fitted model's table, and what to know about it."""
+
+    data: Annotated[
+        Path | None,
+        "The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
+        "path/to/file.py:function that returns the fitted model.",
+    ] = None
+    label: Annotated[
+        str | None, "The column that the model predicts; what learns without labels needs none."
+    ] = None
+    weights: Annotated[str | None, "The column of the sample weights that fit() was given."] = None
+    by: Annotated[
+        str | None, "Columns to tell results apart by, such as sex,region: who is exposed more."
+    ] = None
+
+    known: Annotated[
+        str,
+        "What the adversary knows: all-but-one, the other rows; none; or columns:a,b, the other rows and "
+        "these columns of the missing one.",
+    ] = "all-but-one"
+    fixed_totals: Annotated[
+        str | None,
+        "Columns whose totals a design fixes, as the arm of a balanced trial: a guess knows these too.",
+    ] = None
+
+    prior: Annotated[
+        Path | None,
+        "A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
+        "guess from it, and try its rows.",
+    ] = None
+    noise: Annotated[
+        float, typer.Option(min=0, help="Of published sums: the standard deviation of the noise on each.")
+    ] = 0.0
+    range: Annotated[str | None, "Of published sums: what anybody's value may be, such as 0,100000."] = None
+
+
+def load_table_game(target: str, options: TableOptions) -> AnyGame:
+    """The game of a model file and a table file, or of published numbers and the table behind them."""
+    from remanence.tables.forest_solver import is_solvable
+    from remanence.tables.model_files import load_estimator
+    from remanence.tables.parts import final_estimator
+    from remanence.tables.sklearn_tables import learns_from_labels
+    from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
+    from remanence.tables.whole_set import WholeSet
+
+    assert options.data is not None
+    if Path(target).suffix.lower() in (".csv", ".parquet", ".pq"):
+        from remanence.tables.sums_command import load_aggregates_game
+
+        frame = read_table(options.data)
+        columns_named(options.by, frame.columns, "--by")
+        _label_column(frame, options.label, needed=True)
+        if options.prior is not None:
+            raise InputError(
+                "A public table says nothing about published sums here.",
+                needs="--range for what anybody's value may be",
+                got=f"--prior {options.prior}",
+                hint="leave --prior out",
+            )
+        limits = options.range
+        return load_aggregates_game(Path(target), frame, str(options.label), options.noise, limits)
+    estimator, frame = load_estimator(target), read_table(options.data)
+    columns_named(options.by, frame.columns, "--by")
+    weights = columns_named(options.weights, frame.columns, "--weights")
+    label = options.label or ""
+    labels = _label_column(frame, options.label, needed=learns_from_labels(final_estimator(estimator)))
+    features = frame.drop(columns=[name for name in (label, *weights) if name])
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and set(map(str, names)) <= set(map(str, features.columns)):
+        unused = [str(name) for name in features.columns if name not in set(names)]
+        if unused:
+            typer.echo(f"Not used by the model, and left out: {', '.join(unused)}.", err=True)
+        features = features[list(names)]  # columns go by their names, whatever their order in the file
+    own = frame[weights[0]] if weights else None
+    game, coding = _first_that_belongs(estimator, features, labels, own)
+    if options.prior is not None:
+        public = read_table(options.prior)
+        answers = public[label] if label in public.columns else None
+        game = with_public(
+            game, public, answers if answers is None or coding is None else answers.map(coding)
+        )
+    fixed = columns_named(options.fixed_totals, [*game_columns(game), label], "--fixed-totals")
+    game = with_fixed_totals(game, fixed, label)
+    if options.known == "all-but-one":
+        return game
+    if options.known == "none" and is_solvable(estimator):
+        return WholeSet.of(game)
+    if options.known == "none":
+        return with_known(game, others=False)
+    if not options.known.startswith("columns:"):
+        raise InputError(
+            "It is not clear what the adversary knows.",
+            needs="all-but-one, none, or columns: and names with commas between",
+            got=f"--known {options.known}",
+            hint=f"--known columns:{game_columns(game)[0]}",
+        )
+    given = columns_named(options.known.removeprefix("columns:"), game_columns(game), "--known columns:")
+    return with_known(game, columns=given)
+
+
+def _label_column(frame: Any, label: str | None, *, needed: bool) -> Any:
+    """The labels; None for a model that learns without any."""
+    if label is None and not needed:
+        return None
+    if label is None or label not in frame.columns:
+        raise InputError(
+            "The label is missing.",
+            needs="--label with one of the table's columns",
+            got=f"--label {label}; the columns {', '.join(map(str, frame.columns))}"[:300],
+            hint=f"--label {list(frame.columns)[-1]}",
+        )
+    if frame[label].isna().any():
+        raise InputError(
+            f"The label {label!r} has gaps.",
+            needs="a label in every row",
+            got=f"{int(frame[label].isna().sum())} empty cells",
+            hint="the table as it was passed to fit()",
+        )
+    return frame[label].astype(str) if frame[label].dtype.kind == "O" else frame[label]
+
+
+def _first_that_belongs(
+    estimator: Any, features: Any, labels: Any, weights: Any
+) -> tuple[TableGame, dict[Any, Any] | None]:
+    """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
+    from remanence.tables.checked import codings
+    from remanence.tables.sklearn import table_game
+
+    refused = None
+    for coding in codings(estimator, labels):
+        try:
+            own = labels if coding is None else labels.map(coding).rename(labels.name)
+            game = table_game(estimator, features, own, weights)
+        except MisfitError as error:
+            refused = refused or error
+            continue
+        if coding is not None:
+            said = ", ".join(f"{word} for {code}" for word, code in coding.items())
+            typer.echo(f"The model was fitted on other labels than the table's. Taken: {said}.", err=True)
+        return game, coding
+    assert refused is not None
+    raise refused
+
+
+def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:
+    """The columns that an option names, with commas between."""
+    chosen, known = [name for name in (names or "").split(",") if name], [str(name) for name in columns]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise InputError(
+            f"There is no such column for {option}.",
+            needs=", ".join(known)[:300],
+            got=", ".join(unknown),
+            hint="names of the table's columns, with commas between",
+        )
+    return chosen
+
+
+def game_columns(game: TableGame) -> list[str]:
+    """The columns of a table's game, by name."""
+    return [column.name for column in game.mechanism.rows.columns]
+
+
+def read_table(path: Path, *, text: bool = False) -> Any:
+    """A CSV or Parquet file as a DataFrame; as `text`, with the digits of a CSV file as they stand there."""
+    pd = extra("pandas", "tables", "pandas, which reads tables")
+    with refusing(
+        UnusableFileError, "There is no such table.", needs=_TABLE, got=path, hint="check the path"
+    ):
+        measured(path)
+    hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
+    with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            return pd.read_csv(path, dtype=str if text else None)
+        with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
+            cells = file.metadata.num_rows * file.metadata.num_columns
+            if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
+                raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
+            return file.read().to_pandas()

@@ -1,0 +1,26 @@
+"""Tables and the models that were fitted on them."""
+
+from remanence.core.doors import Door
+
+DOOR = Door(
+    "tables",
+    attacks=(
+        "remanence.tables.glm.closed_form:ClosedForm",
+        "remanence.tables.glm.scaler_mean:ScalerMean",
+        "remanence.tables.aggregates:LinearPrograms",
+        "remanence.tables.forest_solver:ForestSolver",
+        "remanence.tables.from_object:StoredInObject",
+        "remanence.tables.from_object:PublishedStatistics",
+        "remanence.tables.from_object:PipelineEquations",
+        "remanence.tables.from_object:TreeLeaves",
+        "remanence.tables.from_object:WholeObject",
+    ),
+    targets=(
+        "remanence.tables.targets:breast_cancer_logistic",
+        "remanence.tables.targets:breast_cancer_sloppy",
+        "remanence.tables.targets:digits_logistic",
+        "remanence.tables.targets:diabetes_ridge",
+        "remanence.tables.targets:wine_pipeline",
+        "remanence.tables.targets:diabetes_shortlist",
+    ),
+)

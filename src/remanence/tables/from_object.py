@@ -1,0 +1,254 @@
+"""Every row in turn from the one fitted object: clues of its parts, carried back to the table in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+
+from remanence.core.attack import Attack, ExposesInParts, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records, concatenate
+from remanence.core.references import BALLE_2022, REMANENCE
+from remanence.core.releases import Release
+from remanence.tables.clues import UNKNOWN, as_numbers, known
+from remanence.tables.equations import Equations, equations
+from remanence.tables.explained import explained
+from remanence.tables.fitted import FittedModel
+from remanence.tables.leaves import Bins, Leaves, bins, leaves
+from remanence.tables.members import rows_depend_on_labels
+from remanence.tables.parts import Part, parts_of
+from remanence.tables.recovery import recover
+from remanence.tables.rows import Rows
+from remanence.tables.statistics import (
+    CountTable,
+    LabelCounts,
+    Published,
+    WordsInTexts,
+    count_tables,
+    label_counts,
+    published,
+    words_in_texts,
+)
+from remanence.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
+
+# The surest first: where two of them speak about the same value, the first one counts.
+_LOOKS: tuple[Callable[[Part], list], ...] = (
+    stored_rows,
+    published,
+    count_tables,
+    stored_values,
+    bins,
+    equations,
+    leaves,
+    label_counts,
+    words_in_texts,
+)
+
+_SURE = StoredRows, Published, CountTable, StoredValues, Bins  # which speak of values, not of equations
+
+
+def plans_of(
+    estimator: Any, features: Any, labels: np.ndarray, weights: Any, confirmed: tuple[str, ...]
+) -> tuple:
+    """What each part that belongs to the table gives away, by its path."""
+    return tuple(
+        (part.path, plan)
+        for part in parts_of(estimator, features, labels, weights)
+        if part.path in confirmed and not part.circular
+        for look in _LOOKS
+        for plan in look(part)
+    )
+
+
+@dataclass(frozen=True)
+class FromObject(ExposesInParts[FittedModel], Attack[Release]):
+    """Reads the missing row off a fitted object, by some kinds of clues or by all."""
+
+    kinds: ClassVar[tuple[type, ...]]
+
+    def check(self, knowledge: Knowledge) -> FittedModel:
+        """A fitted object with such a clue, and all other rows."""
+        mechanism = knowledge.mechanism
+        if not isinstance(mechanism, FittedModel) or not self._plans(mechanism):
+            hint = "remanence.tables.sklearn.leave_one_out(model, table, labels)"
+            raise self.refusal(got=knowledge, hint=hint)
+        return mechanism
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Release], Reconstruction]:
+        """As `expose`, with a placeholder in the missing row's place: no row says anything about itself."""
+        mechanism, others = self.check(knowledge), knowledge.known_data
+        assert others is not None
+        given = knowledge.given
+        instead = others[:1] if given is None or given.record is None else given.record
+        place = len(others) if knowledge.place is None else knowledge.place
+        labels = [instead.labels]
+        if rows_depend_on_labels(mechanism.estimator):  # what comes back with the right one hangs together
+            labels = [torch.full_like(instead.labels, code) for code in range(len(mechanism.classes))]
+
+        def reconstruct(_release: Release) -> Reconstruction:
+            found = []
+            for label in labels:
+                table = concatenate([others[:place], replace(instead, labels=label), others[place:]])
+                found.append(self._found(mechanism, table, np.array([place]))[place : place + 1])
+            return Reconstruction(max(found, key=lambda each: int((~each.flat.isnan()).sum())))
+
+        return reconstruct
+
+    def exposer(
+        self, mechanism: FittedModel, data: Records, release: Release
+    ) -> Callable[[torch.Tensor], Reconstruction]:
+        """The same for some rows, on which all the time is spent."""
+        return lambda places: Reconstruction(self._found(mechanism, data, places.numpy())[places])
+
+    def _found(self, mechanism: FittedModel, data: Records, only: np.ndarray) -> Records:
+        """What comes back of each row, `(rows, 1)`; time is spent on `only` these."""
+        table, labels = mechanism.table(data)
+        weights = None if data.weights is None else data.weights.numpy()
+        plans: dict[str, list] = {}
+        for path, plan in self._plans(mechanism):
+            plans.setdefault(path, []).append(plan)
+        whole = Part("model", mechanism.estimator, table, labels, weights)
+        clue = recover(whole, None, plans)
+        if not mechanism.others_known:  # whether a value was a gap is told by the others
+            clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
+        features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
+        unknown = ~known(clue.labels)
+        names = np.where(unknown, labels[0], clue.labels)
+        codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
+        given = [column for column in mechanism.rows.columns if column.name in mechanism.given]
+        for column in given:
+            own = slice(column.start, column.start + column.width)
+            features[:, own] = data.flat[:, own].double()
+        found = Records(features, torch.from_numpy(codes))
+        surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
+        if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
+            sure = known(recover(whole, None, surest).values)
+            settled = {*mechanism.unread, *mechanism.given}
+            sure[:, [column.name in settled for column in mechanism.rows.columns]] = True
+            found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
+        return found[:, None]
+
+    def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:
+        """What it uses; without knowing others, nothing but rows that stand in the object."""
+        wanted = [(path, plan) for path, plan in mechanism.plans if isinstance(plan, self.kinds)]
+        if mechanism.others_known:
+            return wanted
+        return [(path, replace(plan, alone=True)) for path, plan in wanted if isinstance(plan, StoredRows)]
+
+
+@final
+@dataclass(frozen=True)
+class StoredInObject(FromObject):
+    """Looks for rows and values that the object holds as they were."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "stored-in-object",
+        "Looks for rows and values that a fitted object holds as they were: support vectors, quantiles, extremes.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
+    kinds: ClassVar[tuple[type, ...]] = (StoredRows, StoredValues, Bins)
+
+
+@final
+@dataclass(frozen=True)
+class PublishedStatistics(FromObject):
+    """Takes what the known rows lack to the means, sums and counts in the object."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "published-statistics",
+        "Takes what the known rows lack to the means, sums and counts that scalers, imputers and classifiers hold.",
+        "a fitted scikit-learn object that holds some; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
+    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable, LabelCounts, WordsInTexts)
+
+
+@final
+@dataclass(frozen=True)
+class PipelineEquations(FromObject):
+    """Solves a linear model's equations, and carries the solution back through its pipeline."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "pipeline-equations",
+        "Solves a linear model's optimality condition and carries the solution back through its pipeline, into words.",
+        "a linear model at its optimum, alone or behind transformers; all other rows of its table",
+        "the fitted object",
+        BALLE_2022.at("Theorem 1, with a pipeline in front"),
+    )
+    kinds: ClassVar[tuple[type, ...]] = (Equations,)
+
+
+@final
+@dataclass(frozen=True)
+class TreeLeaves(FromObject):
+    """Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "tree-leaves",
+        "Follows the missing row through the nodes of trees, whose thresholds lie halfway between two rows.",
+        "decision trees, forests or boosted trees; all other rows of their table",
+        "the fitted object",
+        REMANENCE,
+    )
+    kinds: ClassVar[tuple[type, ...]] = (Leaves,)
+
+
+@final
+@dataclass(frozen=True)
+class WholeObject(FromObject):
+    """Puts all clues together, the surest first."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "whole-object",
+        "Puts together all that a fitted object holds about a row, the surest first.",
+        "a fitted scikit-learn object; all other rows of its table",
+        "the fitted object",
+        REMANENCE,
+    )
+    kinds: ClassVar[tuple[type, ...]] = (object,)
+
+
+def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
+    """Recovered values as features; NaN where nothing is known. Where all numbers are whole, they are rounded."""
+    parts = []
+    for place, column in enumerate(rows.columns):
+        said = known(values[:, place])
+        own = values[:, place].copy()
+        own[~said] = None
+        if column.categories and set(column.categories) <= {
+            False,
+            True,
+        }:  # behind a pipeline these are 0 and 1
+            own = np.array([_truth(value) for value in own], dtype=object)
+        if not column.categories:
+            numbers = as_numbers(own)
+            numbers = np.round(numbers) if column.whole else numbers
+            own = np.array(
+                [None if np.isnan(number) else number for number in numbers.tolist()], dtype=object
+            )
+        encoded = column.encode(own)
+        encoded[~said, 0] = np.nan
+        if column.gaps:
+            encoded[~said, 1] = 0.0
+        parts.append(encoded)
+    return np.concatenate(parts, 1)
+
+
+def _truth(value: Any) -> Any:
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return bool(value > 0.5) if number and value == value else value
+
+
+def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:
+    """The arrays of a fitted object that hold rows."""
+    yield from (plan for _, plan in mechanism.plans if isinstance(plan, StoredRows))

@@ -1,0 +1,298 @@
+"""Generalised linear models, trained to their optimum: thousands of runs as one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import InputError
+from remanence.core.mechanism import Mechanism, Setting
+from remanence.core.records import Records
+from remanence.core.releases import Release, Weights
+from remanence.scale.progress import track
+from remanence.tables.glm.families import Family, Logistic
+from remanence.tables.glm.newton import Block, newton
+from remanence.tables.glm.units import (
+    balanced_weights,
+    class_counts,
+    in_standard_units,
+    mean_and_scale,
+    raw_parameters,
+    slopes_alone,
+    standard_units,
+)
+
+_BYTES_AT_ONCE = 2**28
+_ROWS_AT_ONCE = 2**14  # records whose gradients are added up at once
+
+
+@final
+@dataclass(frozen=True)
+class GLM(Mechanism[Weights]):
+    """The regularised optimum of a generalised linear model.
+
+    Minimises Σ w_i ℓ(θ·x̃_i, y_i) + ½ penalty·‖coefficients‖² + ½ intercept_penalty·intercept²
+    + l1_penalty·‖coefficients‖₁ over the training set. The penalty multiplies the *sum* of the
+    losses. Trains by Newton's method until the gradient's norm is at most `tolerance`.
+
+    With `scaler="mean"` x̃ is x in standard units of the training set, whose mean is released too.
+    Two settings describe models that somebody else trained: `scaler="affine"`, any other x̃ =
+    (x − mean) / scale, and an `l1_penalty`.
+
+    The release holds `coefficient` (trials, outputs, features), `intercept` (trials, outputs) and,
+    where the features are standardised, the scaler's `mean` and `scale`, to all of which Gaussian
+    noise of standard deviation `noise` is added (output perturbation).
+    """
+
+    family: Family = Logistic()
+    penalty: float = 1.0
+    fit_intercept: bool = True
+    intercept_penalty: float = 0.0
+    l1_penalty: float = 0.0
+    scaler: Literal["mean", "affine"] | None = None
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    tolerance: float = 1e-10
+    noise: float = 0.0
+    name: ClassVar[str] = "generalised linear model"
+
+    @property
+    def releases(self) -> type[Release]:
+        """Weights."""
+        return Weights
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+        weights = self.class_weights
+        return {
+            "family": self.family.name,
+            "power": getattr(self.family, "power", None),
+            "penalty": self.penalty,
+            "fit_intercept": self.fit_intercept,
+            "intercept_penalty": self.intercept_penalty,
+            "l1_penalty": self.l1_penalty,
+            "scaler": self.scaler,
+            "class_weights": None if weights is None else str(weights),
+            "tolerance": self.tolerance,
+            "noise": self.noise,
+        }
+
+    def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
+        """Output perturbation of logistic regression, binary or multinomial, all of whose weights are penalised.
+
+        One record moves the optimum of a λ-strongly convex sum by at most its gradient's norm over λ: its residual,
+        of a norm of at most 1 or √2, times its features, and what the solver's tolerance leaves on either side.
+        """
+        residual = {"binary logistic": 1.0, "multinomial logistic": math.sqrt(2)}.get(self.family.name)
+        held = min(self.penalty, self.intercept_penalty) if self.fit_intercept else self.penalty
+        plain = self.scaler is None and self.class_weights is None and self.noise > 0 and held > 0
+        if feature_norm is None or residual is None or not plain:
+            return None
+        longest = math.hypot(feature_norm, 1.0 if self.fit_intercept else 0.0)
+        return self.noise * held / (residual * longest + 2 * self.tolerance), 1.0, 1
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """Train once per trial on the known data and that trial's targets."""
+        self._check(known_data, targets)
+        numbers = self.family.outputs * (targets.flat.shape[-1] + self.fit_intercept)
+        count = targets.batch_shape[1] + (0 if known_data is None else len(known_data))
+        chunk = max(1, _BYTES_AT_ONCE // (8 * numbers * max(numbers, count)))
+        starts = range(0, len(targets), chunk)
+        # All trials share the known data, so the optimum of one is a good start for the others.
+        start = self._fit(known_data, targets[:1], None)
+        fitted = [
+            self._fit(known_data, targets[first : first + chunk], start)
+            for first in track(starts, total=len(starts), what="training")
+        ]
+        theta = torch.cat(fitted)
+        tensors = {
+            "coefficient": theta[..., 1 - self._first :],
+            "intercept": theta[..., 0] if self.fit_intercept else torch.zeros_like(theta[..., 0]),
+        }
+        if self.scaler:
+            tensors["mean"], tensors["scale"] = self._scaler(known_data, targets)
+        if self.noise:
+            tensors = {
+                name: tensor + self.noise * _normal(tensor, generator) for name, tensor in tensors.items()
+            }
+        return Weights(tensors)
+
+    def remaining_gradient(
+        self, known_data: Records | None, targets: Records, release: Release
+    ) -> Tensor | None:
+        """The norm of the summed loss's gradient at each release, features in standard units of the data."""
+        if self.noise:
+            return None  # the release is off the optimum by design
+        parts = [targets] if known_data is None else [_shared(known_data), targets]
+        gradient, class_weights = self.penalty_gradient(release), self.class_weights_of(parts)
+        pieces = [] if known_data is None else map(_shared, known_data.split(_ROWS_AT_ONCE))
+        for part in (*pieces, targets):
+            weights = self.training_weights(part, class_weights)
+            gradient = gradient + self.record_gradients(part, release, weights=weights).sum(1)
+        units = standard_units(parts[0])
+        standard = in_standard_units(gradient, *units)
+        if not self.fit_intercept:
+            standard = slopes_alone(gradient, release) / units[1]  # nothing holds the level at zero
+        return standard.flatten(1).norm(dim=1)
+
+    def predictor(self, records: Records, release: Release) -> Tensor:
+        """The linear predictors of records, `(trials, outputs, records)`."""
+        coefficient, intercept = raw_parameters(release)
+        return coefficient @ records.flat.double().mT + intercept.unsqueeze(-1)
+
+    def record_gradients(
+        self, records: Records, release: Release, *, weights: Tensor | None = None
+    ) -> Tensor:
+        """Each record's own gradient in (intercept, coefficients), in the features' raw units.
+
+        Records have batch `(1 or trials, records)`; the result is `(trials, records, outputs,
+        1 + features)`. An entry for the intercept is there with or without one.
+        """
+        residual = self.family.residual(self.predictor(records, release), records.labels)
+        if weights is not None:
+            residual = residual * weights.unsqueeze(1)
+        return residual.mT.unsqueeze(-1) * _with_ones(records.flat).unsqueeze(2)
+
+    def known_gradient(self, known_data: Records, release: Release, class_weights: Tensor | None) -> Tensor:
+        """The sum of the known records' gradients, `(trials, outputs, 1 + features)`, as few products."""
+        total = torch.zeros(())
+        for shared in map(_shared, known_data.split(_ROWS_AT_ONCE)):
+            residual = self.family.residual(self.predictor(shared, release), shared.labels)
+            weights = self.training_weights(shared, class_weights)
+            if weights is not None:
+                residual = residual * weights.unsqueeze(1)
+            total = total + residual @ _with_ones(shared.flat)
+        return total
+
+    def penalty_gradient(self, release: Release) -> Tensor:
+        """The penalty's gradient in the units of `record_gradients`, `(trials, outputs, 1 + features)`.
+
+        The penalty acts on the coefficients of x̃ = (x − mean) / scale. In raw units a stationary
+        point has Σ r_i (1, x_i) + (b, mean·b + scale·c) = 0, with b and c the penalty's gradient in
+        intercept and coefficients.
+        """
+        coefficient, intercept = release["coefficient"], release["intercept"]
+        slope = self.penalty * coefficient + self.l1_penalty * coefficient.sign()
+        level = (self.intercept_penalty * intercept).unsqueeze(-1)
+        if "scale" in release.tensors:
+            slope = release["mean"].unsqueeze(1) * level + release["scale"].unsqueeze(1) * slope
+        return torch.cat([level, slope], dim=-1)
+
+    def training_weights(self, records: Records, class_weights: Tensor | None) -> Tensor | None:
+        """The weight of each record in the loss, `(1 or trials, records)`; None where all are 1."""
+        if class_weights is None:
+            return records.weights
+        index = records.labels.long().expand(max(len(class_weights), len(records)), -1)
+        weights = class_weights.expand(len(index), -1).gather(1, index)
+        return weights if records.weights is None else weights * records.weights
+
+    def fixed_class_weights(self, device: torch.device) -> Tensor | None:
+        """The weights of the classes where they do not depend on the data, `(1, classes)`."""
+        if self.class_weights is None:
+            return None
+        assert self.class_weights != "balanced"
+        return torch.tensor([self.class_weights], dtype=torch.float64, device=device)
+
+    def class_weights_of(self, parts: Sequence[Records]) -> Tensor | None:
+        """The weights of the classes for these training sets, `(1 or trials, classes)`."""
+        if self.class_weights != "balanced":
+            return self.fixed_class_weights(parts[0].features.device)
+        counts = [class_counts(part.labels, self.family.classes) for part in parts]
+        return balanced_weights(sum(counts[1:], counts[0]))
+
+    def check_weights(self, records: Records) -> None:
+        """Refuse weights that make each other ambiguous, or that mean nothing."""
+        weights = self.class_weights
+        if weights == "balanced" and records.weights is not None:
+            raise InputError(
+                "Balanced class weights and record weights cannot be told apart.",
+                needs="one of the two: scikit-learn balances by the sum of the weights, the missing one included",
+                got="class_weight='balanced' and sample weights",
+                hint="class weights as a dict",
+            )
+        if isinstance(weights, tuple) and len(weights) != self.family.classes:
+            raise InputError(
+                "The class weights do not fit the classes.",
+                needs=f"{self.family.classes} weights",
+                got=f"{len(weights)} of them",
+                hint="one weight per class, in their order",
+            )
+        if records.weights is not None and not (records.weights > 0).all():
+            raise InputError(
+                "A record without a positive weight leaves no trace.",
+                needs="weights above 0",
+                got=f"a smallest weight of {float(records.weights.min()):g}",
+                hint="leave those records out",
+            )
+
+    def _check(self, known_data: Records | None, targets: Records) -> None:
+        """Refuse what has no unique optimum, before any time is spent."""
+        count = targets.batch_shape[1] + (0 if known_data is None else len(known_data))
+        numbers = targets.flat.shape[-1] + self.fit_intercept
+        if self.l1_penalty or self.scaler == "affine":
+            raise InputError(
+                "A model with an L1 penalty or a scaler of another kind is not trained here.",
+                needs="an L2 penalty and no scaler or scaler='mean', or a model that is already trained",
+                got=f"l1_penalty = {self.l1_penalty:g}, scaler = {self.scaler!r}",
+                hint="remanence.tables.sklearn.leave_one_out(estimator, X, y)",
+            )
+        if self.penalty == 0 and numbers > count:
+            raise InputError(
+                "The model has no unique optimum.",
+                needs="a penalty above 0, or at least as many records as parameters",
+                got=f"{count} records, {numbers} parameters and no penalty",
+                hint="a small penalty, for example 1e-3",
+            )
+        self.check_weights(targets)
+        for name, records in (("known data", known_data), ("targets", targets)):
+            if records is not None:
+                records.require_finite(name)
+        labels = [part.labels.flatten() for part in (known_data, targets) if part is not None]
+        self.family.check(torch.cat(labels))
+
+    def _fit(self, known_data: Records | None, targets: Records, start: Tensor | None) -> Tensor:
+        """The optimum of each trial, `(trials, outputs, numbers)`."""
+        parts = [targets] if known_data is None else [_shared(known_data), targets]
+        class_weights = self.class_weights_of(parts)
+        mean, scale = self._scaler(known_data, targets)
+        blocks = [
+            Block(
+                _with_ones((part.flat.double() - mean.unsqueeze(1)) / scale.unsqueeze(1))[..., self._first :],
+                part.labels.double(),
+                self.training_weights(part, class_weights),
+            )
+            for part in parts
+        ]
+        penalties = torch.full((1 + targets.flat.shape[-1],), self.penalty, dtype=torch.float64)
+        penalties[0] = self.intercept_penalty
+        penalties = penalties[self._first :].to(targets.features.device)
+        return newton(self.family, blocks, penalties, tolerance=self.tolerance, start=start)
+
+    @property
+    def _first(self) -> int:
+        """Where the numbers to fit begin in (intercept, coefficients)."""
+        return 0 if self.fit_intercept else 1
+
+    def _scaler(self, known_data: Records | None, targets: Records) -> tuple[Tensor, Tensor]:
+        """The mean and scale of each trial's training set, `(trials, features)`; 0 and 1 without a scaler."""
+        if not self.scaler:
+            zeros = torch.zeros_like(targets.flat[:1, 0], dtype=torch.float64)
+            return zeros, zeros + 1
+        return mean_and_scale([targets] if known_data is None else [_shared(known_data), targets])
+
+
+def _shared(known_data: Records) -> Records:
+    return known_data[None]  # one set of records for every trial
+
+
+def _with_ones(flat: Tensor) -> Tensor:
+    return torch.cat([torch.ones_like(flat[..., :1]), flat], dim=-1).double()
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(like.shape, generator=generator, device=generator.device, dtype=like.dtype)
+    return noise.to(like.device)

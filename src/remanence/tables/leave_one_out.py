@@ -1,0 +1,284 @@
+"""Per-record exposure: every record of a training set plays the target in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.bounds.bound import Bound
+from remanence.core.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
+from remanence.core.baseline import Baseline
+from remanence.core.checks import whole
+from remanence.core.errors import Comparison, Criterion, Error
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.core.guess_from_others import guess_from_others
+from remanence.core.knowledge import Given, Knowledge
+from remanence.core.mechanism import Mechanism
+from remanence.core.priors import EmpiricalPrior, Prior, Uninformed
+from remanence.core.records import Records, concatenate
+from remanence.core.releases import Release
+from remanence.protocol import AnyGame, MechanismT, Unit, Work
+from remanence.results.caveats import ONE_RELEASE, TARGETS_KNOWN, Caveat
+from remanence.results.outcome import Gallery, Outcome, gather
+from remanence.results.parts import part_numbers
+from remanence.scale.progress import track
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+
+_SHOWN = 30  # reconstructions in a gallery
+_AT_ONCE = 32  # records in a unit, where each is attacked on its own
+_NUMBERS_AT_ONCE = 2**20  # of records that are held against what was found
+_COPIED = 16  # times as many numbers may be copied
+_LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
+
+
+@final
+@dataclass(frozen=True)
+class _Model:
+    """The release whose records are attacked, how far it is from its optimum, and who attacks."""
+
+    attack: Attack
+    release: Release
+    remaining_gradient: Tensor | None
+
+
+@final
+@dataclass(frozen=True)
+class LeaveOneOut(AnyGame[MechanismT]):
+    """One model, and every record of its training set plays the target in turn.
+
+    The adversary of each trial is informed: they know all the other records. This audits a model
+    that exists, `release`; left out, the mechanism trains one. `known_caveats` are known beforehand.
+    The control holds what was found against another record, and what is found in a model that never saw the record
+    against that one. An attack that exposes all records in one pass is looked at instead: it must find some of them
+    without that record in sight.
+    """
+
+    said: ClassVar[tuple[str, str]] = ("recovered", "records")
+
+    mechanism: MechanismT  # the training that is audited
+    data: Records  # the training set; each record in turn is the target
+    criterion: Criterion = Criterion()  # when a reconstruction counts
+    release: Release | None = None  # the model; left out, the mechanism trains one
+    known_caveats: tuple[Caveat, ...] = ()  # what to mind, known beforehand
+    bounds: tuple[Bound, ...] = ()  # ceilings that are proven for this game
+    given: Given | None = None  # what the adversary knows of the missing record itself
+    others_known: bool = True  # whether the adversary knows the other records
+    prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
+    totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
+    columns: tuple[str, ...] = ()  # names of the features, for the private page
+    default_trials: int = field(init=False, repr=False)  # every record
+
+    def __post_init__(self) -> None:
+        whole("number of records", len(self.data), least=2, hint="more data: one record is left out")
+        self.data.require_finite("data")
+        object.__setattr__(self, "default_trials", len(self.data))
+
+    @property
+    def proof(self) -> str:
+        """Why rows that the release holds are facts."""
+        return self.mechanism.held_because
+
+    def fits(self) -> None:
+        """The model has finite numbers, and its own equations hold on these data."""
+        if self.release is None:
+            return
+        if self.release.not_finite().any():
+            raise MisfitError(
+                "The model is not a trained one.",
+                needs="finite numbers in all its parameters",
+                got="NaN or infinite ones",
+                hint="train it again, with scaled features or a smaller rate",
+            )
+        self.mechanism.check_fit(self.data, self.release)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the adversary has when the first record is the target."""
+        return self._knowledge_of(self.data, 0, self.data[1:])
+
+    def _knowledge_of(self, data: Records, index: int, others: Records) -> Knowledge:
+        given = self.given
+        if given is not None:
+            given = replace(given, record=given.kept(data[index : index + 1], others[:1]))
+        return Knowledge(self.mechanism, self.prior, others if self.others_known else None, given, index)
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What somebody guesses who knows the other records, measured."""
+        return self._guess(self.criterion)
+
+    def baseline_of(self, part: Error) -> Baseline:
+        """The same for one column."""
+        return self._guess(replace(self.criterion, error=part, label_scale=None))
+
+    def _guess(self, criterion: Criterion) -> Baseline:
+        # Where the others are not known either, this is more than anybody can do: it makes no attack look better.
+        given = None if self.given is None else self.given.error
+        return guess_from_others(self.data, criterion, self.totals, given, self.prior.samples)
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The trials share one release."""
+        public = self.prior.samples
+        held = public is not None and EmpiricalPrior(self.data).shares_records_with(public)
+        seen = "The public table has rows of this one: of these, who took part is found, and not what is in the row."
+        return (ONE_RELEASE, *([replace(TARGETS_KNOWN, seen=seen)] if held else []), *self.known_caveats)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data, and of the model where one was handed in."""
+        if self.release is None:
+            return super().fingerprints()
+        return {**super().fingerprints(), "release": self.release.sha256()}
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All records, or as many of them, drawn at random, as there are trials; one unit where one pass does all."""
+        total = min(trials, len(self.data))
+        at_once = total if isinstance(attack, ExposesAll) else _AT_ONCE
+        own = replace(self, bounds=(), known_caveats=())
+        return Work(total, at_once, (own, total))  # which records are drawn depends on how many
+
+    def records(self, trials: int, draws: Draws) -> Tensor:
+        """The records that play the target."""
+        count = len(self.data)
+        if trials >= count:
+            return torch.arange(count)
+        order = torch.randperm(count, generator=replace(draws, device="cpu").stream("targets"))
+        return order[:trials].sort().values
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> _Model:
+        """The model, trained where none was handed in. Each trial has an adversary of its own."""
+        first = self.data[:1][None]
+        release = self.release or self.mechanism.release(self.data[1:], first, draws.stream("training"))
+        gradient = self.mechanism.remaining_gradient(self.data[1:], first, release)
+        return _Model(attack, release, gradient)
+
+    def trials(self, prepared: _Model, draws: Draws, unit: Unit) -> Outcome:
+        """Hold what the attack finds for each record against that record, and against another one."""
+        count, chosen, attack = len(self.data), unit.records, prepared.attack
+        assert chosen is not None
+        fixed = replace(draws, device="cpu")
+        shift = int(torch.randint(1, count, (), generator=fixed.stream("control")))
+        if not isinstance(attack, ExposesAll):
+            others = (chosen + shift) % count
+            guess, without = self._one_by_one(prepared, chosen, others, draws)
+            outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
+            return self._with_facts(outcome, chosen)
+        find = _finder(attack, self.mechanism, self.data, prepared.release)
+        parts = chosen.split(self._rows)  # what is found for a record is as large as the record
+        found = (
+            self._held_against(prepared, some, (some + shift) % count, find(some), shows=unit.shows).tensors()
+            for some in track(parts, total=len(parts), what=f"playing {prepared.attack.info.name}")
+        )
+        outcome = Outcome.of(gather(found, len(chosen)))
+        self._require_blind(prepared, chosen, outcome.main, draws)
+        return self._with_facts(outcome, chosen)
+
+    def _with_facts(self, outcome: Outcome, chosen: Tensor) -> Outcome:
+        held = self.mechanism.held_rows(self.data)
+        return (
+            outcome if held is None else replace(outcome, proven=held[chosen] & outcome.main.succeeded[:, 0])
+        )
+
+    def _held_against(
+        self,
+        prepared: _Model,
+        chosen: Tensor,
+        others: Tensor,
+        guess: Reconstruction,
+        without: Records | None = None,
+        *,
+        shows: bool,
+    ) -> Outcome:
+        targets, strangers = self.data[chosen[:, None]], self.data[others[:, None]]
+        main = self.criterion.compare(targets, guess.records)
+        control = self.criterion.compare(strangers, guess.records)
+        if without is not None:
+            control = _either(control, self.criterion.compare(targets, without))
+        left, numbers = prepared.remaining_gradient, guess.numbers()
+        both = (targets, guess.records), (strangers, guess.records)
+        numbers |= part_numbers(self.criterion.error.parts, *both)
+        shown = (records.features[:_SHOWN, 0] for records in (targets, guess.records, strangers))
+        return Outcome(
+            main=main,
+            control=control,
+            numbers=numbers if left is None else {**numbers, "remaining_gradient": left.expand(len(chosen))},
+            gallery=Gallery(*shown, succeeded=main.succeeded[:_SHOWN, 0]) if shows else None,
+            claims_labels=not bool(guess.records.labels.isnan().all()),
+        )
+
+    def _one_by_one(
+        self, model: _Model, chosen: Tensor, others: Tensor, draws: Draws
+    ) -> tuple[Reconstruction, Records]:
+        """What is found for each record, and what is found in a model that never saw it.
+
+        The others may give a record away by themselves (all are there twice, or sum to nothing), which is no leak of
+        the model. The attack gets both releases together, in an order that a coin decides.
+        """
+        coins, trainings = draws.stream("coins"), draws.stream("control")
+        found, without = [], []
+        pairs = zip(chosen.tolist(), others.tolist(), strict=True)
+        for index, other in track(pairs, total=len(chosen), what=f"playing {model.attack.info.name}"):
+            known = self.data.without(index)
+            decoy = self.mechanism.release(known, self.data[other : other + 1][None], trainings)
+            knowledge = self._knowledge_of(self.data, index, known)
+            reconstruct = model.attack.prepare(knowledge, draws.stream("attack"))
+            guess, nothing = blindly(reconstruct, model.release, decoy, coins)
+            found.append(guess.records)
+            without.append(nothing.records)
+        return Reconstruction(concatenate(found)), concatenate(without)
+
+    def _require_blind(self, model: _Model, chosen: Tensor, main: Comparison, draws: Draws) -> None:
+        """Some of the records that were found in one pass must be found without that record in sight, too.
+
+        A table that is too large to be copied without a record is looked at in part. The model was not fitted on that
+        part: what is found there is nobody's record, and must be the same with the record in sight and without.
+        """
+        fixed, data = replace(draws, device="cpu").stream("coins"), self.data
+        hits = main.succeeded[:, 0].cpu().nonzero()[:, 0]
+        if not self.others_known:
+            return  # nothing but the release is looked at
+        places = chosen[hits[torch.randperm(len(hits), generator=fixed)[:_LOOKED_AT]]]
+        wanted, names = data, places.tolist()
+        if isinstance(model.attack, ExposesInParts) and len(data) > _COPIED * self._rows:
+            some = torch.arange(self._rows)
+            data = data[torch.cat([places, some[~torch.isin(some, places)]])]
+            places = torch.arange(len(places))
+            wanted = model.attack.expose(self.mechanism, data, model.release).records[:, places.new_zeros(())]
+        for name, index in zip(names, places.tolist(), strict=True):
+            knowledge = self._knowledge_of(data, index, data.without(index))
+            alone = model.attack.prepare(knowledge, draws.stream("attack"))(model.release).records
+            again = self.criterion.compare(wanted[index : index + 1][None], alone)
+            if not bool(again.succeeded.all() | (again.errors <= 10 * self.criterion.threshold).all()):
+                raise InputError(
+                    f"The attack {model.attack.info.name} finds record {name} only while it looks at it.",
+                    needs="`expose` to find for each record what `prepare` on the other records finds",
+                    got=f"an error of {float(again.errors.max()):.3g} without it",
+                    hint="remanence.testing.check_attack tells what an attack may look at",
+                )
+
+    @property
+    def _rows(self) -> int:
+        """Records that are attacked at once, where an attack can do with some of them."""
+        return max(1, _NUMBERS_AT_ONCE // self.data.flat.shape[-1])
+
+
+def _finder(
+    attack: ExposesAll, mechanism: Mechanism, data: Records, release: Release
+) -> Callable[[Tensor], Reconstruction]:
+    """From the places of records to what is found for them."""
+    if isinstance(attack, ExposesInParts):
+        return attack.exposer(mechanism, data, release)
+    everyone = attack.expose(mechanism, data, release)
+    return everyone.take
+
+
+def _either(one: Comparison, other: Comparison) -> Comparison:
+    """A success of either is a success."""
+    return Comparison(
+        errors=torch.minimum(one.errors, other.errors),
+        labels_agree=one.labels_agree | other.labels_agree,
+        succeeded=one.succeeded | other.succeeded,
+    )

@@ -1,0 +1,243 @@
+"""What a fitted linear model minimises, with the penalty on the *sum* of the losses.
+
+Where the class is known, its own settings say so. Any other linear model tells by its coefficients: at an optimum the
+gradient of the losses is −λ₂·coefficient − λ₁·sign(coefficient), two unknowns in as many equations as features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import linear_model as linear
+from sklearn.svm import LinearSVC
+
+from remanence.core.checks import one_of, shaped
+from remanence.core.exceptions import InputError
+from remanence.core.releases import Weights
+from remanence.tables.checked import encoded, numbers
+from remanence.tables.glm.families import Gaussian, Logistic, Multinomial, Tweedie
+from remanence.tables.glm.model import GLM
+from remanence.tables.glm.one_against_rest import Indicators, SquaredHinge
+from remanence.tables.measured import measured
+
+_LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A linear model as a mechanism, its labels as that mechanism counts them, and its numbers as a release."""
+
+    mechanism: GLM
+    labels: np.ndarray
+    release: Weights
+
+
+def is_linear(model: Any) -> bool:
+    """Whether it predicts by coefficients and an intercept."""
+    return hasattr(model, "coef_") and hasattr(model, "intercept_") and not hasattr(model, "support_vectors_")
+
+
+def is_described(model: Any) -> bool:
+    """Whether its own settings say what it minimises, whatever the table."""
+    return any(isinstance(model, kinds) for kinds, _ in _DESCRIPTIONS)
+
+
+def objective(model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Objective:
+    """The objective of a fitted linear model."""
+    labels = _one_column(labels, len(features))
+    if getattr(model, "positive", False):
+        raise InputError(
+            "A model with non-negative coefficients is not at an unconstrained optimum.",
+            needs="positive=False",
+            got="positive=True",
+            hint="audit an unconstrained fit of the same data",
+        )
+    release = Weights(_parameters(model))
+    total = len(features) if weights is None else float(weights.sum())
+    for kinds, describe in _DESCRIPTIONS:
+        if isinstance(model, kinds):
+            mechanism, coded = describe(model, labels, total)
+            break
+    else:
+        mechanism, coded = measured(model, features, labels, weights, release)
+    outputs = len(release["coefficient"][0])
+    if outputs != mechanism.family.outputs:
+        raise InputError(
+            "The model has several outputs.",
+            needs="a model with one output, or one class label",
+            got=f"coefficients for {outputs} outputs",
+            hint="audit one output at a time",
+        )
+    return Objective(mechanism, coded, release)
+
+
+def _one_column(labels: np.ndarray, count: int) -> np.ndarray:
+    if labels.shape == (count, 1):
+        return labels[:, 0]
+    hint = "one label per record" + (": audit one output at a time" if labels.ndim == 2 else "")
+    shaped("labels", labels, (count,), hint)
+    return labels
+
+
+def _parameters(model: Any) -> dict[str, torch.Tensor]:
+    coefficient = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))
+    intercept = np.broadcast_to(np.atleast_1d(np.asarray(model.intercept_, float)), (len(coefficient),))
+    # A model without an intercept has 0 there.
+    return {
+        "coefficient": torch.from_numpy(coefficient.copy())[None],
+        "intercept": torch.from_numpy(intercept.copy())[None],
+    }
+
+
+def _class_weights(model: Any) -> tuple[float, ...] | str | None:
+    weights = model.class_weight
+    if isinstance(weights, dict):
+        return tuple(float(weights.get(label, 1.0)) for label in model.classes_)
+    return weights
+
+
+def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+    one_of("solver", model.solver, _LOGISTIC_SOLVERS)
+    coded = encoded(model, labels)
+    searched = isinstance(model, linear.LogisticRegressionCV)
+    inverse = _only("C_", model.C_) if searched else float(model.C)
+    strength = 0.0 if np.isinf(inverse) else 1 / inverse
+    penalty = getattr(model, "penalty", "deprecated")
+    ratio = model.l1_ratio_ if searched else model.l1_ratio
+    ratio = 0.0 if ratio is None or np.size(ratio) == 0 or ratio is False else ratio
+    ratio = 0.0 if np.ravel(ratio)[0] is None else _only("l1_ratio_", ratio)
+    ratio = {"l1": 1.0, "l2": 0.0, None: 0.0}.get(penalty, ratio)
+    if penalty is None:
+        strength = 0.0
+    intercept_penalty = 0.0
+    if model.solver == "liblinear" and model.fit_intercept:
+        # liblinear appends a constant feature of this size and penalises its coefficient like any other.
+        intercept_penalty = strength / model.intercept_scaling**2
+        if ratio:
+            raise InputError(
+                "liblinear's L1 penalty on the intercept leaves the intercept's condition undetermined.",
+                needs="another solver for an L1 penalty",
+                got="solver = 'liblinear' with l1_ratio = 1",
+                hint="solver='saga'",
+            )
+    mechanism = GLM(
+        Logistic() if len(model.classes_) == 2 else Multinomial(len(model.classes_)),
+        penalty=strength * (1 - ratio),
+        l1_penalty=strength * ratio,
+        fit_intercept=model.fit_intercept,
+        intercept_penalty=intercept_penalty,
+        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+        tolerance=model.tol,
+    )
+    return mechanism, coded
+
+
+def _only(name: str, values: Any) -> float:
+    distinct = np.unique(np.ravel(np.asarray(values, dtype=np.float64)))
+    if len(distinct) != 1:
+        raise InputError(
+            "The model has a penalty of its own for each output.",
+            needs="one penalty",
+            got=f"{name} = {', '.join(f'{value:g}' for value in distinct[:4])}",
+            hint="audit one output at a time",
+        )
+    return float(distinct[0])
+
+
+def _least_squares(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, np.ndarray]:
+    """LinearRegression and Ridge minimise a sum, Lasso and ElasticNet a mean; all halve the square."""
+    ridge = lasso = 0.0
+    if isinstance(model, linear.BayesianRidge):
+        ridge = float(model.lambda_ / model.alpha_)
+    elif isinstance(model, linear.Ridge | linear.RidgeCV):
+        ridge = _only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None)))
+    elif not isinstance(model, linear.LinearRegression):
+        alpha = float(getattr(model, "alpha_", getattr(model, "alpha", None)))  # pyright: ignore[reportArgumentType]
+        ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
+        ratio = 1.0 if isinstance(model, linear.LassoCV | linear.Lasso) else float(ratio)
+        ridge, lasso = total * alpha * (1 - ratio), total * alpha * ratio
+    mechanism = GLM(
+        Gaussian(),
+        penalty=ridge,
+        l1_penalty=lasso,
+        fit_intercept=model.fit_intercept,
+        tolerance=float(getattr(model, "tol", None) or 1e-10),
+    )
+    return mechanism, numbers(labels, "labels")
+
+
+def _indicators(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+    """RidgeClassifier: least squares on −1 and 1."""
+    mechanism = GLM(
+        Indicators(len(model.classes_)),
+        penalty=_only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None))),
+        fit_intercept=model.fit_intercept,
+        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+    )
+    return mechanism, encoded(model, labels)
+
+
+def _margin(model: LinearSVC, labels: np.ndarray, _total: float) -> tuple[GLM, np.ndarray]:
+    if (model.penalty, model.loss, model.multi_class) != ("l2", "squared_hinge", "ovr"):
+        raise InputError(
+            "How strongly a record on the margin pulls is not determined by this loss and penalty.",
+            needs="loss='squared_hinge', penalty='l2' and multi_class='ovr', the defaults",
+            got=f"loss={model.loss!r}, penalty={model.penalty!r}, multi_class={model.multi_class!r}",
+            hint="audit a fit with the defaults; or SVC(kernel='linear'), which holds its support vectors",
+        )
+    mechanism = GLM(
+        SquaredHinge(len(model.classes_)),
+        penalty=1 / model.C,
+        fit_intercept=model.fit_intercept,
+        intercept_penalty=1 / model.C / model.intercept_scaling**2 if model.fit_intercept else 0.0,
+        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+        tolerance=model.tol,
+    )
+    return mechanism, encoded(model, labels)
+
+
+def _tweedie(model: Any, labels: np.ndarray, total: float) -> tuple[GLM, np.ndarray]:
+    powers = {linear.PoissonRegressor: 1.0, linear.GammaRegressor: 2.0}
+    power = next(
+        (powers[kind] for kind in type(model).__mro__ if kind in powers), getattr(model, "power", 0.0)
+    )
+    link = getattr(model, "link", "log")
+    identity = link == "identity" or (link == "auto" and power <= 0)
+    if identity and power != 0:
+        raise InputError(
+            "This combination of power and link is not supported.",
+            needs="a log link, or power 0 with the identity link",
+            got=f"power = {power:g} with the identity link",
+            hint="power 0, or a power of at least 1 with link='log'",
+        )
+    mechanism = GLM(
+        Gaussian() if identity else Tweedie(power),
+        penalty=total * model.alpha,  # scikit-learn penalises the mean loss
+        fit_intercept=model.fit_intercept,
+        tolerance=model.tol,
+    )
+    return mechanism, numbers(labels, "labels")
+
+
+_DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, np.ndarray, float], tuple[GLM, np.ndarray]]], ...] = (
+    (linear.LogisticRegression, _logistic),  # and LogisticRegressionCV, which derives from it
+    ((linear.RidgeClassifier, linear.RidgeClassifierCV), _indicators),
+    (LinearSVC, _margin),
+    ((linear.PoissonRegressor, linear.GammaRegressor, linear.TweedieRegressor), _tweedie),
+    (
+        (
+            linear.LinearRegression,
+            linear.Ridge,
+            linear.RidgeCV,
+            linear.BayesianRidge,
+            linear.ElasticNet,
+            linear.LassoCV,
+            linear.ElasticNetCV,
+        ),
+        _least_squares,
+    ),
+)

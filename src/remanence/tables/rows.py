@@ -1,0 +1,194 @@
+"""Rows of somebody's table as records, exactly and back: numbers in their own units, words as codes, gaps as gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remanence.core.errors import Error
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+
+
+@dataclass(frozen=True)
+class RowColumn:
+    """A column and where it stands in a record: its value or code and, where it has gaps, a 1 that says so."""
+
+    name: str
+    start: int
+    categories: tuple[Any, ...]  # none: a number
+    spread: float  # the standard deviation of a number
+    gaps: bool
+    whole: bool = False  # all numbers are whole
+
+    @property
+    def width(self) -> int:
+        """Features in a record."""
+        return 1 + self.gaps
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Values as features, `(rows, width)`. A value that the table has not is NaN: it matches nothing."""
+        missing = gaps_in(values)
+        if self.categories:
+            places = {category: place for place, category in enumerate(self.categories)}
+            numbers = np.array([places.get(value, np.nan) for value in values.tolist()], dtype=np.float64)
+        else:
+            numbers = np.where(missing, 0.0, values).astype(np.float64)
+        numbers[missing] = 0.0 if self.gaps else np.nan
+        return np.stack([numbers, missing.astype(np.float64)], 1) if self.gaps else numbers[:, None]
+
+    def decode(self, features: np.ndarray) -> np.ndarray:
+        """Features as values again; what is no number of the column is a gap."""
+        numbers = features[:, self.start]
+        missing = features[:, self.start + 1] > 0.5 if self.gaps else np.zeros(len(features), dtype=bool)
+        missing = missing | np.isnan(numbers)
+        if not self.categories:
+            return np.where(missing, np.nan, numbers)
+        found = np.empty(len(numbers), dtype=object)
+        codes = (
+            np.where(missing, 0, np.nan_to_num(numbers)).round().astype(int).clip(0, len(self.categories) - 1)
+        )
+        found[:] = [self.categories[code] for code in codes]
+        found[missing] = None
+        return found
+
+    def errors(self, targets: Tensor, guesses: Tensor) -> Tensor:
+        """How far guesses are off in standard deviations; 1 where a word or a gap is wrong, 1 where nothing is said."""
+        left, right = (values[..., self.start].double() for values in (targets, guesses))
+        off = (left != right).double() if self.categories else (left - right).abs() / self.spread
+        if self.gaps:
+            missing, said = (values[..., self.start + 1] > 0.5 for values in (targets, guesses))
+            off = off.where(~(missing & said), 0.0).where(missing == said, 1.0)
+        return off.nan_to_num(nan=1.0, posinf=1e30)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How rows become records. `frame` says whether they came as a DataFrame.
+
+    >>> rows = Rows.read(np.array([[1.0, 2.0], [3.0, np.nan]]))
+    >>> [column.name for column in rows.columns], rows.encode(np.array([[5.0, np.nan]])).tolist()
+    (['column 0', 'column 1'], [[5.0, 0.0, 1.0]])
+    """
+
+    columns: tuple[RowColumn, ...]
+    frame: bool
+    kinds: tuple[Any, ...]  # of a DataFrame's columns
+
+    @classmethod
+    def read(cls, table: Any, named: Sequence[str] = ()) -> Rows:
+        """From a DataFrame or an array, whose columns may be `named`."""
+        frame = hasattr(table, "columns")
+        names = list(named) or [str(name) for name in getattr(table, "columns", ())]
+        names = names or [f"column {place}" for place in range(np.shape(table)[1])]
+        if len(set(names)) < len(names):
+            raise InputError(
+                "Two columns have the same name.",
+                needs="names that differ as text",
+                got=", ".join(names)[:200],
+                hint="rename one of them",
+            )
+        columns, start = [], 0
+        for place, name in enumerate(names):
+            column = _column(name, start, column_values(table, place))
+            columns.append(column)
+            start += column.width
+        return cls(tuple(columns), frame, tuple(table.dtypes) if frame else ())
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the features of a record are called, one name for each."""
+        named = []
+        for column in self.columns:
+            named.append(f"{column.name} (code)" if column.categories else column.name)
+            named += [f"{column.name} (missing)"] * column.gaps
+        return tuple(named)
+
+    def encode(self, table: Any) -> np.ndarray:
+        """Features of each row, `(rows, numbers)`."""
+        return np.concatenate([c.encode(column_values(table, i)) for i, c in enumerate(self.columns)], 1)
+
+    def decode(self, features: np.ndarray) -> Any:
+        """The table again: a DataFrame with its types, or an array."""
+        values = [column.decode(features) for column in self.columns]
+        if not self.frame:
+            words = any(column.categories for column in self.columns)
+            return np.stack([v.astype(object) if words else v for v in values], 1)
+        import pandas as pd
+
+        names = [column.name for column in self.columns]
+        made = pd.DataFrame(dict(zip(names, values, strict=True)))
+        for name, kind in zip(names, self.kinds, strict=True):
+            whole = np.issubdtype(kind, np.integer) if isinstance(kind, np.dtype) else False
+            gaps = whole and bool(made[name].isna().to_numpy().any())
+            made[name] = made[name] if gaps else made[name].astype(kind)
+        return made
+
+    @property
+    def width(self) -> int:
+        """Features in a record."""
+        return sum(column.width for column in self.columns)
+
+    def error(self, names: Sequence[str] = ()) -> Error:
+        """The largest error of these columns, or of all; each of them is a part."""
+        chosen = [column for column in self.columns if not names or column.name in names]
+
+        def measure(targets: Records, guesses: Records) -> Tensor:
+            return torch.stack([c.errors(targets.flat, guesses.flat) for c in chosen], -1).amax(-1)
+
+        return Error(
+            "largest error of a column, in standard deviations",
+            measure,
+            lambda threshold: 2 * threshold,
+            parts=tuple(Error(column.name, _measure_of(column)) for column in chosen),
+        )
+
+
+def _measure_of(column: RowColumn) -> Callable[[Records, Records], Tensor]:
+    return lambda targets, guesses: column.errors(targets.flat, guesses.flat)
+
+
+def column_values(table: Any, place: int) -> np.ndarray:
+    """One column, as an array."""
+    if hasattr(table, "iloc"):
+        column = table.iloc[:, place]
+        return column.astype(object).to_numpy() if column.dtype.kind not in "fiub" else column.to_numpy()
+    return np.asarray(table)[:, place]
+
+
+def gaps_in(values: np.ndarray) -> np.ndarray:
+    """Which cells are empty."""
+    if values.dtype.kind in "fiub":
+        return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    return np.array([is_gap(value) for value in values.tolist()], dtype=bool)
+
+
+def is_gap(value: object) -> bool:
+    """Whether a cell is empty."""
+    return value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")
+
+
+def _column(name: str, start: int, values: np.ndarray) -> RowColumn:
+    missing = gaps_in(values)
+    gaps, values = bool(missing.any()), values[~missing]
+    present = values.tolist() if values.dtype.kind not in "fiu" else []
+    numeric = all(isinstance(value, int | float) for value in present)
+    if values.dtype.kind in "fiu" or (
+        numeric and not (present and all(isinstance(v, bool) for v in present))
+    ):
+        numbers = values.astype(np.float64)
+        if not np.isfinite(numbers).all():
+            raise InputError(
+                f"The column {name!r} has infinite values.",
+                needs="finite numbers or gaps",
+                got="inf",
+                hint="drop them",
+            )
+        whole = bool((numbers == np.round(numbers)).all())
+        return RowColumn(name, start, (), float(numbers.std()) or 1.0 if len(numbers) else 1.0, gaps, whole)
+    return RowColumn(name, start, tuple(sorted(set(present), key=lambda v: (str(type(v)), v))), 1.0, gaps)

@@ -1,0 +1,209 @@
+"""Rows and values that a fitted object holds as they were: found by looking, whatever the object's class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.kernel_ridge import KernelRidge
+
+from remanence.tables.boosters import SINGLE, booster_of, values_in_booster
+from remanence.tables.clues import UNKNOWN, Clue, matrix_of
+from remanence.tables.exported import nearest_rows
+from remanence.tables.objects import arrays_in
+from remanence.tables.parts import Part
+
+_FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """An array inside an object all of whose rows are rows of the table."""
+
+    path: str
+    count: int
+    keys: Counter  # rows as bytes, and how often each is stored
+    labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
+    rows: np.ndarray  # their numbers in the object's own table
+    alone: bool = False  # whether somebody looks who knows no other row
+
+    def clue(self, part: Part) -> Clue:
+        """The stored row that is not among the known ones."""
+        matrix = matrix_of(part.features)
+        assert matrix is not None
+        keys, clue = _keys(matrix), Clue.nothing(*matrix.shape)
+        if self.alone:  # all stored rows are read, and the row's own is one of them or not
+            for row in [row for row, key in enumerate(keys) if key in self.keys]:
+                clue.values[row] = _plain(matrix[row])
+                clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
+            return clue
+        total = Counter(keys)
+        surplus = [key for key, count in self.keys.items() if count > total[key]]
+        for row, key in enumerate(keys):
+            # One more of a row is stored than the others explain. Two such rows would leave a choice.
+            own = [key] if total[key] <= self.keys[key] and key not in surplus else []
+            if len(surplus) + len(own) == 1:
+                found = (surplus + own)[0]
+                clue.values[row] = _plain(np.frombuffer(found))
+                clue.labels[row] = self.labels.get(found, UNKNOWN)
+        return clue
+
+
+def stored_rows(part: Part) -> list[StoredRows]:
+    """Every array of a part that holds nothing but rows of its table."""
+    matrix = None if part.features is None else matrix_of(part.features)
+    if matrix is None or not matrix.size:
+        return []
+    own, found, seen = _keys(matrix), [], set()
+    rows = set(own)
+    numbers = np.arange(len(own)) if part.rows is None else part.rows
+    for path, values in arrays_in(part.estimator, part.path):
+        if values.ndim != 2 or values.shape[1] != matrix.shape[1] or values.dtype.kind not in "fiu":
+            continue
+        if values.dtype == np.float32 and (near := nearest_rows(values, matrix)).min(initial=0) >= 0:
+            values = matrix[near]  # rows that were rounded when they were stored
+        keys = Counter(_keys(values.astype(np.float64))) if len(values) >= _FEWEST else Counter()
+        held = frozenset(keys.items())
+        if len(keys) > 1 and keys.keys() <= rows and _telling(len(keys), matrix) and held not in seen:
+            seen.add(held)  # a copy says no more
+            held_here = numbers[[key in keys for key in own]]
+            found.append(StoredRows(path, len(values), keys, _labels(part, matrix, values), held_here))
+    return found
+
+
+def _labels(part: Part, matrix: np.ndarray, stored: np.ndarray) -> dict[bytes, Any]:
+    """The labels of stored rows, where an array of the object holds them in the same order, or groups rows by them."""
+    if part.labels is None or np.ndim(part.labels) != 1:
+        return {}
+    own = np.asarray(part.labels)
+    label_of = dict(zip(_keys(matrix), own.tolist(), strict=True))
+    keys = _keys(stored.astype(np.float64))
+    wanted = np.array([label_of[key] for key in keys])
+    classes = getattr(part.estimator, "classes_", None)
+    shown = [wanted] if classes is None else [wanted, np.searchsorted(classes, wanted)]
+    held = [values.ravel() for _, values in arrays_in(part.estimator) if values.size == len(keys)]
+    sizes = getattr(part.estimator, "n_support_", None)
+    if classes is not None and sizes is not None and len(sizes) == len(classes):
+        held.append(np.repeat(classes, sizes))
+    held += _implied_labels(part.estimator)
+    if own.dtype.kind in "fiu" and classes is None:
+        spread = 1e-4 * float(wanted.std())
+        alike = any(values.dtype.kind in "fiu" and np.abs(wanted - values).max() <= spread for values in held)
+    else:
+        alike = any(np.array_equal(each, values) for each in shown for values in held)
+    return dict(zip(keys, wanted.tolist(), strict=True)) if alike else {}
+
+
+def _implied_labels(model: Any) -> list[np.ndarray]:
+    """Labels that follow from the object: a Gaussian process keeps them in units, ridge as (K + α)·dual."""
+    if isinstance(model, GaussianProcessRegressor):
+        return [np.ravel(np.asarray(model.y_train_) * model._y_train_std + model._y_train_mean)]
+    if isinstance(model, KernelRidge) and np.ndim(model.alpha) == 0:
+        fitted: Any = model
+        return [
+            np.ravel(fitted._get_kernel(fitted.X_fit_) @ fitted.dual_coef_ + fitted.alpha * fitted.dual_coef_)
+        ]
+    return []
+
+
+def _keys(matrix: np.ndarray) -> list[bytes]:
+    # Zero has two signs, and a gap has many bit patterns.
+    tidy = np.where(np.isnan(matrix), np.nan, matrix) + 0.0
+    return [row.tobytes() for row in np.ascontiguousarray(tidy)]
+
+
+def _telling(stored: int, matrix: np.ndarray) -> bool:
+    """Whether so many rows can hardly be the table's by accident: a table of few patterns holds every one of them."""
+    patterns = np.prod([float(len(np.unique(column))) for column in matrix.T[:20]])
+    return bool(patterns > 8 * len(matrix)) or stored >= 8
+
+
+@dataclass(frozen=True)
+class StoredValues:
+    """Values of one column that an object holds: extremes, categories, quantiles."""
+
+    name: str
+    column: int
+    values: Counter
+    whole: bool  # every row's value, so that counting tells more than looking
+
+    def clue(self, part: Part) -> Clue:
+        """The stored value that no known row explains."""
+        clue = Clue.nothing(*part.features.shape)
+        table = _column(part.features, self.column)
+        counts = Counter(table)
+        if self.whole:
+            surplus = [value for value, count in self.values.items() if count > counts[value]]
+        else:
+            surplus = [value for value in self.values if value not in counts]
+        for row, value in enumerate(table):
+            explained = self.values[value] < counts[value] if self.whole else counts[value] > 1
+            own = [value] if value in self.values and not explained and value not in surplus else []
+            if len(surplus) + len(own) == 1:
+                clue.values[row, self.column] = (surplus + own)[0]
+        return clue
+
+
+def stored_values(part: Part) -> list[StoredValues]:
+    """What a part holds of single columns, where all of it stands in the table."""
+    if part.features is None or not part.features.shape[1]:
+        return []
+    columns, found = part.features.shape[1], []
+    table = [Counter(_column(part.features, place)) for place in range(columns)]
+    held = [(*each, 1e-10) for each in _held(part.estimator, columns)]
+    held += [(*each, SINGLE) for each in values_in_booster(booster_of(part.estimator))]
+    for name, place, values, rounding in held:
+        stored = Counter(_snapped(values, table[place], rounding))
+        if stored and stored.keys() <= table[place].keys():
+            found.append(StoredValues(f"{part.path}.{name}", place, stored, stored == table[place]))
+    return found
+
+
+def _snapped(values: list, table: Counter, rounding: float) -> list:
+    """Numbers that an interpolation or single precision has moved by a rounding error, as they stand in the table."""
+    numbers = sorted(v for v in table if isinstance(v, int | float) and not isinstance(v, bool))
+    if not numbers or not all(isinstance(value, int | float) for value in values):
+        return values
+    places = (
+        np.searchsorted(numbers, values).clip(1, len(numbers) - 1)
+        if len(numbers) > 1
+        else np.zeros(len(values), int)
+    )
+    grid, given = np.asarray(numbers, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    left, right = np.maximum(places - 1, 0), places
+    nearest = np.where(np.abs(grid[left] - given) <= np.abs(grid[right] - given), left, right)
+    close = np.abs(grid[nearest] - given) <= rounding * max(1e-300, float(np.abs(grid).max()))
+    return [
+        numbers[place] if near else value for place, near, value in zip(nearest, close, values, strict=True)
+    ]
+
+
+def _held(estimator: Any, columns: int) -> Iterator[tuple[str, int, list]]:
+    """Values that an object holds for each column: a list of arrays, the columns of a matrix, or one number each."""
+    for name, held in vars(estimator).items():
+        if (
+            isinstance(held, list)
+            and len(held) == columns
+            and all(isinstance(item, np.ndarray) for item in held)
+        ):
+            yield from ((name, place, _plain(item)) for place, item in enumerate(held) if item.ndim == 1)
+        elif isinstance(held, np.ndarray) and held.dtype.kind in "fiu" and name.endswith("_"):
+            if held.ndim == 2 and held.shape[1] == columns and len(held) > 1:
+                yield from ((name, place, _plain(held[:, place])) for place in range(columns))
+            elif held.shape == (columns,) and name.startswith(("data_m", "max_abs", "center")):
+                yield from ((name, place, _plain(held[place : place + 1])) for place in range(columns))
+
+
+def _column(features: Any, place: int) -> list:
+    return _plain(
+        features.iloc[:, place].to_numpy() if hasattr(features, "iloc") else np.asarray(features)[:, place]
+    )
+
+
+def _plain(values: np.ndarray) -> list:
+    """Values that can be counted: gaps are None."""
+    return [None if value is None or value != value else value for value in np.asarray(values).tolist()]

@@ -1,0 +1,1 @@
+"""Fine-tuned language models and adapters: the exact odds of a secret."""

@@ -1,0 +1,290 @@
+"""The attacks on a language model: how many tries each needs until a secret comes out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.checks import whole
+from remanence.core.exceptions import IncompatibleGameError, InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
+from remanence.scale.progress import track
+from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.language_model import Completions, FineTuning, LanguageModel, Secret
+from remanence.texts.near_verbatim import near_verbatim
+from remanence.texts.probabilities import log_probabilities, queries_for
+from remanence.texts.template import Spelling, Template, token_texts
+from remanence.texts.template_search import ranks
+
+_STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
+
+
+@final
+@dataclass(frozen=True)
+class Prompting(Knowledge):
+    """What stands before each secret is known, or the form of a record alone; nothing of what is looked for."""
+
+    prefix: bool = True
+    drawn: bool = (
+        False  # whether secrets were drawn among so many equally likely ones: a guess is known exactly
+    )
+
+    def describe(self) -> list[str]:
+        """What is known, a line each."""
+        known = "the text before each secret" if self.prefix else "the form of a record, and no text of any"
+        return [known, "how the model turns text into tokens"]
+
+
+@final
+@dataclass(frozen=True)
+class Asked:
+    """Secrets that a model is asked for, until each came out with this chance.
+
+    One reading serves all the usual decodings, so that it is kept.
+    """
+
+    model: LanguageModel
+    secrets: Sequence[Secret]
+    chance: float = 0.5
+    _logs: dict[Decoding, Tensor] = field(default_factory=dict, repr=False)
+
+    def logs(self, decoding: Decoding) -> Tensor:
+        """The log-probability of each secret, `(secrets,)`."""
+        if decoding not in self._logs:
+            wanted = [decoding, *(each for each in _STANDARD if each != decoding and not self._logs)]
+            self._logs.update(zip(wanted, log_probabilities(self.model, self.secrets, wanted), strict=True))
+        return self._logs[decoding]
+
+
+class TextAttack(Attack[Completions]):
+    """An attack that prompts a model. What it needs until a secret comes out can be computed instead of tried."""
+
+    needs_prefix: ClassVar[bool] = True
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Only a language model can be prompted, and only by somebody who knows a prompt."""
+        if not isinstance(knowledge.mechanism, FineTuning):
+            raise self.refusal(
+                needs="a language model and texts it was fine-tuned on",
+                got=knowledge.mechanism.name,
+                hint="audit_text, or `remanence audit --model`",
+            )
+        if self.needs_prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
+            raise self.refusal(
+                got=", ".join(knowledge.describe()), hint="template-search, which needs the form alone"
+            )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Completions], Reconstruction]:
+        """Not this way: the game asks for `tries`."""
+        raise IncompatibleGameError(
+            f"The attack {self.info.name} reconstructs no records.",
+            needs="a game of texts, which computes how many tries it needs",
+            got=knowledge.mechanism.name,
+            hint="audit_text, or `remanence audit --model`",
+        )
+
+    @abstractmethod
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """How many tries each secret takes, and the log-probability of one try, `(secrets,)` each."""
+
+
+@final
+@dataclass(frozen=True)
+class GreedyDecoding(TextAttack):
+    """Let the model go on with its likeliest token, once."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "greedy-decoding",
+        "Prompts the model once with the text before a secret and lets it go on with its likeliest tokens.",
+        "a language model; the text before each secret",
+        "continuations",
+        CARLINI_2021,
+    )
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """One, or there is no hope."""
+        logs = asked.logs(GREEDY)
+        return torch.ones_like(logs).where(logs == 0, torch.inf), logs
+
+
+@final
+@dataclass(frozen=True)
+class Sampling(TextAttack):
+    """Let the model go on at random, again and again, until the secret came out with this chance."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "sampling",
+        "Prompts the model and samples, again and again; how often that takes is computed exactly.",
+        "a language model; the text before each secret",
+        "continuations",
+        HAYES_2025.at("(n, p)-discoverable extraction"),
+    )
+    decoding: Decoding = Decoding()  # noqa: RUF009
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """(n, p)-discoverable extraction: the smallest n at which 1 − (1 − p)ⁿ reaches the chance."""
+        return _queries(asked, asked.logs(self.decoding))
+
+
+@final
+@dataclass(frozen=True)
+class TopKSampling(TextAttack):
+    """The same among the k likeliest tokens, as public attacks mostly do."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "top-k-sampling",
+        "The same among the 40 likeliest tokens.",
+        "a language model; the text before each secret",
+        "continuations",
+        HAYES_2025.at("(n, p)-discoverable extraction"),
+    )
+    top_k: int = 40
+
+    def __post_init__(self) -> None:
+        whole("top_k", self.top_k)
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The smallest number of queries that reaches the chance."""
+        return _queries(asked, asked.logs(Decoding(top_k=self.top_k)))
+
+
+@final
+@dataclass(frozen=True)
+class NearVerbatim(TextAttack):
+    """Sampling, where the secret counts up to so many token edits. What is reported is the proven lower limit."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "near-verbatim",
+        "Sampling, where a secret counts up to an edit of one token; a proven lower limit.",
+        "a language model; the text before each secret",
+        "continuations",
+        REMANENCE,
+        on_request=True,
+    )
+    edits: int = 1
+    branches: int = 2000
+    decoding: Decoding = Decoding()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        whole("edits", self.edits, least=0)
+        whole("branches", self.branches)
+
+    def check(self, knowledge: Knowledge) -> None:
+        """Not where a guess is known exactly: near many secrets at once, it would succeed more often."""
+        super().check(knowledge)
+        if isinstance(knowledge, Prompting) and knowledge.drawn:
+            raise self.refusal(
+                needs="secrets of which nobody says how many were equally likely",
+                got="canaries, which count only as they are",
+                hint="sampling; or --texts with the canaries' own file",
+            )
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """Never fewer than it really takes."""
+        secrets = track(asked.secrets, total=len(asked.secrets), what="searching near-verbatim continuations")
+        found = [
+            near_verbatim(
+                asked.model,
+                s,
+                self.decoding,
+                edits=min(self.edits, len(s.tokens) - 1),
+                branches=self.branches,
+            )
+            for s in secrets
+        ]
+        logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
+        return _queries(asked, logs)
+
+
+@final
+@dataclass(frozen=True)
+class TemplateSearch(TextAttack):
+    """Try the completions of a form, likeliest first.
+
+    The form is that of a secret after its prefix, by default its own with every digit open. Without the prefix it is
+    that of a whole record, up to the end of its secret: one search then serves all records.
+    """
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "template-search",
+        "Tries all completions of a form, likeliest first; the rank of the true one is computed exactly.",
+        "a language model; the form of a secret or of a record",
+        "answers",
+        CARLINI_2019.at("exposure"),
+        on_request=True,
+    )
+    needs_prefix: ClassVar[bool] = False
+    form: Template | None = None
+    prefix: bool = True
+    branches: int = 512
+
+    def __post_init__(self) -> None:
+        whole("branches", self.branches)
+        if not self.prefix and (self.form is None or not self.form.head):
+            raise InputError(
+                "A search without a prefix has nothing to begin with.",
+                needs="the form of a whole record, which begins with text that all records have",
+                got="none" if self.form is None else str(self.form),
+                hint="'The code of {@names.txt} is {digits:6}'",
+            )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """The form of a secret goes on from its prefix, which must be known."""
+        super().check(knowledge)
+        if self.prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
+            raise self.refusal(
+                needs="the form of a whole record, where no prefix is known",
+                got="the form of a secret",
+                hint="TemplateSearch(form, prefix=False)",
+            )
+
+    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
+        """The rank of the true one, from above where the search was cut short; never, if it has not the form."""
+        model, secrets = asked.model, asked.secrets
+        texts = token_texts(model.decode, model.vocabulary)
+        given = None if self.form is None else Spelling(texts, self.form)
+        groups: dict[tuple[tuple[int, ...], Spelling, str], dict[int, tuple[int, ...]]] = {}
+        for place, secret in enumerate(secrets):
+            spelling = given or Spelling(texts, Template.of("".join(texts[t] for t in secret.tokens)))
+            prompt, tokens = secret.prompt, secret.tokens
+            if not self.prefix:
+                prompt, tokens = _after_head(prompt + tokens, spelling)
+            known = "" if self.prefix else spelling.spelled(prompt)
+            if prompt and spelling.template.matches(known + spelling.spelled(tokens)):
+                groups.setdefault((prompt, spelling, known), {})[place] = tokens
+        if not groups:
+            raise InputError(
+                "No record has this form.",
+                needs="records that are completions of it" + ("" if self.prefix else ", up to their secrets"),
+                got=f"{self.form} and {len(secrets)} records",
+                hint="mind the spaces: a secret mostly begins with one",
+            )
+        tries = torch.full((len(secrets),), torch.inf, dtype=torch.float64)
+        for (prompt, spelling, known), own in track(
+            groups.items(), total=len(groups), what="searching completions"
+        ):
+            found = ranks(model, prompt, list(own.values()), spelling, known=known, branches=self.branches)
+            tries[list(own)] = torch.tensor([float(each.at_most) for each in found], dtype=torch.float64)
+        return tries, asked.logs(Decoding())
+
+
+def _after_head(tokens: tuple[int, ...], spelling: Spelling) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A record as far as all records are the same by their form, and the rest."""
+    head, place = spelling.template.head, 0
+    while place < len(tokens) and head.startswith(spelling.spelled(tokens[: place + 1])):
+        place += 1
+    return tokens[:place], tokens[place:]
+
+
+def _queries(asked: Asked, logs: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(queries_for(logs.numpy(), asked.chance)), logs

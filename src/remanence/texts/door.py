@@ -1,0 +1,15 @@
+"""Fine-tuned language models."""
+
+from remanence.core.doors import Door
+
+DOOR = Door(
+    "texts",
+    attacks=(
+        "remanence.texts.attacks:GreedyDecoding",
+        "remanence.texts.attacks:Sampling",
+        "remanence.texts.attacks:TopKSampling",
+        "remanence.texts.attacks:NearVerbatim",
+        "remanence.texts.attacks:TemplateSearch",
+    ),
+    targets=("remanence.texts.targets:tiny_text",),
+)

@@ -1,0 +1,297 @@
+"""Which of its texts a fine-tuned language model gives away: every secret plays the target."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, final
+
+import torch
+from scipy.stats import binom, mannwhitneyu
+from torch import Tensor
+
+from remanence.bounds.bound import Bound
+from remanence.core.attack import Attack
+from remanence.core.baseline import Baseline
+from remanence.core.checks import number, whole
+from remanence.core.errors import Comparison, Criterion, Error
+from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
+from remanence.core.priors import Uninformed
+from remanence.core.records import Records
+from remanence.protocol import AnyGame, Unit, Work
+from remanence.results.caveats import (
+    NO_BASE_MODEL,
+    NO_UNSEEN_TEXTS,
+    ONE_RELEASE,
+    SECRETS_SHARE_TEXTS,
+    Caveat,
+)
+from remanence.results.outcome import Outcome
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+from remanence.texts.attacks import Asked, Prompting, Sampling, TextAttack
+from remanence.texts.claims import Planted
+from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.language_model import FineTuning, LanguageModel, Secret
+from remanence.texts.probabilities import least_log_probability, log_probabilities
+
+_AT_ONCE = 512  # secrets in a unit
+_SURE = 1e-4  # that texts and model belong together is given up at no larger p-value
+_READ = 32  # texts that the tokenizer is tested on
+
+
+def _tried(targets: Records, guesses: Records) -> Tensor:
+    raise NotImplementedError("tries are computed by the game, not from records")
+
+
+@final
+@dataclass(frozen=True)
+class Texts(AnyGame[FineTuning]):
+    """A fine-tuned model, and every secret of its texts plays the target.
+
+    A secret is recovered if it comes out within `tries`, and does not come out of the `base` model within as many:
+    what that says already is no leak of the fine-tuning. The control are texts that the model was not trained on
+    (`unseen`), by the same rule; without those, the secret of another record after the same prompt. `planted` is what
+    is known of secrets that the auditor drew: how many were equally likely, whether a coin put them in, and what the
+    training claims. A claim that is not refuted is no proof, and no ceiling.
+    """
+
+    said: ClassVar[tuple[str, str]] = ("brought out", "secrets")
+
+    model: LanguageModel
+    secrets: Sequence[Secret]
+    base: LanguageModel | None = None
+    unseen: Sequence[Secret] = ()
+    tries: int = 100
+    chance: float = 0.5
+    prefix: bool = True  # whether the adversary knows the text before a secret, or a record's form alone
+    planted: Planted = Planted()  # noqa: RUF009
+    bounds: tuple[Bound, ...] = ()
+    mechanism: FineTuning = field(init=False, repr=False)
+    criterion: Criterion = field(init=False, repr=False)
+    default_trials: int = field(init=False, repr=False)  # every secret
+    _asked: dict[object, Asked] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole("tries", self.tries, hint="tries=100")
+        number("chance", self.chance, above=0, below=1, hint="0.5")
+        if len(self.secrets) < 2:
+            raise InputError(
+                "There are too few secrets.",
+                needs="at least 2: the control holds one against another",
+                got=str(len(self.secrets)),
+                hint="more records, or a rule that finds more in each",
+            )
+        if self.base is not None and self.base.vocabulary != self.model.vocabulary:
+            raise MisfitError(
+                "The base model has other tokens.",
+                needs=f"{self.model.vocabulary} tokens, as the fine-tuned model",
+                got=str(self.base.vocabulary),
+                hint="the model that the fine-tuning began with",
+            )
+        made = FineTuning(self.model.name, None if self.base is None else self.base.name)
+        object.__setattr__(self, "mechanism", made)
+        object.__setattr__(
+            self,
+            "criterion",
+            Criterion(
+                Error(f"tries until it comes out with a chance of {self.chance:g}", _tried), float(self.tries)
+            ),
+        )
+        object.__setattr__(self, "default_trials", len(self.secrets))
+
+    @property
+    def knowledge(self) -> Prompting:
+        """The adversary knows the prompts, or the form."""
+        drawn = self.planted.candidates is not None
+        return Prompting(self.mechanism, Uninformed(), None, prefix=self.prefix, drawn=drawn)
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """Exact for secrets that were drawn; otherwise what the base model says was left out already.
+
+        Whoever samples without having seen the training spreads their mass evenly over as many candidates as still get
+        the chance within the tries; there are more of these than tries where half a chance is enough.
+        """
+        candidates = self.planted.candidates
+        if candidates is None:
+            return Uninformed().baseline(self.criterion)
+        least = math.exp(least_log_probability(self.tries, self.chance))
+        covered = max(self.tries, math.floor((1 + 1e-12) / least))
+        share = min(1.0, covered / candidates)
+        return Baseline(share, share, f"{covered} of {candidates:g} equally likely secrets")
+
+    @cached_property
+    def _proven(self) -> dict[str, float]:
+        """What canaries that were in or out by a coin prove. Their order says nothing about the coins."""
+        coins = [*((secret, True) for secret in self.secrets), *((secret, False) for secret in self.unseen)]
+        coins.sort(key=lambda each: (each[0].prompt, each[0].tokens))
+        everyone, own = [secret for secret, _ in coins], torch.tensor([coin for _, coin in coins])
+        asked = self._ask(self.model, everyone)
+        scores = asked.logs(Decoding())
+        if self.base is not None:
+            scores = scores - self._ask(self.base, everyone).logs(Decoding())
+        spoken = asked.logs(GREEDY)[own] == 0 if self.prefix else None
+        return self.planted.said(scores, own, spoken, self.baseline().value)
+
+    def findings(self) -> dict[str, float]:
+        """What canaries prove about ε, whatever the attack."""
+        return dict(self._proven) if self.planted.by_coin and self.unseen else {}
+
+    def caveats(self) -> Iterator[Caveat]:
+        """What to mind, whatever the attack."""
+        yield ONE_RELEASE
+        if self.base is None:
+            yield NO_BASE_MODEL
+        if not self.unseen:
+            yield NO_UNSEEN_TEXTS
+        texts = min(len({s.line for s in self.secrets}), len({(s.prompt, s.tokens) for s in self.secrets}))
+        if texts < len(self.secrets):
+            yield replace(
+                SECRETS_SHARE_TEXTS, seen=f"{len(self.secrets)} secrets in {texts} different texts."
+            )
+
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the tokens that were asked for, and of the weights."""
+        found = {"texts": _hash(self.secrets), "model": self.model.sha256}
+        found |= {"unseen": _hash(self.unseen)} if self.unseen else {}
+        found |= {"base": self.base.sha256} if self.base is not None else {}
+        return {name: value for name, value in found.items() if value}
+
+    def to(self, device: torch.device | str) -> Texts:
+        """Itself: a model stays where it was loaded."""
+        return self
+
+    def work(self, attack: Attack, trials: int, draws: Draws) -> Work:
+        """All secrets, or as many of them, drawn at random, as there are trials."""
+        total = min(trials, len(self.secrets))
+        models = [m for m in (self.model, self.base) if m is not None]
+        own = [m.sha256 or m.logits for m in models]  # what no hash is known of is walked
+        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, self.prefix, total))
+
+    def records(self, trials: int, draws: Draws) -> Tensor:
+        """The secrets that play the target, by their place in the list."""
+        order = torch.randperm(len(self.secrets), generator=replace(draws, device="cpu").stream("targets"))
+        return order[:trials].sort().values
+
+    def prepare(self, attack: Attack, draws: Draws, run: Run) -> TextAttack:
+        """Nothing to prepare."""
+        if not isinstance(attack, TextAttack):
+            raise IncompatibleGameError(
+                f"The attack {attack.info.name} cannot attack this game.",
+                needs="an attack that prompts language models",
+                got=attack.info.needs,
+                hint="sampling, greedy-decoding, top-k-sampling, near-verbatim or template-search",
+            )
+        return attack
+
+    def trials(self, prepared: TextAttack, draws: Draws, unit: Unit) -> Outcome:
+        """How many tries each secret takes, from this model and from its base; and the same for strangers."""
+        assert unit.records is not None
+        chosen = [self.secrets[place] for place in unit.records.tolist()]
+        strangers = list(self.unseen) if unit.number == 0 else []  # all at once: they need not be as many
+        if not self.unseen:
+            strangers = self._swapped(unit.records, draws)
+        main, logs, without = self._play(prepared, chosen)
+        control, others, _ = self._play(prepared, strangers)
+        return Outcome(
+            main=main,
+            control=control,
+            numbers={
+                "line": torch.tensor([secret.line for secret in chosen]),
+                "part": torch.tensor([secret.part for secret in chosen]),
+                "log_probability": logs,
+                "control_log_probability": others,
+                **({} if without is None else {"base_log_probability": without}),
+            },
+            claims_labels=False,
+        )
+
+    def _play(self, attack: TextAttack, secrets: list[Secret]) -> tuple[Comparison, Tensor, Tensor | None]:
+        """Tries, from the model alone where the base model needs more than allowed; log-probabilities of both."""
+        if not secrets:
+            nothing = torch.empty(0, 1, dtype=torch.float64)
+            none = torch.empty(0, dtype=torch.float64)
+            return Comparison(nothing, nothing.bool(), nothing.bool()), none, none
+        tries, logs = attack.tries(self._ask(self.model, secrets))
+        without = None
+        if self.base is not None:
+            asked = self._ask(self.base, secrets)
+            needed, without = attack.tries(asked)
+            if self.prefix:  # whoever has the base model is free to sample from it
+                needed = torch.minimum(needed, Sampling().tries(asked)[0])
+            tries = tries.where(needed > self.tries, torch.inf)
+        errors = tries[:, None]
+        return Comparison(errors, torch.ones_like(errors).bool(), errors <= self.tries), logs, without
+
+    def _ask(self, model: LanguageModel, secrets: list[Secret]) -> Asked:
+        """What was read once serves the next attack too."""
+        key = id(model), tuple(secrets)
+        if key not in self._asked:
+            self._asked[key] = Asked(model, secrets, self.chance)
+        return self._asked[key]
+
+    def _swapped(self, places: Tensor, draws: Draws) -> list[Secret]:
+        """After each prompt the secret of another record."""
+        count = len(self.secrets)
+        shift = int(torch.randint(1, count, (), generator=replace(draws, device="cpu").stream("control")))
+        pairs = [(self.secrets[p], self.secrets[(p + shift) % count]) for p in places.tolist()]
+        room = self.model.context
+        return [replace(own, tokens=o.tokens[: room - len(own.prompt)]) for own, o in pairs]
+
+    def fits(self) -> None:
+        """These are causal models of these tokens, not the same one twice, and the texts look trained on."""
+        self.model.require_causal()
+        self._check_tokens()
+        if self.base is None:
+            return
+        self.base.require_causal()
+        secrets = list(self.secrets)
+        own, without = (self._ask(model, secrets).logs(Decoding()) for model in (self.model, self.base))
+        if torch.equal(own, without):
+            raise MisfitError(
+                "The fine-tuning changed nothing.",
+                needs="a model that differs from its base",
+                got=f"the same probability for all {len(secrets)} secrets",
+                hint="check that the adapter was trained, saved after training, and loaded",
+            )
+        gains = own - without
+        if self.unseen:
+            model, base = (self._ask(m, list(self.unseen)).logs(Decoding()) for m in (self.model, self.base))
+            chance = float(mannwhitneyu(gains, model - base, alternative="less").pvalue)
+            against = "by more than these, those that it was not trained on"
+        else:
+            worse = int((gains < 0).sum())
+            chance, against = (
+                float(binom.sf(worse - 1, len(gains), 0.5)),
+                f"{worse} of {len(gains)} less likely",
+            )
+        if chance < _SURE:
+            raise MisfitError(
+                "The model was hardly fine-tuned on these texts.",
+                needs="texts that became likelier by the fine-tuning",
+                got=f"{against} (p = {chance:.1g})",
+                hint="check which file is which; was training cut short, or the adapter made from other texts?",
+            )
+
+    def _check_tokens(self) -> None:
+        """A model finds texts in its own tokens likelier than tokens at random, whatever it was trained on."""
+        read = [s for s in self.secrets if len(s.prompt) >= 4][:_READ]
+        if not read:
+            return
+        prompts = [Secret(secret.prompt[:1], secret.prompt[1:], secret.line) for secret in read]
+        tokens = sum(len(prompt.tokens) for prompt in prompts)
+        loss = -float(log_probabilities(self.model, prompts, [Decoding()]).sum()) / tokens
+        if not loss < math.log(self.model.vocabulary):
+            raise MisfitError(
+                "The model cannot read these texts.",
+                needs=f"a loss below {math.log(self.model.vocabulary):.3g} per token, that of tokens at random",
+                got=f"{loss:.3g} on the prefixes",
+                hint="the tokenizer that the model was trained with, and weights of a finished training",
+            )
+
+
+def _hash(secrets: Sequence[Secret]) -> str:
+    return hashlib.sha256(repr([(s.prompt, s.tokens) for s in secrets]).encode()).hexdigest()

@@ -1,0 +1,165 @@
+"""How likely a model is to emit a secret: exactly, from one pass over its tokens, in the log domain.
+
+P(secret | prompt) = Π P(token i | prompt, tokens before it), under the decoding that the adversary uses. It is the
+probability of the secret's own tokens. Other tokens may spell the same characters, so that it is never above the
+probability of seeing the text. Within n independent queries it comes out with probability 1 − (1 − p)ⁿ
+(Hayes et al. 2025, (n, p)-discoverable extraction).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import InputError
+from remanence.scale.progress import track
+from remanence.texts.decoding import Decoding
+from remanence.texts.language_model import LanguageModel, Secret
+
+Array = npt.NDArray[np.float64]
+
+_NUMBERS = 2**26  # logits held at once; on a GPU as many times more as it has memory for
+_LENGTHS = 16  # texts whose lengths differ by less than so many tokens are read together
+
+
+@torch.no_grad()
+def log_probabilities(
+    model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[Decoding]
+) -> Tensor:
+    """The log-probability of every secret under every decoding, `(decodings, secrets)`, by one reading of each.
+
+    Texts are sorted, so that those with a common beginning lie together; a batch reads that beginning once.
+    """
+    found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64)
+    lengths = [len(secret.prompt) + len(secret.tokens) for secret in secrets]
+
+    def key(place: int) -> tuple[int, tuple[int, ...]]:
+        return lengths[place] // _LENGTHS, secrets[place].prompt + secrets[place].tokens
+
+    order = sorted(range(len(secrets)), key=key)
+    batches = list(_batches(order, lengths, model))
+    for batch in track(batches, total=len(batches), what="reading texts"):
+        found[:, batch] = _read(model, [secrets[place] for place in batch], decodings).cpu()
+    if bool(found.isnan().any()):
+        raise InputError(
+            f"{model.name} answers with NaN.",
+            needs="finite logits for every text",
+            got=f"{int(found.isnan().any(0).sum())} of {len(secrets)} texts without a probability",
+            hint="weights of a training that did not diverge, in a precision that holds them",
+        )
+    return found
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel):
+    """Consecutive texts of about the same length, as many as memory has room for."""
+    room = _NUMBERS * (32 if torch.device(model.device).type == "cuda" else 1)
+    batch: list[int] = []
+    for place in order:
+        apart = batch and lengths[place] // _LENGTHS != lengths[batch[0]] // _LENGTHS
+        longest = (lengths[place] // _LENGTHS + 1) * _LENGTHS
+        if batch and (apart or (len(batch) + 1) * longest * model.vocabulary > room):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _read(model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[Decoding]) -> Tensor:
+    texts = [secret.prompt + secret.tokens for secret in secrets]
+    # Sorted texts agree with each other as far as the first and the last do. The token before a secret is read with it.
+    shared = min(_agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
+    tails = [text[shared:-1] for text in texts]  # nothing comes after the last token
+    longest = max(map(len, tails))
+    ids = torch.tensor([tail + (0,) * (longest - len(tail)) for tail in tails], device=model.device)
+    start = torch.tensor(texts[0][:shared], dtype=torch.long, device=model.device)
+    logits = model.after(start)(
+        ids
+    )  # (batch, length, vocabulary); a causal model does not see what was added
+    rows, places, tokens = [], [], []
+    for row, secret in enumerate(secrets):
+        first = len(secret.prompt) - 1 - shared
+        rows += [row] * len(secret.tokens)
+        places += range(first, first + len(secret.tokens))
+        tokens += secret.tokens
+    row, place, token = (torch.tensor(each, device=model.device) for each in (rows, places, tokens))
+    found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64, device=model.device)
+    step = max(1, _NUMBERS // (2 * model.vocabulary))  # double precision, and a copy to sort
+    for first in range(0, len(rows), step):
+        part = slice(first, first + step)
+        asked = logits[row[part], place[part]]
+        for number, decoding in enumerate(decodings):
+            each = decoding.log_law(asked).gather(-1, token[part, None])[:, 0]
+            found[number].index_add_(0, row[part], each)
+    return found
+
+
+def _agree(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two texts have in common at their beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
+    """The probability to see it at least once in so many queries, 1 − (1 − p)ⁿ, also where p is below 1e-300.
+
+    >>> round(float(within(math.log(0.01), 100)), 6)
+    0.633968
+    >>> float(within(-800.0, 1e9))  # p = 4e-348: no number of queries that anybody sends finds it
+    0.0
+    """
+    log_p, n = np.asarray(log_probability, dtype=np.float64), np.asarray(queries, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(log_p < 0, -np.expm1(n * _log_of_missing(log_p)), np.where(n > 0, 1.0, 0.0))
+
+
+def log_within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
+    """The logarithm of `within`, which stays a number where `within` is 0.
+
+    >>> round(float(log_within(-800.0, 1e9)), 3)  # log(n·p) for a small p
+    -779.277
+    """
+    log_p, n = np.asarray(log_probability, dtype=np.float64), np.asarray(queries, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return np.where(log_p + np.log(n) < -30, log_p + np.log(n), np.log(within(log_p, n)))
+
+
+def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
+    """How many queries it takes to see it with this chance: ⌈log(1 − chance) / log(1 − p)⌉; infinite if p is 0.
+
+    >>> queries_for([math.log(0.5), math.log(0.01), -math.inf], 0.9).tolist()
+    [4.0, 230.0, inf]
+    """
+    log_p = np.asarray(log_probability, dtype=np.float64)
+    with np.errstate(divide="ignore", over="ignore"):
+        # Where p is too small for a double, log(1 − p) = −p and the quotient is a power of e.
+        ratio = np.where(
+            log_p < -700,
+            np.exp(math.log(-math.log1p(-chance)) - log_p),
+            math.log1p(-chance) / _log_of_missing(log_p),
+        )
+    return np.maximum(1.0, np.ceil(ratio * (1 - 1e-12)))
+
+
+def least_log_probability(queries: int, chance: float) -> float:
+    """The smallest log p at which so many queries show the secret with this chance: p = 1 − (1 − chance)^(1/n).
+
+    >>> round(math.exp(least_log_probability(100, 0.5)), 6)
+    0.006908
+    """
+    return math.log(-math.expm1(math.log1p(-chance) / queries))
+
+
+def _log_of_missing(log_probability: Array) -> Array:
+    """log(1 − p) from log p, without loss at either end."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(
+            log_probability > -math.log(2),
+            np.log(-np.expm1(np.minimum(log_probability, 0.0))),
+            np.log1p(-np.exp(log_probability)),
+        )

@@ -1,0 +1,18 @@
+"""Built-in language models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remanence.texts.game import Texts
+
+
+def tiny_text() -> Texts:
+    """A tiny language model fine-tuned on 60 made-up names with codes of four digits, beside its base."""
+    from remanence.texts.audit_text import text_game
+    from remanence.texts.claims import Planted
+    from remanence.texts.tiny import tiny_pair
+
+    base, model, mine, unseen = tiny_pair()
+    return text_game(model, mine, base=base, unseen=unseen, planted=Planted(10**4))

@@ -1,0 +1,168 @@
+"""What an audit of a language model says: a sentence, the riskiest places of the file, and a curve over queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from remanence.auditing import AuditResult
+from remanence.report.svg import ATTACK, GUESS, INK, logarithmic, picture
+from remanence.results.evidence import Evidence
+from remanence.texts.probabilities import within
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
+
+_SHOWN = 10
+QUERIES = 10.0 ** np.arange(10)  # 1 to 10⁹
+
+
+@dataclass(frozen=True)
+class Risk:
+    """One secret, by its place in the file."""
+
+    line: int
+    part: int
+    tries: float
+    probability: float
+    base_probability: float | None
+    recovered: bool
+
+    @property
+    def place(self) -> str:
+        """Where it stands."""
+        return f"line {self.line}" + (f", secret {self.part}" if self.part > 1 else "")
+
+
+def is_text(result: AuditResult) -> bool:
+    """Whether a language model was audited."""
+    return result.threat_model["game"] == "Texts"
+
+
+def sentence(result: AuditResult) -> str:
+    """What came out, for a person."""
+    best, allowed = result.strongest, result.threat_model["criterion"]["threshold"]
+    found, count = best.main.successes, best.main.trials
+    words = f"Within {allowed:,.0f} tries, {found} of {count} secrets come out of the fine-tuned model"
+    if "base_log_probability" in best.arrays:
+        words += " that its base model does not give away"
+    if best.control.trials:
+        words += f"; of {best.control.trials} that it was not trained on, {best.control.successes} do"
+    return words + "."
+
+
+def riskiest(result: AuditResult) -> list[Risk]:
+    """The secrets that the strongest attack recovers, likeliest first, and then the others. Places, never text.
+
+    How likely is told by the strongest attack that samples: greedy decoding alone knows yes and no.
+    """
+    best, drawn = result.strongest.arrays, _sampled(result).arrays
+    if any(not torch.equal(best[name], drawn[name]) for name in ("line", "part")):
+        drawn = best  # of other secrets
+    tries, hits = best["error"].flatten(), best["succeeded"].flatten()
+    logs, base = drawn["log_probability"], drawn.get("base_log_probability")
+    order = sorted(range(len(tries)), key=lambda i: (not hits[i], -float(logs[i])))[:_SHOWN]
+    return [
+        Risk(
+            int(best["line"][i]),
+            int(best["part"][i]),
+            float(tries[i]),
+            math.exp(logs[i]),
+            None if base is None else math.exp(base[i]),
+            bool(hits[i]),
+        )
+        for i in order
+    ]
+
+
+def curves(evidence: Evidence) -> dict[str, NDArray[np.float64]]:
+    """The share of secrets to be expected within 1, 10, … 10⁹ queries: this model, its base, and the control."""
+    names = {
+        "log_probability": "the fine-tuned model",
+        "base_log_probability": "its base model",
+        "control_log_probability": "not trained on",
+    }
+    held: Mapping[str, torch.Tensor] = evidence.arrays
+    return {
+        words: within(held[name].numpy()[:, None], QUERIES).mean(0)
+        for name, words in names.items()
+        if name in held and len(held[name])
+    }
+
+
+def curve_picture(result: AuditResult) -> str:
+    """The curves of the strongest attack that samples, over the number of queries."""
+    found = curves(_sampled(result))
+    looks = [(ATTACK, "-"), (GUESS, "--"), (INK, ":")]
+
+    def draw(axes: Axes) -> None:
+        for (words, shares), (colour, dashes) in zip(found.items(), looks, strict=False):
+            axes.plot(QUERIES, shares, dashes, color=colour, label=words)
+        allowed = result.threat_model["criterion"]["threshold"]
+        axes.axvline(allowed, color=INK, linestyle="-.", linewidth=0.8, label=f"{allowed:,.0f} tries")
+        axes.set(ylim=(-0.02, 1.05), xlabel="queries", ylabel="share of secrets")
+        logarithmic(axes, "x")
+        axes.legend(loc="best")
+
+    label = "The share of secrets that come out within so many queries. " + sentence(result)
+    return picture("queries", label, draw, height=2.8)
+
+
+def curve_table(result: AuditResult) -> Table:
+    """The same curve as numbers in 1000."""
+    from rich.table import Table
+
+    from remanence.report.tables import thousandths
+
+    table = Table("in 1000 secrets, come out within", title_justify="left")
+    for n in QUERIES:
+        table.add_column(f"{n:,.0f}" if n < 1e4 else f"{n:.0e}".replace("e+0", "e"), justify="right")
+    for words, shares in curves(_sampled(result)).items():
+        table.add_row(words, *(_short(thousandths(share)) for share in shares.tolist()))
+    return table
+
+
+def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None = None) -> Table:
+    """The riskiest places; with the secrets themselves only where somebody asked for them."""
+    from rich.table import Table
+
+    table = Table("place", title=f"Riskiest for {result.strongest.attack}", title_justify="left")
+    headings = ("tries", "probability of one query", "from the base model", "recovered")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    if texts is not None:
+        table.add_column("secret")
+    for risk in riskiest(result):
+        row = [
+            risk.place,
+            f"{risk.tries:.3g}",
+            f"{risk.probability:.2g}",
+            "" if risk.base_probability is None else f"{risk.base_probability:.2g}",
+            "yes" if risk.recovered else "no",
+        ]
+        table.add_row(*row, *([] if texts is None else [repr(texts[risk.line, risk.part])]))
+    return table
+
+
+def _sampled(result: AuditResult) -> Evidence:
+    """The strongest attack whose tries are random; greedy decoding has no curve."""
+    drawn = [entry for entry in result.evidence if entry.attack not in ("greedy-decoding", "template-search")]
+    return max(drawn or result.evidence, key=lambda entry: (entry.main.lower, entry.main.rate))
+
+
+def _short(number: str) -> str:
+    """No more digits than a column has room for.
+
+    >>> _short("999.9712"), _short("0.000024"), _short("57")
+    ('999.9', '2e-05', '57')
+    """
+    if len(number) <= 6:
+        return number
+    return f"{float(number):.0e}" if float(number) < 0.1 else number[:5]

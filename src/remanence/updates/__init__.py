@@ -1,0 +1,1 @@
+"""Gradients and federated updates, read exactly (Pan et al. 2022)."""

@@ -1,0 +1,212 @@
+"""Does an update belong to these weights? Identities that every gradient of a ReLU network meets, whatever the batch.
+
+A ReLU neuron is homogeneous: what comes in times its gradient equals what goes out times its gradient. For every
+hidden neuron j,
+
+    Σ_i W_l[j, i] G_l[j, i] + b_l[j] G_b[j] = Σ_k W_{l+1}[k, j] G_{l+1}[k, j],
+
+and cross-entropy does not care about a constant added to all logits, so that Σ_k G_last[k, :] = 0. Neither depends
+on the batch, its size, dropout, class weights, or a factor that multiplies the update. An update that meets the first
+alone belongs to these weights, and to another loss (squares, one sigmoid for each class). Noise, another network's
+update and new weights fail them, and a weight decay λ adds λ W to the gradient, hence a term that is known up to λ:
+it is solved for and taken out. The update of several local steps meets them nearly, the less the longer the steps.
+Leaky ReLU is homogeneous too. Behind GELU, SiLU or tanh, and in a single layer, only the last layer's sums are left.
+One logit has none: its row is there twice, with opposite signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.core.exceptions import MisfitError
+from remanence.updates.dense_layers import DenseHead
+from remanence.updates.one_logit import decays, has_one_logit
+from remanence.updates.parts import row_slices
+from remanence.updates.rounding import Rounding
+
+Layer = tuple[Tensor, Tensor | None]
+
+_ROUNDINGS = (
+    4  # rounding errors by which an identity may be off: sums over many records in float32 or float64
+)
+_OF_SUMS = 32  # the same where columns' sums are all there is: an average over thousands of records cancels
+_ONCE = 0.5  # the same for half precision, in which only what is sent is rounded
+_FOREIGN = (
+    0.3  # of the size of an identity's terms: what noise and other networks' updates are off by at least
+)
+
+
+@final
+@dataclass(frozen=True)
+class Belonging:
+    """How well an update meets the identities."""
+
+    misfit: float  # by how much the identities are missed, relative to the size of their terms
+    allowed: float  # what rounding explains
+    decay: float  # the multiple of the weights that was found in the update, 0 if none was
+    loss_is_other: bool = False  # neurons balance, and the last layer's columns do not add up to nothing
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether nothing but rounding lies between the update and a gradient at these weights."""
+        return self.misfit <= self.allowed
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is no gradient at these weights, nor one at weights close by."""
+        return self.misfit > max(_FOREIGN, self.allowed)
+
+
+def belonging(head: DenseHead, layers: Sequence[Layer], rounding: Rounding) -> Belonging:
+    """Hold one update against the identities, with and without a weight decay."""
+    balanced = (
+        [one.where_there_is_any() for one in _neurons(head, layers)] if head.activation.is_kinked else []
+    )
+    neurons = [kind for kind in balanced if len(kind.off)]
+    logits = _logits(head, layers).where_there_is_any()
+    # The sums here, and in coordinates of a large layer, are made in double precision: errors of n of them add up as
+    # squares. Beside an update in double precision that is as much as its own, and beside others it is nothing.
+    longest = max(head.numbers or 0, *(max(weight.shape) for weight in head.weights))
+    own = torch.finfo(torch.float64).eps * longest**0.5
+    kinds = [*neurons, logits] if len(logits.off) else neurons
+    found = _held_against(kinds, rounding, own, _ROUNDINGS if neurons else _OF_SUMS)
+    if found.is_one_step or not neurons:
+        return found
+    balance = _held_against(neurons, rounding, own)
+    return replace(balance, loss_is_other=True) if balance.is_one_step else found
+
+
+def _held_against(
+    kinds: Sequence[_Identities], rounding: Rounding, own: float, roundings: int = _ROUNDINGS
+) -> Belonging:
+    if not kinds:
+        return Belonging(0.0, 0.0, 0.0)
+    # Independent rounding errors of many terms add up as squares: relative to the terms' norm they stay at
+    # the precision.
+    allowed = (_ONCE if rounding.is_coarse else roundings) * rounding.relative + own
+    allowed += _ROUNDINGS * rounding.absolute * max(float((k.weights / k.size).median()) for k in kinds)
+    slope = sum(float((k.by_decay / k.size).square().sum()) for k in kinds)
+    decay = sum(float((k.off * k.by_decay / k.size**2).sum()) for k in kinds) / max(slope, 1e-300)
+
+    def misfit(decay: float) -> float:
+        return max(float(((k.off - decay * k.by_decay) / k.size).abs().median()) for k in kinds)
+
+    plain, decayed = misfit(0.0), misfit(decay)
+    if plain > allowed and decayed < plain / 4:
+        return Belonging(decayed, allowed, decay)
+    return Belonging(plain, allowed, 0.0)
+
+
+def misfit(fit: Belonging, source: str) -> MisfitError:
+    """What does not fit, and what the update may be instead."""
+    if fit.is_foreign:
+        return MisfitError(
+            f"This is not a gradient of this network at these weights: {source}.",
+            needs="an update that was made from these weights: every neuron then balances, and the last layer's "
+            "columns add up to nothing",
+            got=f"neurons or columns that are off balance by {fit.misfit:.0%}, as noise and other networks' are",
+            hint="--weights for the weights before the round; --local-steps if the client took many; "
+            "--noise-multiplier with --batch-size if the client added noise; behind GELU, SiLU and tanh, and in a "
+            "single layer, a loss that is not cross-entropy looks the same",
+        )
+    return MisfitError(
+        f"This is not one step from these weights: {source}.",
+        needs=f"neurons that balance within rounding ({fit.allowed:.1g})",
+        got=f"neurons that are off balance by {fit.misfit:.2g}",
+        hint="--local-steps and --learning-rate if the client took several steps, or has momentum from earlier "
+        "rounds; --weights if these are not the weights before the round; a compressed update cannot be read exactly",
+    )
+
+
+def realised_noise(head: DenseHead, layers: Sequence[Layer]) -> tuple[float, int]:
+    """The deviation of the noise in an update's numbers, and from how many neurons it is known.
+
+    A gradient balances in every neuron, and its last columns add up to nothing: what is off is noise alone, of its
+    deviation times the norm of the weights.
+    """
+    one = _neurons(head, layers[:2])[0] if head.activation.is_kinked else _logits(head, layers)
+    return float((one.off / one.weights).square().mean().sqrt()), len(one.off)
+
+
+def require_noise(head: DenseHead, layers: Sequence[Layer], declared: float, source: str) -> None:
+    """Refuse an update that has another noise than was declared; five deviations of the estimate are allowed for."""
+    if not head.activation.is_kinked and has_one_logit(head):
+        return  # nothing tells
+    found, neurons = realised_noise(head, layers)
+    if abs(found / declared - 1) > 5 / (2 * neurons) ** 0.5:
+        raise MisfitError(
+            f"The noise in this update is not the declared one: {source}.",
+            needs=f"a deviation of {declared:.3g} in each number: --noise-multiplier times --max-grad-norm over "
+            "--batch-size",
+            got=f"{found:.3g}, from the balance of {neurons} neurons or columns",
+            hint="the batch size that the sum was divided by, the norm of each record's gradient, the weights before "
+            "the round",
+        )
+
+
+def without_decay(head: DenseHead, layers: Sequence[Layer], decay: float) -> list[Layer]:
+    """The update less a multiple of the weights."""
+    return [
+        (weight - decay * own, None if bias is None or shift is None else bias - decay * shift)
+        for (weight, bias), (own, shift) in zip(layers, decays(head), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Identities:
+    """One per neuron or column."""
+
+    off: Tensor  # by how much it is missed
+    by_decay: Tensor  # what a unit of decay adds
+    size: Tensor  # the norm of its terms
+    weights: Tensor  # the norm of the weights in it
+
+    def where_there_is_any(self) -> _Identities:
+        """Those that have terms at all."""
+        live = self.size > 0
+        return _Identities(self.off[live], self.by_decay[live], self.size[live], self.weights[live])
+
+
+def _neurons(head: DenseHead, layers: Sequence[Layer]) -> list[_Identities]:
+    """What comes into each neuron against what goes out, for every layer but the last; each layer is read once."""
+    sums = [_sums(own, weight) for own, (weight, _) in zip(head.weights, layers, strict=False)]
+    found = []
+    for index, ((into, _), (_, out)) in enumerate(pairwise(sums)):
+        shift, into_bias = head.biases[index], layers[index][1]
+        shift = torch.zeros_like(into[0]) if shift is None else shift
+        bias = torch.zeros_like(shift) if into_bias is None else shift * into_bias
+        incoming = into[2] + shift.square()
+        found.append(
+            _Identities(
+                into[0] + bias - out[0],
+                incoming - out[2],
+                (into[1] + bias.square() + out[1]).sqrt(),
+                (incoming + out[2]).sqrt(),
+            )
+        )
+    return found
+
+
+def _sums(weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of weight times gradient, of its squares and of the weight's squares: `(3, outputs)`, `(3, inputs)`."""
+    by_row, by_column = (weight.new_zeros(3, size, dtype=torch.float64) for size in weight.shape)
+    for rows in row_slices(weight):
+        own = weight[rows].double()
+        terms = own * gradient[rows]
+        three = terms, terms.square(), own.square()
+        by_row[:, rows] = torch.stack([part.sum(1) for part in three])
+        by_column += torch.stack([part.sum(0) for part in three])
+    return by_row, by_column
+
+
+def _logits(head: DenseHead, layers: Sequence[Layer]) -> _Identities:
+    """The sum of each column of the last layer."""
+    weight = layers[-1][0].double()
+    count = torch.full_like(weight[0], weight.shape[0] ** 0.5)
+    return _Identities(weight.sum(0), decays(head)[-1][0].sum(0), weight.norm(dim=0), count)

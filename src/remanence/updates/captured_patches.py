@@ -1,0 +1,270 @@
+"""Updates of a network that reads pictures in patches: a picture counts if the whole update can be recomputed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.auditing import AuditResult, audit
+from remanence.core.attack import Reconstruction
+from remanence.core.releases import Gradient
+from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, PATCHES_UNORDERED, Caveat
+from remanence.results.verdict import Policy
+from remanence.updates.captured_whole import CapturedWhole, coarsest
+from remanence.updates.explaining import apart, explained, rounded_again
+from remanence.updates.leak_map import leak_map
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.patch_fit import PatchFit, without_decay
+from remanence.updates.patch_models import PatchModel, patch_model
+from remanence.updates.rounding import Rounding
+from remanence.updates.shared_gradient import SharedGradient
+
+_NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
+_NOT_SOLVED = (
+    0.01  # the same for single and double precision: a patch that is known no better is not solved for
+)
+_ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
+_ROOM = 2  # outputs of the layer for each position: half of the equations are left to test with
+_ROUNDED_ON_THE_WAY = 16  # roundings by which sums over many tokens may be off
+_ENOUGH = 0.8  # unknown numbers for each number of the update, at most
+
+
+@final
+@dataclass(frozen=True)
+class Pictures:
+    """What recomputation says about pictures that were named for one update."""
+
+    count: int
+    error: float  # of the worst patch, relative; what the residual leaves room for
+    unexplained: float  # the share of the update that is left, by norm, in the worst tensor
+    explains_all: bool
+    is_ordered: bool = True  # whether no other order of a picture's patches explains the update as well
+    similarity: float = 0.0  # the cosine between the update and what the pictures make
+    fits_places: bool = (
+        False  # one picture is all that the layer's gradient holds, whatever the rest of the network did
+    )
+
+    @property
+    def named(self) -> int:
+        """How many pictures are named, proven or not."""
+        return self.count
+
+    @property
+    def proven(self) -> int:
+        """How many pictures are proven."""
+        return self.count if self.explains_all or self.fits_places else 0
+
+    @property
+    def number(self) -> int:
+        """How many there were, where it is proven."""
+        return self.count if self.explains_all else 0
+
+
+def verify_pictures(
+    model: PatchModel,
+    gradient: Mapping[str, Tensor],
+    pictures: Tensor,
+    labels: Tensor,
+    *,
+    rounding: Rounding,
+    training: LocalTraining | None = None,
+) -> Pictures:
+    """Recompute the whole update from pictures and labels; a factor that all of it has is solved for."""
+    training = training or LocalTraining()
+
+    def update(shown: Tensor, start: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        return training.along(start or model.trained, lambda now: model.at(now).update(shown, labels))
+
+    sent = {name: value.double() for name, value in gradient.items()}
+    numbers = sum(value.numel() for value in sent.values())
+    if not len(pictures) or pictures.numel() > _ENOUGH * numbers or not pictures.isfinite().all():
+        return Pictures(len(pictures), torch.inf, 1.0, explains_all=False)
+    made = update(pictures)
+    own = {name: value.to(model.dtype) for name, value in model.trained.items()}
+    moves = apart(made, update(pictures, rounded_again(own, torch.finfo(model.dtype).eps)))
+    held = explained(sent, made, moves, rounding.times(training.steps))  # weights are rounded after each
+    name = model.own("weight")
+    left = (sent[name] - held.scale * made[name]).flatten(1)
+    # Errors of single numbers are independent: of a matrix of them, no direction has more than this share.
+    rounded = _ROUNDED * sum(size**-0.5 for size in left.shape) * held.allowed[name]
+    errors = _patch_errors(model, pictures, labels, held.scale)
+    held = held.with_more(apart(made, update(_blurred(model, pictures, rounded * errors))))
+    # Derivatives are off with the patches that they follow from, which errors take as known: four times is allowed.
+    worst = 4 * float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
+    is_fine = not (rounding.is_coarse or rounding.absolute)
+    if not held.is_all or worst > (_NOT_SOLVED if is_fine else _NO_BETTER):
+        apart_from_steps = held_by_places(model, sent, pictures, rounding)
+        error = worst if apart_from_steps is None else apart_from_steps
+        return Pictures(
+            len(pictures), error, held.left, False, True, held.similarity, apart_from_steps is not None
+        )
+    is_ordered = model.places is not None or not any(
+        all(held.scale * off <= held.allowed[name] for name, off in apart(made, update(other)).items())
+        for other in _rearranged(model, pictures)
+    )
+    return Pictures(len(pictures), worst, held.left, True, is_ordered, held.similarity)
+
+
+def held_by_places(
+    model: PatchModel, sent: Mapping[str, Tensor], pictures: Tensor, rounding: Rounding
+) -> float | None:
+    """How far a picture's patches may be off that explain the layer's gradient together with that of the positions.
+
+    For one picture, Σ_p S_p x_pᵀ is the gradient of the layer, where S_p is that of the embedding of position p: after
+    dropout, any loss and any number of steps too. Two different pictures have no such x. None where it does not hold.
+    """
+    places = model.places
+    if places is None or len(pictures) != 1:
+        return None
+    patches, rows = model.patches(pictures)[0], sent[model.own("weight")].flatten(1)  # (positions, numbers)
+    sums = sent[places].reshape(-1, len(rows))[-model.positions :].mT  # (outputs, positions)
+    if sent.get(model.own("bias")) is not None:
+        rows = torch.cat([rows, sent[model.own("bias")][:, None]], 1)
+        patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1)
+    if len(rows) < _ROOM * model.positions or not sums.any():
+        return None
+    left = rows - sums @ patches
+    absolute = rounding.of_tensor(model.own("weight")).absolute, rounding.of_tensor(places).absolute
+    noise = rounding.relative * rows.abs() + absolute[0]
+    noise = noise + (rounding.relative * sums.abs() + absolute[1]) @ patches.abs()
+    if left.norm() > _ROUNDED_ON_THE_WAY * noise.norm():
+        return None
+    smallest = torch.linalg.svdvals(sums)[-1].clamp(min=1e-300)
+    error = float(
+        (noise.norm(dim=0).max() / smallest) / model.patches(pictures)[0].norm(dim=1).min().clamp(min=1e-300)
+    )
+    error *= model.weight.shape[1] ** 0.5  # of a patch, whose numbers are each off by as much
+    return error if error < _NO_BETTER else None
+
+
+def _blurred(model: PatchModel, pictures: Tensor, errors: Tensor) -> Tensor:
+    """Pictures whose patches are off by as much as they may be, at random."""
+    patches, generator = model.patches(pictures), torch.Generator().manual_seed(0)
+    noise = torch.randn(patches.shape, generator=generator, dtype=patches.dtype)
+    sizes = patches.norm(dim=-1, keepdim=True) * errors.clamp(max=_NO_BETTER).view(*patches.shape[:2], 1)
+    return model.pictures(patches + sizes * noise / noise.norm(dim=-1, keepdim=True))
+
+
+def _rearranged(model: PatchModel, pictures: Tensor) -> Iterator[Tensor]:
+    """The same pictures, one of which has its patches in another order: some networks cannot tell."""
+    places = torch.arange(model.positions).view(model.grid)
+    orders = [places.flip(0), places.flip(1), places.flip(0, 1), places.roll(1, 0), places.roll(1, 1)]
+    orders += [places.mT] if places.shape[0] == places.shape[1] else []
+    flat = [order.flatten() for order in orders]
+    for place in range(model.positions - 1):
+        swapped = places.flatten().clone()
+        swapped[[place, place + 1]] = swapped[[place + 1, place]]
+        flat.append(swapped)
+    patches = model.patches(pictures)
+    for index, order in itertools.product(range(len(pictures)), flat):
+        if not torch.allclose(patches[index], patches[index][order]):
+            moved = patches.clone()
+            moved[index] = patches[index][order]
+            yield model.pictures(moved)
+
+
+def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: float) -> Tensor:
+    """How far each patch is off, relative, for what G is off: patches solve Σ δ xᵀ = G."""
+    own = model.patches(pictures)
+    embedded = own @ model.weight.mT + (0 if model.bias is None else model.bias)
+    deltas = torch.cat([model.slopes(one, y, {})[0] for one, y in zip(embedded, labels, strict=True)])
+    deltas = deltas * scale / len(pictures)
+    inverse, failed = torch.linalg.inv_ex(deltas @ deltas.mT)
+    sizes = own.flatten(0, 1).norm(dim=1).clamp(min=1e-300)
+    if failed or not (inverse.diagonal() > 0).all():
+        return torch.full_like(sizes, torch.inf)
+    return inverse.diagonal().sqrt() / sizes
+
+
+@final
+@dataclass(frozen=True)
+class CapturedPatches(CapturedWhole):
+    """One or more updates of a network that reads patches. Each is a trial, and succeeds if its pictures are proven.
+
+    The number of pictures is proven along with them. The control is the same attack on the same update with the
+    entries of every tensor shuffled.
+    """
+
+    training: LocalTraining = field(default_factory=LocalTraining)
+    said: ClassVar[tuple[str, str]] = ("recovered", "pictures")
+
+    def caveats(self) -> tuple[Caveat, ...]:
+        """The pictures share their update; and what the layer's gradient leaves open."""
+        return ONE_RELEASE, PATCHES_OPEN
+
+    def verified(self, guess: Reconstruction, gradients: Gradient) -> list[Pictures]:
+        """What recomputation says about each update and the pictures that were named."""
+        model, found = patch_model(self.mechanism.module, self.mechanism.example_shape), []
+        for index, (pictures, labels) in enumerate(
+            zip(guess.records.features, guess.records.labels, strict=True)
+        ):
+            named = ~labels.isnan()
+            one = {name: values[index] for name, values in gradients.tensors.items()}
+            found.append(
+                verify_pictures(
+                    model,
+                    one,
+                    pictures[named].double(),
+                    labels[named].long(),
+                    rounding=self.coarse,
+                    training=self.training,
+                )
+            )
+        return found
+
+
+def audit_patches(
+    model: nn.Module,
+    gradients: Sequence[Mapping[str, Tensor]],
+    shape: tuple[int, ...],
+    *,
+    rounding: Rounding,
+    training: LocalTraining,
+    policy: Policy,
+    seed: int,
+    target: str,
+) -> AuditResult:
+    """What updates of a network that reads patches give away; the audit holds counts, and no picture."""
+    precision = coarsest(gradients, rounding)
+    decays, is_difference = [0.0] * len(gradients), bool(rounding.tensors)
+    if training.is_plain:
+        patches = patch_model(model, shape)
+        taken = [
+            without_decay(
+                patches,
+                {name: value.double() for name, value in one.items()},
+                precision,
+                is_difference=is_difference,
+            )
+            for one in gradients
+        ]
+        gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
+    stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
+    mechanism = SharedGradient(
+        model,
+        shape,
+        training.steps,
+        training.learning_rate or 1.0,
+        training.momentum,
+        0.0 if training.is_plain else training.weight_decay,
+        rounding=precision,
+    )
+    game = CapturedPatches(mechanism, Gradient(stacked), rounding=rounding, training=training)
+    result = audit(game, [PatchFit(is_difference=is_difference)], policy=policy, seed=seed, target=target)
+    unordered = () if result.strongest.arrays["is_ordered"].all() else (PATCHES_UNORDERED,)
+    told = [
+        replace(entry, caveats=(*(c for c in entry.caveats if c.id != PATCHES_OPEN.id), *unordered))
+        if entry.proven
+        else entry
+        for entry in result.evidence
+    ]
+    left = float(result.strongest.arrays["unexplained"][0])
+    leaks = leak_map(model, gradients[0], precision=precision)
+    leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
+    subject = {**result.subject, "leak_map": [leak.to_json() for leak in leaks], "decays": decays}
+    return replace(result, evidence=tuple(told), subject=subject)

@@ -1,0 +1,216 @@
+"""The command for owners of federated or collaborative training: what does one shared gradient give away?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remanence.cli.grouped import options
+from remanence.cli.output import (
+    Device,
+    Ending,
+    MaxSuccess,
+    compute_device,
+    default_folder,
+    finish,
+)
+from remanence.cli.output import policy as limit
+from remanence.core.checks import exactly_one, goes_with
+from remanence.core.exceptions import InputError
+
+
+@options()
+class Sent:
+    """What left the client, or is about to."""
+
+    gradients: Annotated[
+        list[Path] | None,
+        "--gradient",
+        "A captured gradient or update, .safetensors or a state dict; repeatable.",
+    ] = None
+    before: Annotated[
+        Path | None,
+        "--before",
+        "--weights",
+        "The weights that the update was made from.",
+        "as the factory makes them",
+    ] = None
+    after: Annotated[
+        list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
+    ] = None
+    batch: Annotated[Path | None, "Your own batch instead: an .npz file with inputs and labels."] = None
+    passed: Annotated[
+        str | None,
+        "--filter",
+        "With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
+        "percentile, clip-noise=1,1. The leak before and after it.",
+    ] = None
+
+
+@options()
+class Client:
+    """What is known about the client."""
+
+    learning_rate: Annotated[
+        float | None,
+        "The client's. The file then holds new weights minus old ones. Without it, the scale is solved for.",
+    ] = None
+    local_steps: Annotated[int, "How many steps the client took."] = 1
+    momentum: Annotated[float, "The client's momentum over these steps."] = 0.0
+    weight_decay: Annotated[float, "The client's, for several steps. For one it is solved for."] = 0.0
+    optimizer: Annotated[str, "The client's optimiser: sgd, adam or adamw."] = "sgd"
+    batch_size: Annotated[int | None, "How many samples are behind each update.", "what is proven"] = None
+    noise_multiplier: Annotated[
+        float | None, "Gaussian noise that the client added, over --max-grad-norm."
+    ] = None
+    max_grad_norm: Annotated[float, "What each record's gradient was clipped to before the noise."] = 1.0
+
+
+@options()
+class Effort:
+    """Who attacks, and what counts as too much."""
+
+    candidates: Annotated[
+        int, "For ceilings: among how many candidates the adversary looks for a record."
+    ] = 10
+    longest: Annotated[int, "For transformers: how many tokens the longest text may have."] = 64
+    attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all exact ones."] = None
+    max_success: MaxSuccess = None
+    seed: Annotated[int, "The same seed gives the same result."] = 0
+    device: Annotated[Device, "Where to compute."] = Device.AUTO
+
+
+def gradient(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="path/to/file.py:factory, where factory() returns the network (a torch.nn.Module)."
+        ),
+    ] = None,
+    *,
+    factory: Annotated[str | None, "--model", "The network, as an option."] = None,
+    input_shape: Annotated[
+        str | None, "Shape of one input, as in 3,32,32.", "the batch's, or a vector"
+    ] = None,
+    sent: Sent,
+    client: Client,
+    effort: Effort,
+    ending: Ending,
+) -> None:
+    """Tell what an update gives away: which samples, and through which layer.
+
+    With `--gradient`, or `--before` and `--after`, the attack knows what a server knows: the network and the
+    update. What it recovers is proven by recomputing the update, without the data. With `--batch` you look at your
+    own batch before its gradient leaves. Exit codes are those of `audit`; an update that does not belong to the
+    weights ends with 2. audit.json and report.html are written too, and hold no sample.
+    """
+    from remanence.report.svg import as_file
+    from remanence.scale.files import check_writable, write_files
+    from remanence.updates.declared import Declared, Noise
+    from remanence.updates.inspection import audit_filtered, audit_gradients
+    from remanence.updates.leak_map_view import (
+        filter_sentence,
+        leak_map_picture,
+        leak_table,
+        proven_sentence,
+        tokens_sentence,
+    )
+    from remanence.updates.local_training import LocalTraining
+    from remanence.updates.opening import open_batch, open_network, open_updates
+    from remanence.updates.sending import Filter
+    from remanence.updates.token_updates import Files, audit_token_updates
+
+    network = _one_model(model, factory)
+    updates, weights_after = list(sent.gradients or []), list(sent.after or [])
+    _check_inputs(updates + weights_after, sent.batch, sent.passed)
+    declared = Declared(
+        LocalTraining(
+            client.local_steps,
+            client.learning_rate,
+            client.momentum,
+            client.weight_decay,
+            client.optimizer,  # pyright: ignore[reportArgumentType]
+        ),
+        client.batch_size,
+        sent.before,
+        _shape(input_shape),
+        None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
+        effort.candidates,
+    )
+    filtered = None if sent.passed is None else Filter.parse(sent.passed)
+    policy = limit(effort.max_success)
+    first = sent.batch or (updates + weights_after)[0]
+    folder = ending.out or default_folder(f"{network}-{first.name}")
+    check_writable(folder)
+    with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
+        opened = open_network(network, declared)
+        result = audit_token_updates(
+            opened,
+            Files(updates, weights_after, sent.batch, filtered),
+            declared,
+            longest=effort.longest,
+            policy=policy,
+            seed=effort.seed,
+            target=network,
+        )
+        said: list[str] = [] if result is None else list(result.subject["notes"])
+        if result is None:
+            if sent.batch is not None:
+                subject = open_batch(opened, sent.batch, declared, filtered)
+            else:
+                subject = open_updates(
+                    opened, updates, declared, after=weights_after, glance=effort.attack is None
+                )
+            if subject.forecast is not None:  # said before anything is searched for
+                typer.echo(str(subject.forecast), err=True)
+            look = audit_gradients if filtered is None else audit_filtered
+            result = look(
+                subject,
+                effort.attack,
+                policy=policy,
+                seed=effort.seed,
+                device=compute_device(effort.device),
+                target=network,
+            )
+            said = [
+                *result.subject["notes"],
+                str(subject.forecast or ""),
+                subject.scope,
+                str(subject.exposure or ""),
+            ]
+    leaks = result.subject["leak_map"]
+    write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
+    said += [filter_sentence(result), *tokens_sentence(result), proven_sentence(result, client.batch_size)]
+    finish(result, folder, first=[leak_table(leaks), *filter(None, said)], ending=ending)
+
+
+def _one_model(argument: str | None, option: str | None) -> str:
+    hint = "remanence gradient model.py:make --gradient update.safetensors"
+    exactly_one({"MODEL": argument, "--model": option}, hint)
+    return argument or option or ""
+
+
+def _check_inputs(updates: Sequence[Path], batch: Path | None, passed: str | None) -> None:
+    goes_with("--filter", passed, "--batch", batch, "--batch batch.npz --filter topk=0.1")
+    given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
+    exactly_one(given, "--gradient for what was captured, --batch for what is about to be sent")
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    try:
+        shape = None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if shape is not None and not (shape and all(size > 0 for size in shape)):
+        raise InputError(
+            "The shape of an input cannot be read.",
+            needs="whole numbers with commas between them",
+            got=str(text),
+            hint="--input-shape 3,32,32",
+        )
+    return shape

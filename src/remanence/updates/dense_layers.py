@@ -1,0 +1,299 @@
+"""The fully connected part in which a network ends, found in any module and computed in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from remanence.core.exceptions import InputError
+from remanence.updates.activations import RELU, Activation
+from remanence.updates.one_logit import doubled, mirrored
+from remanence.updates.watching import Seen, after_norms, chain_of, watching
+
+Layers = list[
+    tuple[Tensor, Tensor | None]
+]  # weight (trials, outputs, inputs) and bias (trials, outputs) gradients
+
+_BEYOND = (
+    "no exact attack reads this network; in Python, InvertingGradients searches pictures by optimisation"
+)
+_LOGITS = "a network that returns logits: a softmax or a sigmoid at its end belongs to the loss"
+LARGE = 2**22  # numbers of a layer that is left in the precision in which it is stored
+_TEXTS = "texts are read from transformers with two attention layers; recurrent networks are beyond the exact attacks"
+
+
+@final
+@dataclass(frozen=True)
+class DenseHead:
+    """f(x) = W_H σ(… σ(W_0 x + b_0) …) + b_H; σ is ReLU unless `activation` is another.
+
+    All is in double precision, but for layers of more than four million weights: those stay as they are stored.
+
+    `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
+    features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
+    evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it. A single layer is
+    a head too; one logit is read as two classes (`one_logit`).
+    """
+
+    names: tuple[str, ...]  # of the layers, as the module calls them
+    weights: tuple[Tensor, ...]  # (outputs, inputs) each
+    biases: tuple[Tensor | None, ...]  # (outputs,) each
+    is_whole_network: bool  # nothing but flattening comes before
+    activation: Activation = RELU
+    folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
+    numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `condensing`)
+
+    @property
+    def classes(self) -> int:
+        """How many logits there are."""
+        return self.weights[-1].shape[0]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The number of neurons of each ReLU layer."""
+        return tuple(weight.shape[0] for weight in self.weights[:-1])
+
+    @property
+    def independent_rows(self) -> int:
+        """How many rows of the first layer's gradient are independent: those of the logits add up to nothing."""
+        return len(self.weights[0]) - (len(self.weights) == 1)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether every pass through it takes so long that searches are made only where they decide something."""
+        return sum(weight.numel() for weight in self.weights) > LARGE
+
+    def require_relu(self) -> None:
+        """Refuse heads in which no neuron can be one sample's alone."""
+        if not self.activation.is_relu:
+            raise InputError(
+                f"No neuron belongs to one sample alone behind {self.activation.name}.",
+                needs="ReLU between the layers, which switches neurons off",
+                got=self.activation.name,
+                hint="span-fit, which takes any of the usual functions",
+            )
+
+    def require_readable(self) -> None:
+        """Refuse heads whose inputs a gradient gives up to an unknown scale only, or mixed in every neuron."""
+        self.require_relu()
+        if self.biases[0] is None and (any(b is not None for b in self.biases[1:-1]) or self.classes < 3):
+            raise InputError(
+                f"The scale of the inputs of layer {self.names[0]!r} cannot be read off its gradient.",
+                needs="a bias in that layer; or no bias in any hidden layer, and at least 3 classes",
+                got=f"no bias there, {sum(b is not None for b in self.biases[1:-1])} hidden layers with one, "
+                f"{self.classes} classes",
+                hint=_BEYOND,
+            )
+
+    def forward(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What enters each layer, and the logits."""
+        inputs = [x]
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            before = product(inputs[-1], weight.mT)
+            before = before if bias is None else before + bias
+            if index == len(self.weights) - 1:
+                return inputs, before
+            inputs.append(self.activation(before))
+        raise AssertionError("a head has at least one layer")
+
+    def backward(self, inputs: Sequence[Tensor], loss_vectors: Tensor, down_to: int = 0) -> list[Tensor]:
+        """The loss's derivative in what each layer puts out, from the last layer back to layer `down_to`."""
+        deltas = [loss_vectors]
+        for index in range(len(self.weights) - 1, down_to, -1):
+            deltas.append(product(deltas[-1], self.weights[index]) * self.slopes(inputs, index))
+        return deltas[::-1]
+
+    def slopes(self, inputs: Sequence[Tensor], index: int) -> Tensor:
+        """The activation's slope where what enters layer `index` was made."""
+        if self.activation.is_relu and self.activation.is_kinked:
+            return (inputs[index] > 0).to(inputs[index])
+        return self.activation.slope(self.before(inputs, index - 1))
+
+    def before(self, inputs: Sequence[Tensor], index: int) -> Tensor:
+        """What layer `index` puts out, before the activation."""
+        made, bias = product(inputs[index], self.weights[index].mT), self.biases[index]
+        return made if bias is None else made + bias
+
+    def gradients(
+        self, x: Tensor, labels: Tensor, present: Tensor | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias gradients of each layer, summed over the last batch dimension of `x`.
+
+        `present` weights the samples; 0 leaves one out.
+        """
+        return [(delta.mT @ values, delta.sum(-2)) for values, delta in self.parts(x, labels, present)]
+
+    def parts(self, x: Tensor, labels: Tensor, present: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """What enters each layer and the loss's derivative in what it puts out, times `present`."""
+        inputs, logits = self.forward(x)
+        deltas = self.backward(inputs, self.loss_vectors(logits, labels))
+        if present is not None:
+            deltas = [delta * present.unsqueeze(-1) for delta in deltas]
+        return list(zip(inputs, deltas, strict=True))
+
+    def loss_vectors(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """g = softmax(f) − e_y, the derivative of cross-entropy in the logits."""
+        return logits.softmax(-1) - one_hot(labels, self.classes).to(logits)
+
+    def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+        """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights.
+
+        Those of large layers that are not in double precision stay as they were sent.
+        """
+        found = []
+        folded = self.folded or (None,) * len(self.names)
+        for name, own_weight, bias, fold in zip(self.names, self.weights, self.biases, folded, strict=True):
+            prefix = f"{name}." if name else ""
+            if f"{prefix}weight" not in gradient:
+                raise InputError(
+                    f"The gradient of layer {name!r} is not in the update.",
+                    needs="a weight of its own for every dense layer, with its gradient",
+                    got="a weight that is frozen, shared with another layer, or made of other parameters (weight norm)",
+                    hint="the same network without that: what its update gives away, this one gives away too",
+                )
+            weight = gradient[f"{prefix}weight"].to(own_weight.device)
+            if own_weight.numel() <= LARGE or own_weight.dtype == torch.float64 or fold is not None:
+                weight = weight.to(own_weight)
+            if fold is not None:
+                own = gradient[fold.bias].to(fold.factor) / (
+                    fold.factor if fold.bias == f"{prefix}bias" else 1
+                )
+                weight = weight / fold.factor[:, None].to(weight)
+            else:
+                own = None if bias is None else gradient[f"{prefix}bias"].to(bias)
+            if weight.shape[-2] < len(own_weight):
+                weight, own = mirrored(weight, -2), None if own is None else mirrored(own, -1)
+            found.append((weight, own))
+        return found
+
+    def double(self, *, only_first: bool = False) -> DenseHead:
+        """The same with every layer, or the one that inputs are read off, in double precision."""
+        others = self.weights[1:] if only_first else (weight.double() for weight in self.weights[1:])
+        return replace(self, weights=(self.weights[0].double(), *others))
+
+    def to(self, device: torch.device | str) -> DenseHead:
+        """The same head on another device."""
+        return replace(
+            self,
+            weights=tuple(weight.to(device) for weight in self.weights),
+            biases=tuple(None if bias is None else bias.to(device) for bias in self.biases),
+            folded=tuple(fold and Folded(fold.bias, fold.factor.to(device)) for fold in self.folded),
+        )
+
+
+def product(values: Tensor, weight: Tensor) -> Tensor:
+    """A product with a layer's weights, in their precision: a large layer is never copied."""
+    return (values.to(weight.dtype) @ weight).to(values.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Folded:
+    """Batch normalisation that was folded into the layer before it."""
+
+    bias: str  # the parameter whose gradient tells the shift's
+    factor: Tensor  # (outputs,), what each output is multiplied by
+
+
+def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
+    """Find the fully connected part of a module by watching its linear layers at work.
+
+    Two linear layers belong together if what enters the second is ReLU (or another of the usual functions, the same
+    throughout) of what left the first, and the last one's output must be the module's. So the function may be a layer
+    or a call, and the module may be of any class. Batch normalisation in evaluation mode may come before it.
+    `example` is one batch of inputs; without it, inputs of the first linear layer's size are tried.
+    """
+    linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    if not linear:
+        raise InputError(
+            "The network has no fully connected layer.",
+            needs="a network that ends in fully connected layers",
+            got=f"{type(model).__name__} without nn.Linear",
+            hint=_BEYOND,
+        )
+    if example is None:
+        parameter = next(model.parameters())
+        size = next(iter(linear.values())).in_features
+        generator = torch.Generator(device=parameter.device).manual_seed(0)
+        shape = (4, size)
+        example = torch.randn(shape, generator=generator, dtype=parameter.dtype, device=parameter.device)
+    norms = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.BatchNorm1d) and not layer.training and layer.running_mean is not None
+    }
+    watched: list[Seen] = []
+    with watching({**linear, **norms}, watched), torch.no_grad():
+        try:
+            output = model(example)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            reads_ids = any(isinstance(layer, nn.Embedding) for layer in model.modules())
+            raise InputError(
+                "The network cannot read the inputs.",
+                needs="a network that reads numbers, and inputs of the shape that it takes",
+                got=f"shape {tuple(example.shape)}: {(str(error).splitlines() or [''])[0]}",
+                hint=_TEXTS
+                if reads_ids
+                else "give the shape of one input, for example --input-shape 3,32,32",
+            ) from None
+    seen, normed = after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
+    chain, activation = chain_of(seen, output)
+    if not chain:
+        raise InputError(
+            "The network does not end in a fully connected layer.",
+            needs="a linear layer as the last one, or several with ReLU, GELU, SiLU, tanh or leaky ReLU between them, "
+            "each applied to one vector of each sample",
+            got=f"an output that none of the {len(linear)} linear layers puts out",
+            hint=_LOGITS,
+        )
+    parts = [_affine(name, linear[name], normed.get(name), norms) for name, _, _ in chain]
+    first, (last, shift, fold) = chain[0][1], parts[-1]
+    if len(last) == 1:
+        parts[-1] = doubled(last), None if shift is None else doubled(shift), fold
+    return DenseHead(
+        tuple(name for name, _, _ in chain),
+        tuple(weight for weight, _, _ in parts),
+        tuple(bias for _, bias, _ in parts),
+        prod(example.shape[1:]) == first.shape[-1] and torch.equal(first, example.flatten(1).to(first)),
+        activation,
+        tuple(fold for _, _, fold in parts) if normed else (),
+    )
+
+
+def _affine(
+    name: str, layer: nn.Linear, norm: str | None, norms: Mapping[str, nn.BatchNorm1d]
+) -> tuple[Tensor, Tensor | None, Folded | None]:
+    """Weight and bias of a layer, batch normalisation folded in."""
+    weight = layer.weight.detach()
+    if weight.numel() <= LARGE:
+        weight = weight.double()
+    elif weight.dtype not in (torch.float32, torch.float64):
+        weight = weight.float()
+    bias = None if layer.bias is None else layer.bias.detach().double()
+    if norm is None:
+        return weight, bias, None
+    after = norms[norm]
+    assert after.running_mean is not None
+    assert after.running_var is not None
+    factor = (after.running_var.double() + after.eps).rsqrt()
+    shift = -after.running_mean.double() * factor if bias is None else (bias - after.running_mean) * factor
+    if after.affine:
+        factor, shift = factor * after.weight.detach().double(), shift * after.weight.detach().double()
+        shift = shift + after.bias.detach().double()
+    source = f"{norm}.bias" if after.affine else f"{name}.bias"
+    return weight * factor[:, None].to(weight), shift, Folded(source, factor)
+
+
+def head_inputs(model: nn.Module, head: DenseHead, inputs: Tensor) -> Tensor:
+    """What enters the head's first layer for these inputs, in double precision."""
+    layer = model.get_submodule(head.names[0])
+    seen: list[Seen] = []
+    with watching({head.names[0]: layer}, seen), torch.no_grad():
+        model(inputs)
+    return seen[0][1].double()

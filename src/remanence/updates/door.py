@@ -1,0 +1,19 @@
+"""Gradients and updates of clients."""
+
+from remanence.core.doors import Door
+
+DOOR = Door(
+    "updates",
+    attacks=(
+        "remanence.updates.exclusive_neurons:ExclusiveNeurons",
+        "remanence.updates.low_rank:LowRank",
+        "remanence.updates.matching:DLG",
+        "remanence.updates.matching:IDLG",
+        "remanence.updates.matching:InvertingGradients",
+        "remanence.updates.parallel_rows:ParallelRows",
+        "remanence.updates.patch_fit:PatchFit",
+        "remanence.updates.span_fit:SpanFit",
+        "remanence.updates.token_spans:TokenSpans",
+    ),
+    targets=("remanence.updates.targets:digits_gradient",),
+)

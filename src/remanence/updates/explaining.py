@@ -1,0 +1,96 @@
+"""Whether an update that was computed anew is the one that was sent: how far rounding alone can move it.
+
+Nobody knows in which order a client added its numbers up. But rounding every weight once moves an update about as much
+as the rounding inside a forward and a backward pass does, tensor by tensor, in shallow networks and in deep ones
+(`integration/transformers/margins.py` measures it). So that is measured, and `_TIMES` of it are allowed, beside what
+sending rounded off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.updates.rounding import Rounding
+
+_TIMES = 16  # of what rounding the weights does
+_TELLING = 1e-2  # of a tensor: one that may be off by more says nothing about records
+_ENOUGH = 0.5  # of the update, as a square, that must lie in tensors that tell
+
+
+@final
+@dataclass(frozen=True)
+class Explained:
+    """An update beside what was computed anew, whose scale is fitted."""
+
+    scale: float
+    off: Mapping[str, float]  # what is left of each tensor, by norm
+    sizes: Mapping[str, float]  # of what was sent
+    allowed: Mapping[str, float]  # what rounding explains
+
+    @property
+    def is_all(self) -> bool:
+        """Whether rounding explains what is left, in an update that tells."""
+        told = sum(self.sizes[name] ** 2 for name in self.telling)
+        whole = sum(size**2 for size in self.sizes.values())
+        fits = all(self.off[name] <= self.allowed[name] for name in self.off)
+        return self.scale > 0 and fits and told > _ENOUGH * whole
+
+    def with_more(self, moves: Mapping[str, float]) -> Explained:
+        """The same where records are known so far only that the update may have moved by this."""
+        more = {name: allowed + abs(self.scale) * moves[name] for name, allowed in self.allowed.items()}
+        return replace(self, allowed=more)
+
+    @property
+    def telling(self) -> list[str]:
+        """Tensors of which rounding explains little."""
+        return [name for name, size in self.sizes.items() if self.allowed[name] <= _TELLING * size > 0]
+
+    @property
+    def similarity(self) -> float:
+        """The cosine between what was sent and what was computed anew."""
+        whole = sum(size**2 for size in self.sizes.values())
+        return max(0.0, 1 - sum(off**2 for off in self.off.values()) / max(whole, 1e-300)) ** 0.5
+
+    @property
+    def left(self) -> float:
+        """The share that is left in the worst tensor that tells."""
+        return max((self.off[name] / self.sizes[name] for name in self.telling), default=1.0)
+
+
+def explained(
+    sent: Mapping[str, Tensor],
+    made: Mapping[str, Tensor],
+    moves: Mapping[str, float],
+    rounding: Rounding,
+) -> Explained:
+    """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that."""
+    inner = sum(float((sent[name].double() * made[name].double()).sum()) for name in sent)
+    scale = inner / max(sum(float(made[name].double().square().sum()) for name in sent), 1e-300)
+    off, sizes, allowed = {}, {}, {}
+    for name, value in sent.items():
+        own = made[name].double()
+        off[name] = float((value.double() - scale * own).norm())
+        sizes[name] = float(value.double().norm())
+        coarse = rounding.relative * sizes[name] + rounding.of_tensor(name).absolute * value.numel() ** 0.5
+        allowed[name] = _TIMES * abs(scale) * moves[name] + coarse
+    return Explained(scale, off, sizes, allowed)
+
+
+def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
+    """How far two updates are apart, tensor by tensor."""
+    return {name: float((value - second[name]).double().norm()) for name, value in first.items()}
+
+
+def rounded_again(weights: Mapping[str, Tensor], precision: float) -> dict[str, Tensor]:
+    """Weights that are off by one rounding, at random."""
+    generator = torch.Generator().manual_seed(0)
+    moved = {}
+    for name, value in weights.items():
+        coins = torch.rand(value.shape, generator=generator, dtype=value.dtype).to(value.device)
+        moved[name] = value * (1 + precision * (2 * coins - 1))
+    return moved

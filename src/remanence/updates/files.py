@@ -1,0 +1,197 @@
+"""Weights, gradients and batches from files, checked against the network before any time is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.core.releases import is_finite
+from remanence.scale.folders import MOST
+from remanence.scale.reading import UnusableFileError, map_tensors, parse_state, read_arrays, read_bytes
+from remanence.updates.dense_layers import LARGE
+from remanence.updates.parts import largest, row_slices, working
+from remanence.updates.rounding import Rounding
+
+_WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
+HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
+    try:
+        if path.suffix == ".safetensors":
+            return map_tensors(path, MOST)
+        found = parse_state(read_bytes(path, MOST))
+    except UnusableFileError as error:
+        reason = str(error)
+    else:
+        if isinstance(found, dict) and found and all(isinstance(value, Tensor) for value in found.values()):
+            return {str(name): value for name, value in found.items()}
+        reason = f"{type(found).__name__} that is not a mapping from names to tensors"
+    raise InputError(
+        "The tensors cannot be read.",
+        needs="a .safetensors file, or a state dict saved by torch.save that holds tensors alone",
+        got=f"{path}: {reason}",
+        hint="safetensors.torch.save_file({name: p.grad for name, p in model.named_parameters()}, path)",
+    )
+
+
+def unwrapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors by the network's own names: DataParallel, DDP and torch.compile put theirs in front."""
+    own, found = model.state_dict().keys(), dict(tensors)
+    for _ in range(len(_WRAPPERS)):
+        for wrapper in _WRAPPERS:
+            if found and not own & found.keys() and all(name.startswith(wrapper) for name in found):
+                found = {name.removeprefix(wrapper): value for name, value in found.items()}
+    return found
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give a network the weights at which the gradient was taken."""
+    weights = unwrapped(model, read_tensors(path))
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()]
+        raise InputError(
+            "The weights do not fit the network.",
+            needs=f"the tensors of {type(model).__name__}",
+            got=" ".join(lines)[:300],
+            hint="the same factory that made the network which was trained",
+        ) from None
+
+
+def check_gradient(model: nn.Module, gradient: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Refuse a gradient that is not one of this network, and name the layer; buffers and frozen layers are left out."""
+    wanted = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not wanted:
+        raise InputError(
+            "All of this network is frozen: no update comes from it.",
+            needs="a parameter with requires_grad",
+            got="none",
+            hint="return the network from its factory as the client trains it",
+        )
+    others = model.state_dict().keys() | dict(model.named_parameters()).keys()
+    missing, surplus = wanted.keys() - gradient.keys(), gradient.keys() - others
+    if missing or surplus:
+        raise InputError(
+            f"The gradient does not belong to this network: {source}.",
+            needs=f"one tensor for each of the {len(wanted)} parameters",
+            got="; ".join(
+                f"{word} {', '.join(sorted(names)[:4])}{' and more' if len(names) > 4 else ''}"
+                for word, names in (("missing", missing), ("unknown", surplus))
+                if names
+            ),
+            hint="{name: p.grad for name, p in model.named_parameters()} of the network that the factory makes",
+        )
+    for name, parameter in wanted.items():
+        if gradient[name].shape != parameter.shape:
+            raise InputError(
+                f"The gradient of {name} has another shape: {source}.",
+                needs=f"{tuple(parameter.shape)}",
+                got=f"{tuple(gradient[name].shape)}",
+                hint="the network and the gradient must come from the same architecture",
+            )
+        if not gradient[name].is_floating_point():
+            raise InputError(
+                f"The gradient of {name} holds whole numbers: {source}.",
+                needs="floating-point numbers, as the server computes with them",
+                got=str(gradient[name].dtype),
+                hint="multiply the codes by their scale first, as the server does, and save the product",
+            )
+        if torch.finfo(gradient[name].dtype).bits < 16:
+            raise InputError(
+                f"The gradient of {name} is in a format that nothing is computed in: {source}.",
+                needs="float16, bfloat16, float32 or float64",
+                got=str(gradient[name].dtype),
+                hint="multiply the codes by their scale first, as the server does, and save the product in float32",
+            )
+        if not is_finite(gradient[name]):
+            raise InputError(
+                f"The gradient of {name} is not finite: {source}.",
+                needs="finite numbers",
+                got=f"{int((~gradient[name].isfinite()).sum())} entries that are NaN or infinite",
+                hint="check the loss of that batch; mixed precision may have overflowed",
+            )
+    if not any(gradient[name].count_nonzero() for name in wanted):
+        raise InputError(
+            f"The gradient is zero everywhere: {source}.",
+            needs="a gradient that a batch has made",
+            got="zeros only",
+            hint="save it after loss.backward() and before optimizer.zero_grad()",
+        )
+    return {name: gradient[name] for name in wanted}
+
+
+def read_batch(path: Path, dtype: torch.dtype) -> Records:
+    """Inputs and labels from an .npz file with the arrays `inputs` and `labels` (or `x` and `y`)."""
+    try:
+        held = read_arrays(path, ("inputs", "labels", "x", "y"))
+    except UnusableFileError as error:
+        held, reason = {}, str(error)
+    else:
+        reason = f"arrays {', '.join(held) or 'of other names'}"
+    inputs, labels = held.get("inputs", held.get("x")), held.get("labels", held.get("y"))
+    if inputs is None or labels is None:
+        raise InputError(
+            "The batch cannot be read.",
+            needs="an .npz file with the arrays inputs and labels",
+            got=f"{path}: {reason}",
+            hint="numpy.savez(path, inputs=x, labels=y), as the network and the loss receive them",
+        )
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
+        raise InputError(
+            "The labels of the batch are not classes.",
+            needs="one whole number per input",
+            got=f"{labels.dtype} of shape {labels.shape}",
+            hint="class indices, as cross_entropy takes them",
+        )
+    records = Records(
+        torch.from_numpy(np.ascontiguousarray(inputs)).to(dtype), torch.from_numpy(labels).long()
+    )
+    records.require_finite("batch")
+    return records
+
+
+def holds_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file holds weights close to the network's, where an update was expected: it is far too near to them."""
+    apart = total = 0.0
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2 and name in tensors and tensors[name].shape == parameter.shape:
+            own, given = parameter.detach().flatten(1), tensors[name].flatten(1)
+            for rows in row_slices(own):
+                part = own[rows].to(working(own))
+                apart += float((given[rows].to(part) - part).norm()) ** 2
+                total += float(part.norm()) ** 2
+    return total > 0 and apart < 0.25 * total
+
+
+def widened(value: Tensor) -> Tensor:
+    """The same in double precision; a large tensor that is in single precision stays as it is."""
+    return value if value.numel() > LARGE and value.dtype == torch.float32 else value.double()
+
+
+def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
+    """How coarse these numbers are; the coarsest tensor counts."""
+    return Rounding.of(value.dtype for value in tensors.values())
+
+
+def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:
+    """How coarse a difference of weights is: it was rounded on the scale of the weights, not of the step."""
+    relative = rounding_of(weights).relative
+    each = {name: relative / 2 * largest(value) for name, value in weights.items() if value.numel()}
+    return Rounding(relative, max(each.values()), tuple(each.items()))
+
+
+def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Old weights minus new ones, as a gradient points; what only one of them has is left to `check_gradient`."""
+    return {
+        name: before[name] - value if name in before and value.is_floating_point() else value
+        for name, value in after.items()
+    }

@@ -1,0 +1,81 @@
+"""What each layer's gradient gives away, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from remanence.updates.dense_layers import LARGE
+from remanence.updates.exposure import Exposure
+from remanence.updates.parts import rows_times
+
+_FEW, _RANKS_UP_TO = 16, 128
+
+
+@dataclass(frozen=True)
+class LayerLeak:
+    """One layer: how much of its gradient is there, and what was read from it."""
+
+    name: str
+    shape: tuple[int, ...]
+    nonzero: float  # the share of entries that are not zero, β of Pan et al. 2022, Theorem 1
+    rank: (
+        int | None
+    )  # of a dense layer's gradient: at most the batch size; None for other layers, or no low rank
+    exclusive: int | None  # how many samples have an exclusive neuron here; None where the batch is unknown
+    unexplained: float | None  # the share by norm that proven samples leave; None outside the head
+
+    def to_json(self) -> dict[str, object]:
+        """The entry in audit.json."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+
+def leak_map(
+    model: nn.Module,
+    gradient: Mapping[str, Tensor],
+    *,
+    precision: float,
+    exposure: Exposure | None = None,
+    unexplained: Mapping[str, float] | None = None,
+) -> list[LayerLeak]:
+    """One entry per layer that has a weight; `gradient` has no dimension for trials."""
+    layers = []
+    for name, values in gradient.items():
+        if not name.endswith("weight") or values.ndim < 2:
+            continue
+        layer = name.removesuffix("weight").removesuffix(".")
+        owner = model.get_submodule(name.rpartition(".")[0])  # attention calls its own in_proj_weight
+        is_dense = values.ndim == 2 and not isinstance(owner, nn.Embedding)
+        exclusive = None
+        if exposure is not None and layer in exposure.names:
+            exclusive = int((exposure.exclusive[exposure.names.index(layer)] >= 1).sum())
+        layers.append(
+            LayerLeak(
+                layer,
+                tuple(values.shape),
+                int(values.count_nonzero()) / values.numel(),
+                _rank(values, precision) if is_dense else None,
+                exclusive,
+                (unexplained or {}).get(layer),
+            )
+        )
+    return layers
+
+
+def _rank(values: Tensor, precision: float) -> int | None:
+    """The numerical rank, looked for below 128; None where it is that or more, or as large as the layer."""
+    least = min(values.shape)
+    for width in (min(_FEW, least), min(_RANKS_UP_TO, least)):  # of a large layer, wide sketches take long
+        generator = torch.Generator(device=values.device).manual_seed(0)
+        sketch = torch.randn(
+            values.shape[1], width, generator=generator, device=values.device, dtype=torch.float64
+        )
+        dtype = torch.float32 if values.numel() > LARGE and values.dtype != torch.float64 else torch.float64
+        sizes = torch.linalg.svdvals(rows_times(values, sketch.to(dtype)).double())
+        rank = int((sizes > 64 * precision * sizes[0]).sum())
+        if rank < width:
+            return rank
+    return None

@@ -1,0 +1,214 @@
+"""Whole batches from the low rank and the sparsity of a dense layer's gradient, without any exclusive neuron.
+
+The first layer's gradient is G₀ = A X: column m of A holds sample m's derivatives δ_m / M, row m of X its
+input. Its rank is the batch size, and a column of A is zero wherever its sample does not activate the neuron.
+`sparse_columns` finds these columns up to their scales. With A known, X = A⁺ G₀; the bias gradient Σ_m a_m
+fixes the scales. Only samples whose derivatives, recomputed from what was found, are their columns are named
+(after Dimitrov et al. 2024, SPEAR, whose search grows with 2^b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.knowledge import Knowledge
+from remanence.core.references import DIMITROV_2024
+from remanence.core.releases import Gradient
+from remanence.scale.progress import track
+from remanence.updates.candidates import fit_scales
+from remanence.updates.dense_layers import DenseHead, Layers
+from remanence.updates.exact import Recovered, reconstruct, reconstruct_at_any_scale
+from remanence.updates.exclusive_neurons import (
+    dense_mechanism,
+    recovered_records,
+    whole_gradient_head,
+)
+from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.sparse_columns import COARSE, ROUNDS, SLOTS, SparseColumns
+from remanence.updates.sparse_directions import whole_sets
+
+_LOOSELY = 0.6  # by how much a sample's derivatives may have changed in the course of several steps
+
+
+@final
+@dataclass(frozen=True)
+class LowRank(Attack[Gradient]):
+    """Find the sparse directions of the gradient's column space, one per sample; no neuron need be exclusive.
+
+    The batch must be smaller than the first layer's width and its inputs independent. `rounds` bounds the search; at
+    most `slots` samples are returned. How often it succeeds, by the sizes alone: `reach.forecast`.
+    """
+
+    slots: int = SLOTS
+    rounds: int = ROUNDS
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "low-rank",
+        "Finds the sparse directions of the first layer's gradient, one per sample of the batch.",
+        "the gradient of one step on a fully connected ReLU network",
+        "one gradient",
+        DIMITROV_2024.at("by ℓ₁ minimisation"),
+    )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A fully connected ReLU network."""
+        self._subject(knowledge)
+
+    def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, DenseHead]:
+        mechanism, head = dense_mechanism(knowledge, self.info)
+        if mechanism.local_steps > 1 and len(head.weights) > 1:
+            return mechanism, head
+        return whole_gradient_head(knowledge, self.info)
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """Nothing is to be learnt; one seed serves every release, so that trials stay independent."""
+        mechanism, head = self._subject(knowledge)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+        search = reconstruct_low_rank if mechanism.local_steps == 1 else unmixed
+
+        def attack(release: Gradient) -> Reconstruction:
+            own = head.to(next(iter(release.tensors.values())).device)
+            layers = own.layers_of(release.tensors)
+            found = search(
+                own, layers, precision=mechanism.precision, seed=seed, slots=self.slots, rounds=self.rounds
+            )
+            return recovered_records(found, mechanism)
+
+        return attack
+
+
+def reconstruct_low_rank(
+    head: DenseHead,
+    layers: Layers,
+    *,
+    precision: float,
+    seed: int = 0,
+    slots: int = SLOTS,
+    rounds: int = ROUNDS,
+) -> Recovered:
+    """Recover each gradient's batch; `rounds` bounds the search, which ends early once all is explained.
+
+    Only batches that exclusive neurons do not give away whole are searched, and what the search finds in part
+    is peeled on from there.
+    """
+    first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
+    complete = first.is_complete(precision)
+    for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
+        if complete[trial] or precision > COARSE:
+            continue
+        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
+        generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
+        found = _one_batch(head, own, precision, generator, slots, rounds)
+        if found.found.sum() > first.found[trial].sum():
+            first = first.replaced(
+                trial, reconstruct(head, own, precision=precision, slots=slots, start=found)
+            )
+    return first
+
+
+def unmixed(
+    head: DenseHead,
+    layers: Layers,
+    *,
+    precision: float,
+    slots: int = SLOTS,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+) -> Recovered:
+    """Inputs behind updates of several steps: the span and the zeros survive, what a step makes of them does not.
+
+    The weights move: where they no longer say which neurons are off, sparsity alone is used. Labels and shares are
+    those that come closest at the weights before the first step.
+    """
+    found = []
+    for trial in range(len(layers[0][0])):
+        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
+        generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
+        best = _one_batch(head, own, precision, generator, slots, rounds, tolerance=_LOOSELY)
+        space = SparseColumns.of(
+            head, own[0][0][0], None, precision=precision, most=slots, generator=generator
+        )
+        if space is not None and int(best.found.sum()) < space.size:
+            sizes, live = space.basis.norm(dim=1), space.live
+            level = torch.linalg.qr(space.basis[live] / sizes[live, None])[
+                0
+            ]  # rows of equal weight count alike
+            for chosen in whole_sets(level, precision, generator):
+                one = _solve(head, own, live, (level @ chosen.mT) * sizes[live, None], _LOOSELY)
+                best = max(best, one, key=lambda named: int(named.found.sum()))
+                if int(best.found.sum()) == space.size:
+                    break
+        found.append(best.padded(slots))
+    return Recovered(
+        *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
+    )
+
+
+def _one_batch(
+    head: DenseHead,
+    layers: Layers,
+    precision: float,
+    generator: torch.Generator,
+    slots: int,
+    rounds: int,
+    tolerance: float | None = None,
+) -> Recovered:
+    (rows, bias), within = layers[0], tolerance or min(1e-2, max(1e-6, 1e4 * precision))
+    own = None if bias is None else bias[0]
+    columns = SparseColumns.of(head, rows[0], own, precision=precision, most=slots, generator=generator)
+    if columns is not None:
+        found, settled = columns.search(generator, rounds)
+        if settled.all():
+            live = columns.live
+            return _solve(head, layers, live, columns.basis[live] @ found, within)
+    return Recovered(
+        rows.new_zeros(1, 0, rows.shape[2]),
+        torch.zeros(1, 0, dtype=torch.int64, device=rows.device),
+        rows.new_zeros(1, 0),
+        rows.new_ones(1, len(layers)),
+    )
+
+
+def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, tolerance: float) -> Recovered:
+    """Inputs, scales and labels from the columns of A up to scale; only samples that explain their column count."""
+    rows, bias = layers[0][0][0][live], layers[0][1]
+    rank = directions.shape[1]
+    inputs = torch.linalg.lstsq(directions, rows).solution  # up to the scales of the columns
+    if bias is not None:
+        scales = torch.linalg.lstsq(directions, bias[0][live].unsqueeze(1)).solution.squeeze(1)
+        inputs = inputs / scales.unsqueeze(1)
+        values, logits = head.forward(inputs)
+        classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
+        losses = logits.softmax(-1).unsqueeze(-2) - classes  # (samples, labels, classes)
+        implied = head.backward([value.unsqueeze(-2) for value in values], losses)[0][..., live]
+        target = (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
+        share = (implied * target).sum(-1) / implied.square().sum(-1)  # of each label
+        off = (implied * share.unsqueeze(-1) - target).norm(dim=-1) / target.norm(dim=-1)
+        deviation, labels = off.where(share > 0, torch.inf).min(-1)
+        shares = share.gather(1, labels[:, None]).squeeze(1)
+    else:
+        columns = directions.new_zeros(rank, len(live))
+        columns[:, live] = directions.mT
+        both = torch.cat([inputs, -inputs]), torch.cat([columns, -columns])
+        scale, labels, deviation = fit_scales(head, *both, down_to=0)
+        side = (deviation[:rank] > deviation[rank:]).long() * rank + torch.arange(rank, device=rows.device)
+        inputs = both[0][side] * scale[side].unsqueeze(1)
+        labels, deviation = labels[side], deviation[side]
+        values, logits = head.forward(inputs)
+        delta = head.backward(values, head.loss_vectors(logits, labels))[0]
+        shares = (delta * both[1][side] / scale[side].unsqueeze(1)).sum(-1) / delta.square().sum(-1)
+    proven = (deviation < tolerance) & inputs.isfinite().all(-1) & (shares > 0)
+    return Recovered(
+        inputs[proven][None],
+        labels[proven][None],
+        shares[proven][None],
+        rows.new_ones(1, len(layers)),
+    )

@@ -1,0 +1,252 @@
+"""Search a batch whose gradient is the one that was seen: one engine for DLG, iDLG and Inverting Gradients.
+
+Every trial, restart and sample is a dimension of one tensor, and each problem has its own optimiser state, so that
+a hundred restarts cost one pass each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records
+from remanence.core.references import GEIPING_2020, ZHAO_2020, ZHU_2019
+from remanence.core.releases import Gradient
+from remanence.updates.descent import Matching, lbfgs, signed_adam
+from remanence.updates.shared_gradient import Parameters, SharedGradient
+
+_NUMBERS_AT_ONCE = 2**27  # of gradients held at once
+
+
+@dataclass(frozen=True)
+class GradientMatching(Attack[Gradient]):
+    """Search a batch of known size whose update, local steps included, is the one that was seen."""
+
+    batch_size: int = 8
+    restarts: int = 1
+    steps: int = 300
+    value_range: tuple[float, float] | None = None  # of the inputs, if the adversary knows it
+
+    manner: ClassVar[Matching]
+
+    @property
+    def search(self) -> Matching:
+        """How this attack searches."""
+        return replace(self.manner, steps=self.steps, restarts=self.restarts, value_range=self.value_range)
+
+    def check(self, knowledge: Knowledge) -> SharedGradient:
+        """A shared gradient, of whatever network."""
+        mechanism = knowledge.mechanism
+        if isinstance(mechanism, SharedGradient):
+            return mechanism
+        raise self.refusal(
+            got=f"{mechanism.name} releasing {mechanism.releases.sees}",
+            hint="a game whose mechanism is SharedGradient",
+        )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The points to start from are drawn beforehand, the same for every release."""
+        mechanism = self.check(knowledge)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+        def attack(release: Gradient) -> Reconstruction:
+            found = match_gradients(
+                mechanism, release.tensors, batch_size=self.batch_size, settings=self.search, seed=seed
+            )
+            records = Records(found.inputs, found.labels.double())
+            return Reconstruction(records, diagnostics={"unexplained": found.unexplained})
+
+        return attack
+
+
+@final
+@dataclass(frozen=True)
+class DLG(GradientMatching):
+    """Squared distance of the gradients, inputs and soft labels together, by L-BFGS (Zhu et al. 2019)."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "dlg",
+        "Searches inputs and soft labels whose gradient is the one that was seen, by L-BFGS.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHU_2019,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "optimise", learning_rate=1.0)
+
+
+@final
+@dataclass(frozen=True)
+class IDLG(GradientMatching):
+    """The same with labels read off the last bias (Zhao et al. 2020, for one sample; by counts for more)."""
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "idlg",
+        "The same, with labels read off the last bias first.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        ZHAO_2020,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("euclidean", "l-bfgs", "infer", learning_rate=1.0)
+
+
+@final
+@dataclass(frozen=True)
+class InvertingGradients(GradientMatching):
+    """The angle between the gradients and the pictures' total variation, by signed Adam (Geiping et al. 2020)."""
+
+    steps: int = 4800
+    total_variation: float = 0.01
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "inverting-gradients",
+        "Searches smooth pictures whose gradient has the direction of the one that was seen, by signed Adam.",
+        "a shared gradient or update of any network; the batch size",
+        "one gradient",
+        GEIPING_2020,
+        on_request=True,
+    )
+    manner: ClassVar[Matching] = Matching("cosine", "signed-adam", "infer")
+
+    @property
+    def search(self) -> Matching:
+        """The same, with smooth pictures preferred."""
+        return replace(super().search, total_variation=self.total_variation)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The best restart of each trial, and how much of its gradient is left."""
+
+    inputs: Tensor  # (trials, samples, *example)
+    labels: Tensor  # (trials, samples)
+    unexplained: Tensor  # (trials,), relative, over all tensors
+
+
+def match_gradients(
+    mechanism: SharedGradient,
+    gradients: Mapping[str, Tensor],
+    *,
+    batch_size: int,
+    settings: Matching,
+    seed: int,
+) -> Matched:
+    """Search for batches of known size. Every trial starts from the same points, whatever the others are."""
+    trials = len(next(iter(gradients.values())))
+    numbers = sum(parameter.numel() for parameter in mechanism.module.parameters())
+    chunk = max(1, _NUMBERS_AT_ONCE // (numbers * settings.restarts * 4))
+    parts = []
+    for start in range(0, trials, chunk):
+        some = {name: value[start : start + chunk] for name, value in gradients.items()}
+        parts.append(_search(mechanism, some, batch_size, settings, seed))
+    return Matched(
+        *(torch.cat([getattr(part, name) for part in parts]) for name in Matched.__dataclass_fields__)
+    )
+
+
+def _search(
+    mechanism: SharedGradient, gradients: Mapping[str, Tensor], batch_size: int, settings: Matching, seed: int
+) -> Matched:
+    target = {name: value.repeat_interleave(settings.restarts, 0) for name, value in gradients.items()}
+    first = next(iter(target.values()))
+    problems, device, dtype = len(first), first.device, first.dtype
+    trials = problems // settings.restarts
+    parameters = {name: value.to(device) for name, value in mechanism.parameters.items()}
+    generator = torch.Generator(device=device).manual_seed(seed)
+    shape = settings.restarts, batch_size, *mechanism.example_shape
+    x = torch.randn(shape, generator=generator, device=device, dtype=dtype).repeat(
+        trials, *[1] * (len(shape) - 1)
+    )
+    classes = _classes(mechanism, parameters, x)
+    if settings.labels == "optimise":
+        drawn = torch.randn(*shape[:2], classes, generator=generator, device=device, dtype=dtype)
+        unknowns = {"x": x, "y": drawn.repeat(trials, 1, 1)}
+        labels = None
+    else:
+        unknowns = {"x": x}
+        labels = infer_labels(mechanism, target, parameters, x)
+    update = vmap(mechanism.update, in_dims=(None, 0, 0))
+
+    def objective(unknowns: dict[str, Tensor]) -> Tensor:
+        """One value per problem."""
+        own = unknowns["y"].softmax(-1) if labels is None else labels
+        value = _distance(update(parameters, unknowns["x"], own), target, settings.distance)
+        if settings.total_variation and len(mechanism.example_shape) == 3:
+            value = value + settings.total_variation * _total_variation(unknowns["x"])
+        return value
+
+    descend = lbfgs if settings.optimiser == "l-bfgs" else signed_adam
+    best, values = descend(objective, unknowns, settings)
+    chosen = (
+        values.view(trials, -1).nan_to_num(nan=torch.inf).argmin(1)
+        + torch.arange(trials, device=device) * settings.restarts
+    )
+    x = best["x"][chosen]
+    if settings.value_range is not None:
+        x = x.clamp(*settings.value_range)
+    probable = best["y"][chosen].softmax(-1) if labels is None else labels[chosen]
+    found = update(parameters, x, probable)
+    wanted = {name: value[chosen] for name, value in target.items()}
+    left = _distance(found, wanted, "euclidean").sqrt() / _norm(wanted)
+    return Matched(x, probable.argmax(-1) if labels is None else probable, left)
+
+
+def infer_labels(
+    mechanism: SharedGradient, gradients: Mapping[str, Tensor], parameters: Parameters, x: Tensor
+) -> Tensor:
+    """Labels from the last bias: its gradient is the mean prediction less the share of each class.
+
+    The mean prediction is taken from the network's answers to random inputs; classes go by the largest
+    remainder. For one sample this is iDLG's rule, the only negative entry (Zhao et al. 2020), and exact.
+    Without a last bias the weight's rows are summed instead, which has the same signs.
+    """
+    last = list(gradients.values())[-1]
+    share = last if last.ndim == 2 else last.flatten(2).sum(-1)
+    if last.ndim > 2:
+        share = share / share.abs().sum(1, keepdim=True).clamp(min=1e-30) * 2  # a scale that cannot be known
+    batch_size = x.shape[1]
+    with torch.no_grad():
+        answers = torch.func.functional_call(mechanism.module, parameters, (x.flatten(0, 1),))
+        expected = answers.softmax(-1).unflatten(0, x.shape[:2]).mean(1) - share / mechanism.local_steps
+    if batch_size == 1:
+        return share.argmin(1, keepdim=True)
+    wanted = (batch_size * expected).clamp(min=0)
+    labels = []
+    for _ in range(batch_size):
+        labels.append(wanted.argmax(1))
+        wanted = wanted.scatter_add(1, labels[-1][:, None], -torch.ones_like(wanted[:, :1]))
+    return torch.stack(labels, 1).sort(1).values
+
+
+def _classes(mechanism: SharedGradient, parameters: Parameters, x: Tensor) -> int:
+    with torch.no_grad():
+        return torch.func.functional_call(mechanism.module, parameters, (x[0],)).shape[-1]
+
+
+def _distance(found: Mapping[str, Tensor], target: Mapping[str, Tensor], kind: str) -> Tensor:
+    """Over all tensors together, one value per problem."""
+    if kind == "euclidean":
+        return torch.stack([(found[n] - target[n]).flatten(1).square().sum(1) for n in target]).sum(0)
+    inner = torch.stack([(found[n] * target[n]).flatten(1).sum(1) for n in target]).sum(0)
+    return 1 - inner / (_norm(found) * _norm(target))
+
+
+def _norm(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([value.flatten(1).square().sum(1) for value in tensors.values()]).sum(0).sqrt()
+
+
+def _total_variation(pictures: Tensor) -> Tensor:
+    """Mean absolute differences between neighbouring pixels."""
+    down = (pictures[..., 1:, :] - pictures[..., :-1, :]).abs().flatten(1).mean(1)
+    across = (pictures[..., 1:] - pictures[..., :-1]).abs().flatten(1).mean(1)
+    return down + across

@@ -1,0 +1,86 @@
+"""NVFLARE: look at every update of a federation that one owns before it leaves; log what it gives away, or keep it.
+
+Two filters of a client: `KeepModel` on the task's data notes the weights that came in, `ExposureGuard` on the task's
+result lets all exact attacks read the update. They see what a client sends, nothing of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from nvflare.apis.dxo import DataKind  # pyright: ignore[reportMissingImports]
+from nvflare.apis.dxo_filter import DXOFilter  # pyright: ignore[reportMissingImports]
+from torch import Tensor, nn
+
+from remanence.core.checks import instance
+from remanence.core.exceptions import InputError
+from remanence.scale.user_code import call_factory
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.reading import exposed_samples
+
+if TYPE_CHECKING:
+    from nvflare.apis.dxo import DXO  # pyright: ignore[reportMissingImports]
+    from nvflare.apis.fl_context import FLContext  # pyright: ignore[reportMissingImports]
+    from nvflare.apis.shareable import Shareable  # pyright: ignore[reportMissingImports]
+
+_KEPT = "remanence_weights_that_came_in"
+
+
+class KeepModel(DXOFilter):
+    """On the task's data: note the weights that the server sent."""
+
+    def __init__(self) -> None:
+        super().__init__(supported_data_kinds=[DataKind.WEIGHTS], data_kinds_to_filter=[DataKind.WEIGHTS])
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Nothing is changed."""
+        fl_ctx.set_prop(_KEPT, _tensors(dxo.data), private=True, sticky=True)
+
+
+class ExposureGuard(DXOFilter):
+    """On the task's result: count the samples that the exact attacks prove from the update, log it, and let it pass.
+
+    `model` is path/to/file.py:factory. With `withhold` an update that exposes anybody is not sent: the filter fails,
+    and the server is told so. A quiet guard is no protection: it knows the exact attacks, and there are others.
+    """
+
+    def __init__(
+        self, model: str, learning_rate: float, *, local_steps: int = 1, withhold: bool = False
+    ) -> None:
+        kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
+        super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
+        # NVFLARE writes a filter's arguments into the job by the names of its attributes.
+        self.model, self.learning_rate, self.local_steps = model, learning_rate, local_steps
+        self.withhold = withhold
+        self.training = LocalTraining(local_steps, learning_rate)
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Nothing is changed; an exposed update raises where it is to be withheld."""
+        before = fl_ctx.get_prop(_KEPT)
+        if before is None:
+            self.log_warning(fl_ctx, "no weights came in: KeepModel must filter the task's data")
+            return
+        sent = _tensors(dxo.data)
+        if dxo.data_kind == DataKind.WEIGHT_DIFF:
+            sent = {name: before[name] + value for name, value in sent.items() if name in before}
+        count = exposed_samples(self._network(), before, {**before, **sent}, training=self.training)
+        self.log_info(fl_ctx, f"remanence: {count} samples can be read off this update")
+        if count and self.withhold:
+            raise InputError(
+                "This update was withheld.",
+                needs="an update from which no exact attack proves a sample",
+                got=f"{count} samples that are proven",
+                hint="larger batches, noise, or withhold=False to log only",
+            )
+
+    def _network(self) -> nn.Module:
+        path, _, factory = self.model.rpartition(":")
+        made, hint = call_factory(Path(path), factory, "a network"), "return the network itself"
+        return instance(self.model, made, nn.Module, "a factory of a torch.nn.Module", hint)
+
+
+def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(value) for name, value in arrays.items()}

@@ -1,0 +1,191 @@
+"""Whole pictures from the gradient of a layer that reads patches: vision transformers, and convolutions like them.
+
+The gradient of such a layer, its bias gradient beside it, is G = s Σ δ_ip (x_ip, 1)ᵀ over pictures i and positions
+p. Its rank r is the number of patches, so every (x_ip, 1) is a combination c_ip of r known directions: G = D C, where C
+has the rows c_ip. The gradient of the embedding of position p is S_p = s Σ_i δ_ip = D 1_p, so that w_p = G⁺ S_p, in
+coordinates, meets c_iq · w_p = 1 for q = p and 0 for all other positions. It tells exactly which patches lie where. For
+one picture nothing is left open, and its patches follow by linear algebra. For more, what is left of c_ip is solved for
+by damped Gauss–Newton: δ follows from the picture and its label by one pass through the network. Whether what was found
+is the batch, recomputation of the whole update tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.exceptions import InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records
+from remanence.core.references import REMANENCE
+from remanence.core.releases import Gradient
+from remanence.scale.progress import track
+from remanence.updates.decay import decay_of
+from remanence.updates.patch_equations import PatchEquations
+from remanence.updates.patch_models import PatchModel, patch_model
+from remanence.updates.patch_solver import Solution, Work, descend, solve
+from remanence.updates.patch_steps import Along, PatchSteps
+from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.text_spans import read_part
+
+_UNKNOWNS = 1100  # numbers that are solved for at most
+_NEARLY = 1e-2  # what a solution leaves at most, as a square; of several steps, the gradient in their middle
+_POLISHING = 12  # steps with all coordinates open
+_FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
+
+
+@final
+@dataclass(frozen=True)
+class PatchFit(Attack[Gradient]):
+    """Solve for the pictures of a batch within the span of the gradient of a layer that reads patches.
+
+    The batch must have fewer patches than one has numbers, and than the layer has outputs. `starts` random points are
+    tried; at most `slots` pictures are returned.
+    """
+
+    slots: int = 16
+    starts: int = 6
+    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "patch-fit",
+        "Solves for the pictures of a batch within the span of the gradient of a layer that reads patches.",
+        "the gradient of one step on a vision transformer, or another network that reads patches which do not overlap",
+        "one gradient",
+        REMANENCE,
+    )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A network that reads patches, and the gradient of one step, or of several of SGD."""
+        self._subject(knowledge)
+
+    def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, PatchModel]:
+        mechanism = knowledge.mechanism
+        reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
+        if isinstance(mechanism, SharedGradient):
+            try:
+                model = patch_model(mechanism.module, mechanism.example_shape)
+            except InputError as error:
+                reason = error.got
+            else:
+                return mechanism, model
+        raise self.refusal(got=reason, hint="inverting-gradients, for other networks that read pictures")
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The layer is looked for once; one seed serves every release, so that trials stay independent."""
+        mechanism, model = self._subject(knowledge)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+
+        def attack(release: Gradient) -> Reconstruction:
+            pictures = torch.zeros(len(release), self.slots, *model.shape, dtype=torch.float64)
+            labels = torch.full((len(release), self.slots), torch.nan, dtype=torch.float64)
+            ranks = torch.zeros(len(release), dtype=torch.int64)
+            for trial in range(len(release)):
+                gradient = {name: value[trial].double() for name, value in release.tensors.items()}
+                found, named, ranks[trial] = fit_patches(
+                    model,
+                    gradient,
+                    precision=mechanism.precision,
+                    seed=seed,
+                    starts=self.starts,
+                    along=mechanism.along if mechanism.local_steps > 1 else None,
+                    is_difference=self.is_difference,
+                )
+                count = min(self.slots, len(found))
+                pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
+            return Reconstruction(Records(pictures, labels), diagnostics={"independent_patches": ranks})
+
+        return attack
+
+
+def fit_patches(
+    model: PatchModel,
+    gradient: Mapping[str, Tensor],
+    *,
+    precision: float,
+    seed: int = 0,
+    starts: int = 6,
+    along: Along | None = None,
+    is_difference: bool = False,
+) -> tuple[Tensor, Tensor, int]:
+    """Pictures, their labels, and how many independent patches there are (0 where they span everything).
+
+    `along` makes all steps of an update that has several.
+    """
+    nothing = torch.zeros(0, *model.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+    steps = None if along is None else PatchSteps.of(model, gradient, along)
+    span = PatchEquations.of(model, gradient if steps is None else steps.sent, precision, even=is_difference)
+    if span is None:
+        return *nothing, 0
+    if span.unknowns > _UNKNOWNS:
+        return *nothing, span.rank
+    fits = max(4 * precision, min(1e3 * precision, _FITS)) ** 2
+    span, found = (
+        _searched(span, fits, seed, starts) if steps is None else _stepped(span, steps, fits, seed, starts)
+    )
+    return span.pictures(found.points), found.labels, span.rank
+
+
+def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tuple[PatchEquations, Solution]:
+    """The best of several starts, every other one at a scale that nobody knows."""
+    generator, work = torch.Generator().manual_seed(seed), Work()
+    best: tuple[PatchEquations, Solution] | None = None
+    for attempt in track(range(starts), total=starts, what="solving for patches"):
+        tried = replace(span, scale_is_known=not attempt % 2)
+        found = solve(tried, generator, fits, work)
+        best = (tried, found) if best is None or found.left < best[1].left else best
+        if best[1].left < fits or (attempt and not span.unknowns) or work.left <= 0:
+            break
+    assert best is not None
+    span, found = best
+    coordinates = span.coordinates(found.points)
+    if coordinates.numel() > _UNKNOWNS or found.left > _NEARLY:
+        return best  # where the equations do not hold, as under dropout, they improve nothing
+    loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
+    polished = descend(loose, coordinates, found.labels, work)
+    return (loose, polished) if polished.left < found.left else best
+
+
+def _stepped(
+    span: PatchEquations, steps: PatchSteps, fits: float, seed: int, starts: int
+) -> tuple[PatchEquations, Solution]:
+    """The same for an update of several steps, from half as many starts: each takes several times as long."""
+    generator, work, starts = torch.Generator().manual_seed(seed), Work(), -(-starts // 2)
+    best: tuple[PatchEquations, Solution, float] | None = None
+    for _ in track(range(starts), total=starts, what="solving for patches"):
+        middle = span.at(steps.middle)
+        found = steps.settled(middle, solve(middle, generator, _NEARLY, work))
+        best = found if best is None or found[2] < best[2] else best
+        if best[2] < fits or not span.unknowns or work.left <= 0:
+            break
+    assert best is not None
+    return best[:2]
+
+
+def without_decay(
+    model: PatchModel, gradient: Mapping[str, Tensor], precision: float, *, is_difference: bool = False
+) -> tuple[dict[str, Tensor], float]:
+    """The update without a decay of all weights, and that decay; as it is where its span tells, or never will."""
+    plain = dict(gradient)
+    name = model.own("weight")
+    if not plain[name].any() or PatchEquations.of(model, plain, precision, even=is_difference) is not None:
+        return plain, 0.0
+
+    def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
+        return {one: plain[one] - decay * model.parameters[one] for one in some}
+
+    def rank(decay: float) -> int:
+        rows = taken(decay, [name])[name].flatten(1)
+        return read_part([rows], precision, even=is_difference).basis.shape[1]
+
+    decay = decay_of(model.weight, plain[name].flatten(1), rank)
+    found = None if decay is None else taken(decay, plain)
+    tells = found is not None and PatchEquations.of(model, found, precision, even=is_difference) is not None
+    return (found, decay) if found is not None and decay is not None and tells else (plain, 0.0)

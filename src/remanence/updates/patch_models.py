@@ -1,0 +1,250 @@
+"""Networks that read pictures in patches: a linear layer on patches that do not overlap, and anything after it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, fold, pad, unfold
+
+from remanence.core.exceptions import InputError
+from remanence.updates.watching import logits_of, watching
+
+Parameters = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class PatchModel:
+    """A network in double precision whose first layer reads patches, `(positions, numbers)` each picture."""
+
+    module: nn.Module
+    name: str  # of the layer that reads patches
+    shape: tuple[int, ...]  # of one picture
+    positions: int
+    places: str | None  # the parameter that is added to what the layer puts out, one row for each position
+    last: str  # the bias whose gradient counts the labels
+    dtype: torch.dtype = torch.float32  # in which the network itself computes
+    weights: Parameters | None = None  # other than the module's own
+
+    @property
+    def layer(self) -> nn.Conv2d | nn.Linear:
+        """The layer that reads patches."""
+        found = self.module.get_submodule(self.name)
+        if not isinstance(found, nn.Conv2d | nn.Linear):
+            raise TypeError(f"{self.name} reads no patches")
+        return found
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the layer, `(outputs, numbers)`."""
+        return self.parameters[self.own("weight")].flatten(1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Of the layer, where it has one."""
+        return self.parameters.get(self.own("bias"))
+
+    def own(self, part: str) -> str:
+        """The name of a parameter of the layer."""
+        return f"{self.name}.{part}" if self.name else part
+
+    @property
+    def parameters(self) -> Parameters:
+        """All weights."""
+        return self.weights or {
+            name: parameter.detach() for name, parameter in self.module.named_parameters()
+        }
+
+    @property
+    def trained(self) -> Parameters:
+        """All weights that are not frozen."""
+        free = {name for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        return {name: value for name, value in self.parameters.items() if name in free}
+
+    def at(self, weights: Parameters) -> PatchModel:
+        """The same network with other weights; those that are not named stay."""
+        return replace(self, weights={**self.parameters, **weights})
+
+    def patches(self, pictures: Tensor) -> Tensor:
+        """What the layer reads, `(pictures, positions, numbers)`."""
+        layer = self.layer
+        if isinstance(layer, nn.Linear):
+            return pictures
+        return unfold(pictures, layer.kernel_size, stride=layer.stride).mT  # pyright: ignore[reportArgumentType]
+
+    def pictures(self, patches: Tensor) -> Tensor:
+        """The pictures of patches that lie side by side."""
+        layer = self.layer
+        if isinstance(layer, nn.Linear):
+            return patches
+        return fold(patches.mT, self.shape[1:], layer.kernel_size, stride=layer.stride)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many patches lie above and beside each other."""
+        layer = self.layer
+        if isinstance(layer, nn.Linear):
+            return 1, self.positions
+        height, width = (size // step for size, step in zip(self.shape[1:], layer.stride, strict=True))
+        return height, width
+
+    def logits(self, embedded: Tensor, some: Mapping[str, Tensor] | None = None) -> Tensor:
+        """What the network says about one picture of which the layer made this, `(positions, outputs)`."""
+        layer = self.layer
+        made = embedded[None] if isinstance(layer, nn.Linear) else embedded.mT.reshape(1, -1, *self.grid)
+        handle = layer.register_forward_hook(lambda *_: made)
+        try:
+            blank = torch.zeros(1, *self.shape, dtype=torch.float64)
+            with plainly():
+                said = functional_call(self.module, {**self.parameters, **(some or {})}, (blank,))
+        finally:
+            handle.remove()
+        return _logits(said)[0]
+
+    def slopes(self, embedded: Tensor, label: Tensor, some: Parameters) -> tuple[Tensor, Parameters]:
+        """The loss's derivative in what the layer puts out, and in some parameters."""
+
+        def loss(made: Tensor, chosen: Parameters) -> Tensor:
+            return cross_entropy(self.logits(made, chosen)[None], label[None])
+
+        return grad(loss, argnums=(0, 1))(embedded, some)
+
+    def update(self, pictures: Tensor, labels: Tensor) -> Parameters:
+        """The gradient of the mean over a batch, computed in the precision of the weights."""
+        named = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
+        dtype = next(iter(named.values())).dtype
+        frozen = {name: value.to(dtype) for name, value in self.parameters.items() if name not in named}
+        buffers = {n: b.to(dtype) if b.is_floating_point() else b for n, b in self.module.named_buffers()}
+        with plainly():
+            said = functional_call(self.module, {**buffers, **frozen, **named}, (pictures.to(dtype),))
+        loss = cross_entropy(_logits(said), labels)
+        parts = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        made = zip(named.items(), parts, strict=True)
+        return {n: torch.zeros_like(value) if part is None else part for (n, value), part in made}
+
+
+def _logits(said: object) -> Tensor:
+    found = logits_of(said)
+    if not isinstance(found, Tensor):
+        raise TypeError("a network that says no logits")
+    if found.ndim == 1 or found.shape[1] == 1:  # a sigmoid of one output is a softmax of 0 and it
+        return pad(found.reshape(-1, 1), (1, 0))
+    return found
+
+
+def plainly() -> ExitStack:
+    """Attention by formulas that can be differentiated twice."""
+    stack = ExitStack()
+    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+    return stack
+
+
+def patch_model(module: nn.Module, shape: tuple[int, ...] | None = None) -> PatchModel:
+    """Find the layer that reads patches, by watching the network read a picture."""
+    first = next(
+        ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)),
+        None,
+    )
+    if first is None or not _reads_patches(first[1]):
+        raise _unread("a first layer that is no convolution whose stride is its kernel's size")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise _unread("a network that is frozen")
+    name, layer = first
+    shape = shape or _shape(module, layer)
+    if shape is None or len(shape) != (2 if isinstance(layer, nn.Linear) else 3):
+        raise _unread(f"pictures of an unknown shape ({shape})")
+    own = copy.deepcopy(module).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    layers = {n: one for n, one in own.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
+    try:
+        with watching(layers, seen), plainly():
+            said = own(pictures)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise _unread(f"shape {shape}: {(str(error).splitlines() or [''])[0]}") from None
+    said = logits_of(said)
+    heads = [
+        n for n, _, left in seen if isinstance(said, Tensor) and left.shape == said.shape and left.equal(said)
+    ]
+    if seen[0][0] != name or not seen[0][1].equal(pictures) or not heads:
+        raise _unread(
+            "a layer that does not read the pictures themselves, or logits that no linear layer makes"
+        )
+    if layers[heads[-1]].bias is None:
+        raise _unread("a last layer without a bias, which would count the labels")
+    made = seen[0][2]
+    positions = made.shape[1] if isinstance(layer, nn.Linear) else made[0, 0].numel()
+    found = PatchModel(own, name, tuple(shape), positions, None, f"{heads[-1]}.bias", layer.weight.dtype)
+    return replace(found, places=_places(found, pictures))
+
+
+def _reads_patches(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        plain = layer.padding in (0, (0, 0), "valid") and layer.dilation == (1, 1) and layer.groups == 1
+        return plain and layer.stride == layer.kernel_size and layer.kernel_size != (1, 1)
+    return isinstance(layer, nn.Linear)
+
+
+def _shape(module: nn.Module, layer: nn.Conv2d | nn.Linear) -> tuple[int, ...] | None:
+    """The shape of a picture, from the network's configuration or its embeddings of positions."""
+    if isinstance(layer, nn.Linear):
+        return None
+    size = getattr(getattr(module, "config", None), "image_size", None)
+    if isinstance(size, int):
+        return layer.in_channels, size, size
+    for parameter in module.parameters():
+        if (
+            parameter.ndim in (2, 3)
+            and parameter.shape[-1] == layer.out_channels
+            and parameter is not layer.weight
+        ):
+            for more in (0, 1, 2):  # tokens beside the patches: a class, a teacher
+                side = isqrt(max(0, parameter.shape[-2] - more))
+                if (
+                    parameter.numel() == parameter.shape[-2] * parameter.shape[-1]
+                    and side > 1
+                    and side**2 == parameter.shape[-2] - more
+                ):
+                    height, width = (side * step for step in layer.kernel_size)
+                    return layer.in_channels, height, width
+    return None
+
+
+def _places(model: PatchModel, pictures: Tensor) -> str | None:
+    """The parameter whose gradient is, position by position, that of what the layer puts out, summed over the batch."""
+    labels = torch.zeros(len(pictures), dtype=torch.int64)
+    made = model.patches(pictures) @ model.weight.mT + (0 if model.bias is None else model.bias)
+    sums = torch.stack(
+        [model.slopes(one, label, {})[0] for one, label in zip(made, labels, strict=True)]
+    ).mean(0)
+    for name, value in model.update(pictures, labels).items():
+        rows = value.reshape(-1, value.shape[-1]) if value.ndim > 1 else value[None]
+        if (
+            len(rows) >= model.positions
+            and rows.shape[1] == sums.shape[1]
+            and rows[-model.positions :].allclose(sums, rtol=1e-6, atol=0)
+        ):
+            return name
+    return None
+
+
+def _unread(got: str) -> InputError:
+    return InputError(
+        "The network does not read pictures in patches.",
+        needs="a convolution whose stride is its kernel's size, or a linear layer on patches, before anything else",
+        got=got,
+        hint="--input-shape 3,32,32 for the shape of one picture",
+    )

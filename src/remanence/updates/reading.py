@@ -1,0 +1,259 @@
+"""One update read from end to end: does it belong, what do the exact attacks propose, what does recomputation prove?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from remanence.updates.belonging import Belonging, belonging, without_decay
+from remanence.updates.blending import blended, near_twins
+from remanence.updates.candidates import speaks
+from remanence.updates.condensing import Coordinates, condensed
+from remanence.updates.dense_layers import DenseHead, Layers, dense_head
+from remanence.updates.exact import Recovered, reconstruct_at_any_scale
+from remanence.updates.files import difference, rounding_of_difference
+from remanence.updates.local_training import LocalTraining, explains
+from remanence.updates.low_rank import reconstruct_low_rank, unmixed
+from remanence.updates.parallel_rows import parallel_rows
+from remanence.updates.parts import working
+from remanence.updates.recomputed import Proposal, Recomputed
+from remanence.updates.remainder import Remainder
+from remanence.updates.rounding import Layer, Rounding
+from remanence.updates.single_layer import one_record
+from remanence.updates.span_fit import fit_in_span
+from remanence.updates.verification import Proof, verify, verify_rows
+
+_STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
+_AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """What was found out about one update."""
+
+    belonging: Belonging
+    proof: Proof
+    sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
+    coordinates: Coordinates | None = None  # in which a large first layer was read
+    is_glance: bool = False  # neurons speak for samples; nothing was recomputed from these
+
+
+def read_update(
+    head: DenseHead,
+    layers: Layers,
+    rounding: Rounding,
+    *,
+    training: LocalTraining | None = None,
+    search: bool = True,
+    scale_is_known: bool = True,
+    glance: bool = False,
+) -> Reading:
+    """Read one update (its tensors have a dimension for trials, of size 1).
+
+    The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
+    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. Behind
+    ReLU they look at one sign: that in which the quick attacks found something, or a gradient's. What is not declared
+    to be several steps must be one. A `glance` at a large layer tells whether a neuron speaks for a sample, and in
+    which sign, and leaves samples and proofs to the audit; where none does, all is read.
+    """
+    one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
+    training = training or LocalTraining()
+    weight, bias = one[0]
+    if found is None:
+        one[0] = weight.to(working(weight)), bias
+        return _read(head, one, rounding, training, search=search, scale_is_known=scale_is_known)
+    one[0] = found.gradients[0], bias
+    reading = _read(
+        found.head, one, rounding, training, search=search, scale_is_known=scale_is_known, glance=glance
+    )
+    proposal = reading.proof.proposal
+    proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
+    return replace(reading, proof=replace(reading.proof, proposal=proposal), coordinates=found)
+
+
+def _read(
+    head: DenseHead,
+    one: list[Layer],
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    search: bool,
+    scale_is_known: bool,
+    glance: bool = False,
+) -> Reading:
+    """The same, of a head whose inputs are short."""
+    fit = belonging(head, one, rounding)
+    nothing = verify(head, one, _no_records(one), rounding=rounding)
+    if training.is_plain:
+        if not fit.is_one_step:
+            return Reading(fit, nothing)
+        one = without_decay(head, one, fit.decay) if fit.decay else one
+        sign = _sign_at_a_glance(head, one, rounding) if glance else 0
+        if sign:
+            return Reading(fit, nothing, sign, is_glance=True)
+    best = Reading(fit, nothing)
+    for look in (_quickly, _by_search)[: 1 + search]:
+        both = (
+            look is _quickly or not head.activation.is_relu
+        )  # nothing is seen at sight behind other functions
+        for sign in (1, -1) if both else (best.sign,):
+            if best.proof.tells_sign and sign != best.sign:
+                continue
+            turned = one if sign == 1 else _negated(one)
+            for records in look(head, turned, rounding, training):
+                known = scale_is_known and sign == 1
+                proof = prove(head, turned, records, rounding, training, scale_is_known=known)
+                if proof.rank > best.proof.rank:
+                    best = Reading(fit, proof, sign)
+                if best.proof.explains_all and best.proof.tells_sign:
+                    return best
+        if best.proof.explains_all:
+            return best
+    return best
+
+
+def _sign_at_a_glance(head: DenseHead, one: list[Layer], rounding: Rounding) -> int:
+    """The sign in which a neuron speaks for a sample; 0 where none of a few does in either."""
+    none, precision = _no_records(one), min(rounding.of_largest(one[0][0]), 0.1)
+    for sign in (1, -1) if head.activation.is_relu else ():
+        turned = one if sign == 1 else [*_negated(one[:2]), *one[2:]]  # no others are looked at
+        left = Remainder.of(head, _batched(turned), *(part[None] for part in vars(none).values()))
+        if speaks(head, left, precision):
+            return sign
+    return 0
+
+
+def exposed_samples(
+    model: nn.Module,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    *,
+    training: LocalTraining,
+    example: Tensor | None = None,
+) -> int:
+    """How many samples the exact attacks prove from the difference of two states."""
+    model.load_state_dict(dict(before))
+    head = dense_head(model.eval(), example)
+    weights = {name: value for name, value in before.items() if value.is_floating_point()}
+    update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
+    rounding, factor = rounding_of_difference(weights), 1 / (training.learning_rate or 1.0)
+    layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
+    if not any(weight.any() for weight, _ in layers):
+        return 0
+    return read_update(head, layers, rounding.times(factor), training=training).proof.count
+
+
+def _quickly(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+) -> Iterator[Proposal]:
+    """What the attacks name that take no search."""
+    if len(one) == 1:
+        yield proposed(one_record(head, _batched(one)))
+    if not head.activation.is_relu:
+        return
+    precision = min(rounding.of_largest(one[0][0]), 0.1)
+    if training.is_plain:
+        yield proposed(reconstruct_at_any_scale(head, _batched(one), precision=precision))
+    inputs, labels = parallel_rows(head, one, precision)
+    yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
+
+
+def _by_search(
+    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+) -> Iterator[Proposal]:
+    """What a solution within the gradient's span and its sparse directions give."""
+    precision = min(rounding.of_largest(one[0][0]), 0.1)
+    if training.is_plain:
+        yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE, starts=_STARTS))
+    if not head.activation.is_relu:
+        return
+    attack = reconstruct_low_rank if training.is_plain else unmixed
+    yield proposed(attack(head, _batched(one), precision=precision))
+
+
+def _negated(one: list[Layer]) -> list[Layer]:
+    return [(-weight, None if bias is None else -bias) for weight, bias in one]
+
+
+def _batched(one: list[Layer]) -> Layers:
+    return [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
+
+
+def prove(
+    head: DenseHead,
+    one: Sequence[Layer],
+    records: Proposal,
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    scale_is_known: bool = True,
+) -> Proof:
+    """What recomputation says about proposed records: by the whole update, by some of its neurons, or by rows alone."""
+    none = torch.zeros(0, dtype=torch.int64, device=records.labels.device)
+    if training.is_plain:
+        best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)
+    else:
+        best = verify(head, one, records[none], rounding=rounding)
+        if training.learning_rate is not None:
+            best = _whole_training(head, one, rounding, training, records, best)
+    if best.explains_all:
+        return best
+    return _joined(best, *verify_rows(head, one, records, rounding=rounding))
+
+
+def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
+    """A proof and further records; those that it has already are left out."""
+    known = proof.proposal.inputs[proof.proven]
+    if len(more) and len(known):
+        new = torch.cdist(more.inputs, known).amin(1) > 1e-2 * more.inputs.norm(dim=1)
+        more, errors = more[new], errors[new]
+    if not len(more):
+        return proof
+    parts = zip(vars(proof.proposal).values(), vars(more).values(), strict=True)
+    return replace(
+        proof,
+        proposal=Proposal(*(torch.cat(pair) for pair in parts)),
+        proven=torch.cat([proof.proven, torch.ones_like(more.labels, dtype=torch.bool)]),
+        error=torch.cat([proof.error, errors]),
+    )
+
+
+def _whole_training(
+    head: DenseHead,
+    one: Sequence[Layer],
+    rounding: Rounding,
+    training: LocalTraining,
+    records: Proposal,
+    proof: Proof,
+) -> Proof:
+    """The proof of a whole batch by making the declared steps again; the proof so far where they do not meet."""
+    if not len(records) or (records.labels < 0).any():
+        return proof
+    equal = records.with_shares(torch.full_like(records.shares, 1 / len(records)))
+    fine, left = explains(head, one, equal, training, rounding)
+    if not fine:
+        return proof
+    error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
+    # The first step tells what rounding hides; several add up more of it.
+    coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
+    first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
+    error = torch.maximum(error, blended(first, scale_is_known=True))
+    found = Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+    return found.with_twins(near_twins(first, left=left * first.sizes))
+
+
+def proposed(found: Recovered, trial: int = 0) -> Proposal:
+    """What an exact attack names."""
+    kept = found.found[trial]
+    return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
+
+
+def _no_records(one: list[Layer]) -> Proposal:
+    weight = one[0][0]
+    return Proposal(weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device), weight[:0, 0])

@@ -1,0 +1,159 @@
+"""What a participant of collaborative training sends: the gradient of a batch, or an update of several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from remanence.core.checks import goes_with, number, whole
+from remanence.core.mechanism import Mechanism, Setting
+from remanence.core.records import Records
+from remanence.core.releases import Gradient
+
+_BYTES = 2**28
+
+Parameters = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class SharedGradient(Mechanism[Gradient]):
+    """The average gradient of cross-entropy over a batch, at weights that everybody knows.
+
+    With several `local_steps` (FedAvg) it is the sum of the gradients along the way, the difference of the
+    weights over the learning rate. Three defences may be applied before it leaves: each record's gradient is
+    clipped to `max_grad_norm` and N(0, (noise_multiplier · max_grad_norm)²) is added to the sum (one step of
+    DP-SGD); only the largest share `keep` of each tensor's entries is sent; or only their signs are.
+    """
+
+    module: nn.Module
+    example_shape: tuple[int, ...]
+    local_steps: int = 1
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = None
+    noise_multiplier: float = 0.0
+    keep: float = 1.0
+    signs: bool = False
+    rounding: float | None = None  # relative, where an update is coarser than the network's own numbers
+    name: ClassVar[str] = "shared gradient"
+
+    def __post_init__(self) -> None:
+        noise = self.noise_multiplier or None
+        goes_with("noise_multiplier", noise, "max_grad_norm", self.max_grad_norm, "max_grad_norm=1.0")
+        number("keep", self.keep, above=0, most=1)
+        whole("local_steps", self.local_steps)
+        number("learning_rate", self.learning_rate, above=0)
+        number("weight_decay", self.weight_decay, least=0)
+
+    @property
+    def releases(self) -> type[Gradient]:
+        """One gradient."""
+        return Gradient
+
+    @property
+    def parameters(self) -> Parameters:
+        """The weights at which the gradient is taken."""
+        return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+    @property
+    def precision(self) -> float:
+        """The rounding error of the numbers that the gradient is computed in."""
+        return self.rounding or torch.finfo(next(self.module.parameters()).dtype).eps
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the update."""
+        return {
+            "network": " ".join(repr(self.module).split())[:200],
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "local_steps": self.local_steps,
+            "learning_rate": self.learning_rate,
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay,
+            "max_grad_norm": self.max_grad_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "keep": self.keep,
+            "signs": self.signs,
+        }
+
+    def trials_at_once(self, targets: Records) -> int:
+        """Gradients are as large as the network, and an attack holds a few copies in double precision."""
+        numbers = sum(parameter.numel() for parameter in self.module.parameters())
+        records = targets.batch_shape[1] if self.max_grad_norm is not None else 1
+        return max(1, min(64, _BYTES // (8 * numbers * records)))
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Gradient:
+        """One update per trial, on the known part of the batch and that trial's targets."""
+        device = targets.features.device
+        parameters = {name: value.to(device) for name, value in self.parameters.items()}
+        dtype = next(iter(parameters.values())).dtype
+        features, labels = targets.features.to(dtype), targets.labels.long()
+        if known_data is not None:
+            trials = len(targets)
+            shared = Records(known_data.features.to(dtype), known_data.labels.long())
+            features, labels = (
+                torch.cat([part.expand(trials, *part.shape), own], 1)
+                for part, own in ((shared.features, features), (shared.labels, labels))
+            )
+        update = vmap(self.update, in_dims=(None, 0, 0))(parameters, features, labels)
+        if self.noise_multiplier:
+            assert self.max_grad_norm is not None
+            scale = self.noise_multiplier * self.max_grad_norm / labels.shape[1]
+            update = {
+                name: value
+                + scale
+                * torch.randn(value.shape, generator=generator, device=generator.device, dtype=dtype).to(
+                    device
+                )
+                for name, value in update.items()
+            }
+        return Gradient({name: self._compress(value) for name, value in update.items()})
+
+    def update(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Parameters:
+        """What one batch sends, before noise and compression; differentiable in the features."""
+        return self.along(parameters, lambda now: self._gradient(now, features, labels))
+
+    def along(self, start: Parameters, slopes: Callable[[Parameters], Parameters]) -> Parameters:
+        """What all steps make of a gradient that follows the weights."""
+        now, velocity = start, {name: torch.zeros_like(value) for name, value in start.items()}
+        for _ in range(self.local_steps):
+            step = slopes(now)
+            if self.weight_decay:
+                step = {name: value + self.weight_decay * now[name] for name, value in step.items()}
+            if self.local_steps == 1:
+                return step
+            velocity = {name: self.momentum * velocity[name] + step[name] for name in step}
+            now = {name: now[name] - self.learning_rate * velocity[name] for name in step}
+        return {name: (start[name] - now[name]) / self.learning_rate for name in start}
+
+    def loss(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy; labels are classes, or probabilities of classes."""
+        return cross_entropy(functional_call(self.module, parameters, (features,)), labels)
+
+    def _gradient(self, parameters: Parameters, features: Tensor, labels: Tensor) -> Parameters:
+        if self.max_grad_norm is None:
+            return grad(self.loss)(parameters, features, labels)
+        each = vmap(grad(self.loss), in_dims=(None, 0, 0))(
+            parameters, features.unsqueeze(1), labels.unsqueeze(1)
+        )
+        norms = torch.stack([value.flatten(1).square().sum(1) for value in each.values()]).sum(0).sqrt()
+        factors = (self.max_grad_norm / norms).clamp(max=1)
+        return {
+            name: (value * factors.view(-1, *[1] * (value.ndim - 1))).mean(0) for name, value in each.items()
+        }
+
+    def _compress(self, values: Tensor) -> Tensor:
+        """Keep the largest entries of each trial's tensor; then, if asked for, only their signs."""
+        if self.keep < 1:
+            flat = values.flatten(1)
+            kept = max(1, round(self.keep * flat.shape[1]))
+            floor = flat.abs().topk(kept, dim=1).values[:, -1:]
+            values = flat.where(flat.abs() >= floor, 0.0).view_as(values)
+        return values.sign() if self.signs else values

@@ -1,0 +1,263 @@
+"""The equations that a batch meets within the span of the first layer's gradient, and damped Gauss–Newton for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from remanence.updates.dense_layers import DenseHead, Layers, product
+from remanence.updates.parts import working
+
+_SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
+_ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
+_DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-10, 1e8
+_NOTHING = 1e-30  # a residual (a square) below is zero
+_RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
+_FALLS, _SETTLES = (
+    0.8,
+    0.1,
+)  # a residual that falls by less from one softness to the next, from this one on, stands still
+_SETTLED = 0.999  # a step that leaves more than this share of the residual is the last
+_STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
+_ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
+_LARGE, _SKETCHED = 1024, 144  # rows and columns of a matrix that is sketched, and the rank up to which it is
+COARSE = 1e-4  # precisions above are half precision
+FITS = 1e-2  # a residual above which nothing is proposed
+
+
+def _noise(rows: Tensor, largest: Tensor, precision: float) -> Tensor:
+    """The size below which a singular value is rounding.
+
+    What was rounded once, on being sent, has independent errors: of a matrix of these the largest singular value is
+    hardly above the longest row's and the longest column's together.
+    """
+    if precision <= COARSE:
+        return 64 * precision * largest
+    spread = _ROUNDED * precision * rows.abs()
+    return spread.norm(dim=1).max() + spread.norm(dim=0).max()
+
+
+def relabelled(labels: Tensor, counts: Tensor, logits: Tensor) -> Tensor:
+    """Labels of which each class has as many as were counted, to the largest remainder; −1 is no label yet.
+
+    A point whose class has too many gives its label up for one of which there are too few, where it leans to that.
+    """
+    wanted, labels = torch.zeros_like(counts), labels.clone()
+    for _ in range(len(labels)):
+        wanted[(counts - wanted).argmax()] += 1
+    for label in range(len(counts)):
+        own = (labels == label).nonzero().squeeze(1)
+        surplus = len(own) - int(wanted[label])
+        if surplus > 0:
+            labels[own[logits[own, label].argsort()[:surplus]]] = -1
+    for label in range(len(counts)):
+        free = (labels < 0).nonzero().squeeze(1)
+        missing = int(wanted[label]) - int((labels == label).sum())
+        if missing > 0:
+            labels[free[logits[free, label].argsort(descending=True)[:missing]]] = label
+    return labels
+
+
+@final
+@dataclass(frozen=True)
+class SpanEquations:
+    """The equations of one gradient, in coordinates of the span of its rows."""
+
+    head: DenseHead  # its first layer reads coordinates
+    directions: Tensor  # (size, numbers and the bias's column, if there is one)
+    rows: Tensor  # (neurons, size): the gradient in coordinates, its norm 1
+    norm: Tensor
+    ones: Tensor | None  # (size,), the bias's column
+    last: tuple[Tensor, Tensor | None]  # of the last layer: they tell the labels
+
+    @property
+    def size(self) -> int:
+        """The batch size: the rank of the gradient."""
+        return len(self.directions)
+
+    @classmethod
+    def of(cls, head: DenseHead, layers: Layers, precision: float) -> SpanEquations | None:
+        """From one gradient; None where its span is everything."""
+        (weight, bias), numbers = layers[0], layers[0][0].shape[-1]
+        rows = weight[0] if bias is None else torch.cat([weight[0], bias[0][:, None]], 1)
+        if min(rows.shape) > _LARGE and precision <= COARSE:  # a sketch tells a low rank, and its span
+            sketch = torch.randn(rows.shape[1], _SKETCHED, generator=torch.Generator().manual_seed(0))
+            within = torch.linalg.qr(rows @ sketch.to(rows))[0]
+            _, sizes, right = torch.linalg.svd(within.mT @ rows, full_matrices=False)
+            if sizes[-1] > _noise(rows, sizes[0], precision):
+                return None  # more records than are solved for
+        else:
+            _, sizes, right = torch.linalg.svd(rows, full_matrices=False)
+        size = int((sizes > _noise(rows, sizes[0], precision)).sum())
+        if not sizes[0] or size >= min(head.independent_rows, rows.shape[1]):
+            return None  # the span is everything, and says nothing
+        directions = right[:size]
+        inside = rows @ directions.mT
+        first = product(directions[:, :numbers], head.weights[0].mT).mT
+        last = inside if len(layers) == 1 else layers[-1][0][0]
+        return cls(
+            replace(head, weights=(first, *head.weights[1:])),
+            directions,
+            inside / inside.norm(),
+            inside.norm(),
+            None if bias is None else directions[:, numbers],
+            (last.to(working(last)), None if layers[-1][1] is None else layers[-1][1][0]),
+        )
+
+    def solve(
+        self, generator: torch.Generator, *, scale_is_known: bool
+    ) -> tuple[float, Tensor, Tensor, float]:
+        """The residual (a square), the points, their labels and the share of each, from one random start.
+
+        While kinks are bent, a share that is free drifts: it is kept at one over the batch size if the gradient is
+        that of a mean.
+        """
+        points, share = self._start(generator), 1 / self.size
+        nothing = points.new_full((self.size,), -1, dtype=torch.int64)
+        labels = self._relabelled(points, nothing, scale_is_known=scale_is_known)
+        soft = () if self.head.activation.function is not None else _SOFT
+        value, stuck = torch.inf, 0
+        for softness in (*soft, *[0.0] * _RECOUNTS):
+            spread = [
+                self.head.before(self.head.forward(points)[0], i).std() for i in range(len(self.head.widths))
+            ]
+            bent = softness * float(min(spread, default=0))
+            head = replace(self.head, activation=self.head.activation.softened(bent))
+            fixed = share if softness and scale_is_known else None
+            before = value
+            points, value, share = self._descend(head, points, labels, fixed)
+            # predictions mean something now
+            counted = self._relabelled(points, labels, scale_is_known=scale_is_known)
+            if not softness and (value < FITS**4 or torch.equal(labels, counted)):
+                break
+            # Where a batch is found, every sharpening halves the residual at least.
+            stands_still = value > _FALLS * before and softness < _SETTLES and torch.equal(labels, counted)
+            stuck = stuck + 1 if stands_still else 0
+            if stuck == 2 and value > FITS**2:
+                break
+            labels = counted
+        return value, points, labels, share
+
+    def _start(self, generator: torch.Generator) -> Tensor:
+        """Random points around the mean input that the neurons agree on best."""
+        noise = torch.randn(self.size, self.size, generator=generator, dtype=torch.float64).to(self.rows)
+        if self.ones is None:
+            return noise
+        height = self.rows @ self.ones
+        middle = (height @ self.rows) / height.square().sum()
+        live = height != 0
+        quotients = self.rows[live] / height[live, None]
+        reach = (quotients - middle).norm(dim=1).median()
+        points = middle + _STARTING * reach / self.size**0.5 * noise
+        return points + (1 - points @ self.ones)[:, None] * self.ones / self.ones.square().sum()
+
+    def _relabelled(self, points: Tensor, labels: Tensor, *, scale_is_known: bool) -> Tensor:
+        """Labels by counts: the last bias's gradient is the sum of predictions less the number of each class."""
+        values, logits = self.head.forward(points)
+        weight, bias = self.last
+        if bias is None:
+            middle = values[-1].mean(0)
+            bias = weight @ middle / middle.square().sum()
+        expected = logits.softmax(-1).sum(0)
+        # At a scale that nobody knows, there is a class that nobody has.
+        share = 1 / self.size if scale_is_known else float((bias / expected).max())
+        counts = expected - bias / max(share, 1e-300)
+        return relabelled(labels, counts, logits)
+
+    def _descend(
+        self, head: DenseHead, points: Tensor, labels: Tensor, fixed: float | None
+    ) -> tuple[Tensor, float, float]:
+        """Damped Gauss–Newton steps in the points and, unless it is fixed, the share of all."""
+        made = self._made(head, points, labels)
+        share = float((self.rows * made).sum() / made.square().sum().clamp(min=1e-300))
+        share = fixed or (share if share > 0 else 1 / self.size)
+        value, damping = self._value(points, made, share), _DAMPING
+        for _ in range(_ITERATIONS if head.activation.softness else _LAST):
+            matrix, slope = self._normal(head, points, labels, share)
+            if fixed is not None:
+                matrix[-1, :-1] = matrix[:-1, -1] = slope[-1] = 0
+            while damping < _HOPELESS:
+                damped = matrix + torch.diag(damping * (matrix.diagonal() + 1e-12))
+                factor, failed = torch.linalg.cholesky_ex(damped)
+                step = torch.cholesky_solve(slope[:, None], factor).squeeze(1)
+                moved, shared = points - step[:-1].view_as(points), share - float(step[-1])
+                after = self._value(moved, self._made(head, moved, labels), shared)
+                if not failed and after < value:
+                    break
+                damping *= _RAISED
+            else:
+                break
+            settled = after > _SETTLED * value or after < _NOTHING
+            points, share, value, damping = moved, shared, after, max(damping * _EASED, _LEAST_DAMPING)
+            if settled:
+                break
+        return points, value, share
+
+    def _derivatives(self, head: DenseHead, points: Tensor, labels: Tensor) -> Tensor:
+        """δ of the first layer, (points, neurons)."""
+        values, logits = head.forward(points)
+        return head.backward(values, head.loss_vectors(logits, labels))[0]
+
+    def _turns(self, head: DenseHead, points: Tensor, labels: Tensor) -> Tensor:
+        """How δ changes with each coordinate of its point, (points, size, neurons): forwards, then backwards."""
+        values, logits = head.forward(points)
+        deltas = head.backward(values, head.loss_vectors(logits, labels))
+        moves = [head.weights[0].mT.expand(self.size, -1, -1)]  # of what each layer puts out
+        for index in range(1, len(head.weights)):
+            moves.append(product(moves[-1] * head.slopes(values, index).unsqueeze(1), head.weights[index].mT))
+        chances = logits.softmax(-1).unsqueeze(1)
+        turn = chances * (moves[-1] - (chances * moves[-1]).sum(-1, keepdim=True))
+        for index in range(len(head.weights) - 1, 0, -1):
+            bent = head.activation.curvature(head.before(values, index - 1)) * product(
+                deltas[index], head.weights[index]
+            )
+            turn = product(turn, head.weights[index]) * head.slopes(values, index).unsqueeze(1)
+            turn = turn + bent.unsqueeze(1) * moves[index - 1]
+        return turn
+
+    def _made(self, head: DenseHead, points: Tensor, labels: Tensor) -> Tensor:
+        """The gradient of points with a share of 1."""
+        return self._derivatives(head, points, labels).mT @ points / self.norm
+
+    def _off(self, points: Tensor) -> Tensor:
+        """By how much the last number of each is not 1."""
+        return points.new_zeros(self.size) if self.ones is None else points @ self.ones - 1
+
+    def _value(self, points: Tensor, made: Tensor, share: float) -> float:
+        """The square of what is left."""
+        return float((self.rows - share * made).square().sum() + self._off(points).square().sum())
+
+    def _normal(self, head: DenseHead, points: Tensor, labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """JᵀJ and Jᵀ times the residual, J being the derivative in all points and the share.
+
+        A move v of point m changes its part by (T_m v) c_mᵀ + δ_m vᵀ, where T_m is the derivative of δ_m: products of
+        such terms for all pairs of points are sums of products of small matrices.
+        """
+        size = self.size
+        delta, turn = self._derivatives(head, points, labels), self._turns(head, points, labels)
+        made, scale = delta.mT @ points / self.norm, share / self.norm
+
+        def along(rows: Tensor) -> Tensor:
+            """Products of the gradient's change by each move with some rows."""
+            return scale * (torch.einsum("min,nj,mj->mi", turn, rows, points) + delta @ rows)
+
+        flat = turn.flatten(0, 1)
+        matrix = (flat @ flat.mT).view(size, size, size, size) * (points @ points.mT)[:, None, :, None]
+        cross = turn @ delta.mT
+        matrix += torch.einsum("mik,mj->mikj", cross, points)
+        matrix += torch.einsum("kjm,ki->mikj", cross, points)
+        identity = torch.eye(size, dtype=torch.float64, device=points.device)
+        matrix += torch.einsum("mk,ij->mikj", delta @ delta.mT, identity)
+        matrix *= scale**2
+        rest = self.rows - share * made
+        slope = -along(rest)
+        if self.ones is not None:
+            matrix += torch.einsum("mk,i,j->mikj", identity, self.ones, self.ones)
+            slope = slope + self._off(points)[:, None] * self.ones
+        shares = along(made).flatten()[:, None]
+        both = torch.cat([matrix.reshape(size**2, size**2), shares], 1)
+        last = torch.cat([shares.squeeze(1), made.square().sum()[None]])
+        return torch.cat([both, last[None]]), torch.cat([slope.flatten(), -(made * rest).sum()[None]])

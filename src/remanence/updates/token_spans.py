@@ -1,0 +1,295 @@
+"""Texts from the gradient of a transformer: tokens from the span of its first layer, sequences from its second.
+
+The gradient of a linear layer is Σ_t δ_t x_tᵀ over all tokens t of the batch: its rows lie in the span of what
+entered the layer. What enters the first attention layer at a place depends on the token there (and its position)
+alone, so every token of the vocabulary can be tested. What enters the second depends on the tokens before it, so
+that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
+Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
+The last token gets no gradient in the attention: it is a label only, and `games.gradients.texts` solves for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.exceptions import InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.records import Records
+from remanence.core.references import PETROV_2024
+from remanence.core.releases import Gradient
+from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.text_models import Projections, TextModel, text_model
+from remanence.updates.text_spans import INSIDE, Span
+
+_AT_ONCE = 2**13  # tokens that are tried at once
+_DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
+_MOST = 0.5  # of an embedding's rows
+_ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
+_ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to so many, all are tried
+_CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
+
+
+@final
+@dataclass(frozen=True)
+class TokenSpans(Attack[Gradient]):
+    """Test every token of the vocabulary against the span of the first attention layer, and grow sequences in the
+    second.
+
+    At most `slots` sequences of at most `longest` tokens are returned, as ids; −1 fills the rest. The last token of a
+    language model's texts is missing: it has no gradient there.
+    """
+
+    slots: int = 64
+    longest: int = 64
+    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "token-spans",
+        "Tests every token against the span of the first attention layer's gradient, and grows texts in the second's.",
+        "the gradient of one step, or of several, on a transformer that reads token ids, with fewer tokens than "
+        "dimensions",
+        "one gradient",
+        PETROV_2024,
+    )
+
+    def check(self, knowledge: Knowledge) -> None:
+        """A transformer that reads token ids, and the gradient of one step."""
+        mechanism = knowledge.mechanism
+        reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
+        if isinstance(mechanism, SharedGradient):
+            try:
+                text_model(mechanism.module)
+            except InputError as error:
+                reason = error.got
+            else:
+                return
+        raise self.refusal(
+            got=reason,
+            hint="exclusive-neurons or inverting-gradients, for networks that read numbers",
+        )
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The model's first layers are looked for once."""
+        self.check(knowledge)
+        mechanism = knowledge.mechanism
+        assert isinstance(mechanism, SharedGradient)
+        text = replace(text_model(mechanism.module), is_difference=self.is_difference)
+        precision, name = (
+            mechanism.precision,
+            name_sequences if mechanism.local_steps == 1 else name_after_steps,
+        )
+
+        def attack(release: Gradient) -> Reconstruction:
+            ids = torch.full((len(release), self.slots, self.longest), -1)
+            tokens = torch.zeros(len(release), dtype=torch.int64)
+            for trial in range(len(release)):
+                gradient = {name: values[trial] for name, values in release.tensors.items()}
+                found, tokens[trial] = name(text, gradient, precision=precision, longest=self.longest)
+                for slot, sequence in enumerate(found[: self.slots]):
+                    ids[trial, slot, : len(sequence)] = sequence
+            unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
+            return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})
+
+        return attack
+
+
+def name_after_steps(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
+) -> tuple[list[Tensor], int]:
+    """The same for an update of several steps, between which weights moved: what entered is in the span but for that.
+
+    How far they moved it nobody knows beforehand. Small steps are allowed for in what entered, large ones, which fill
+    more dimensions, by reading the update more coarsely. What puts most different tokens into texts is kept.
+    """
+    best: tuple[list[Tensor], int] = [], 0
+    most = -1
+    for drift, coarse in _DRIFTS:
+        moved = replace(text, drift=drift, is_difference=text.is_difference and not coarse)
+        found, tokens = name_sequences(moved, gradient, precision=max(precision, coarse), longest=longest)
+        placed = len(torch.cat([text.ids[:0], *found]).unique())
+        if placed > most:
+            best, most = (found, tokens), placed
+        if placed == tokens > 0:
+            break
+    return best
+
+
+def name_sequences(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, longest: int
+) -> tuple[list[Tensor], int]:
+    """Sequences that stay within both spans, and how many distinct tokens fit the first or have a row that moved."""
+    candidates = tokens_in_batch(text, gradient, precision=precision, length=longest)
+    find = grow_sequences if text.is_causal else settle_sequences
+    moved = rows_that_moved(text, gradient)
+    tokens = torch.cat(candidates).unique() if moved is None else moved
+    return find(text, gradient, candidates, precision=precision), len(tokens)
+
+
+def tokens_in_batch(
+    text: TextModel, gradient: Mapping[str, Tensor], *, precision: float, length: int
+) -> list[Tensor]:
+    """The tokens that are in the batch at each position; the same for all where positions do not matter there.
+
+    An embedding of its own says so by its rows that are not zero, at any precision and after any number of steps. The
+    span of the first layer says so otherwise, and at which positions.
+    """
+    span = text.span(text.first, gradient, precision)
+    moved = rows_that_moved(text, gradient)
+    if not span.tells:
+        return [torch.zeros_like(text.ids[:0]) if moved is None else moved] * length
+    tested = text.ids if moved is None else moved
+    places = range(length) if text.has_positions else range(1)
+    found = []
+    for place in places:
+        inside = torch.cat([span.holds(entered) for entered in _entering_first(text, tested, place)])
+        found.append(tested[inside])
+    if len(torch.cat(found)) > _CROWDED * span.rank:  # more than there is room for: it does not tell
+        found = [torch.zeros_like(tested[:0]) if moved is None else moved] * len(found)
+    return found if text.has_positions else found * length
+
+
+def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor | None:
+    """Tokens whose embedding has a gradient; None where most have one, and in a matrix that makes the logits too.
+
+    There rows of other tokens move as well, some of them by less than rounding leaves. Elsewhere, whatever the
+    optimiser and the number of steps, no other row moves, but for a decay of all, a multiple of the weights that most
+    rows have in common.
+    """
+    rows = gradient.get(f"{text.embedding}.weight")
+    if rows is None or not rows.any() or text.is_tied:
+        return None
+    moved = rows.any(1)
+    if moved.double().mean() > _MOST:
+        weights, rows = text.model.get_parameter(f"{text.embedding}.weight").detach().double(), rows.double()
+        decay = ((rows * weights).sum(1) / weights.square().sum(1).clamp(min=1e-300)).median()
+        left = (rows - decay * weights).abs().amax(1) / weights.abs().amax(1).clamp(min=1e-300)
+        moved = left > _ROUNDINGS * left.median()  # rounding left as much of all the others
+    return None if moved.double().mean() > _MOST else moved.nonzero().squeeze(1).to(text.device)
+
+
+def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Tensor]:
+    """What enters the first layer for tokens at a place, in chunks."""
+    if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
+        for chunk in tokens.split(8192):
+            pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
+            yield torch.cat(pieces)
+        return
+    for chunk in tokens.split(max(1, 8192 // (place + 1))):
+        sequence = chunk[:, None].expand(-1, place + 1)  # no padding: some models do not count its positions
+        yield text.entering(text.first, sequence)[:, place]
+
+
+def grow_sequences(
+    text: TextModel, gradient: Mapping[str, Tensor], candidates: Sequence[Tensor], *, precision: float
+) -> list[Tensor]:
+    """Sequences all of whose places stay in the spans of the later layers, as long as they can be grown.
+
+    Causal models only: what enters at a place then depends on the tokens up to it. Sequences that could be grown
+    no further are returned; the last token of each, which has no gradient there, is missing. A span holds no more
+    places than it has dimensions: where many more seem to fit, it does not tell them apart, and none is returned.
+    """
+    layers = [(which, text.span(which, gradient, precision)) for which in (*text.between, text.second)]
+    if not layers[-1][1].tells:
+        return []
+    layers = [(which, span) for which, span in layers if span.tells]
+    alive = torch.zeros(1, 0, dtype=torch.int64, device=text.device)
+    finished: list[Tensor] = []
+    for tokens in candidates:
+        grown: list[Tensor] = []
+        for some in alive.split(max(1, _AT_ONCE // max(1, len(tokens)))):
+            longer = _continued(text, layers, some, tokens)
+            ended = ~(some[:, None] == longer[None, :, :-1]).all(-1).any(1)
+            finished += [sequence for sequence in some[ended] if len(sequence)]
+            grown.append(longer)
+        alive = torch.cat(grown)
+        if len(alive) + len(finished) > _CROWDED * layers[-1][1].rank:
+            return []
+        if not len(alive):
+            break
+    return _without_echoes(text, finished + list(alive))
+
+
+def _without_echoes(text: TextModel, sequences: Sequence[Tensor]) -> list[Tensor]:
+    """One token over and over attends to itself alone, and enters as it does once, unless positions are added to it.
+
+    So every first token seems to repeat without end; only what else follows it tells more than the token.
+    """
+    if text.has_positions:
+        return list(sequences)
+    plain = [sequence for sequence in sequences if len(sequence) == 1 or len(sequence.unique()) > 1]
+    begun = {int(sequence[0]) for sequence in plain}
+    echoes = {int(sequence[0]): sequence[:1] for sequence in sequences}
+    return plain + [first for token, first in echoes.items() if token not in begun]
+
+
+def _continued(
+    text: TextModel, layers: Sequence[tuple[Projections, Span]], prefixes: Tensor, tokens: Tensor
+) -> Tensor:
+    """Every prefix with every token after which it stays in all spans; the first span decides about most."""
+    count, length = prefixes.shape
+    if not len(tokens):
+        return prefixes.new_zeros(0, length + 1)
+    first, span = layers[0]
+    inside = span.holds(text.entering_last(first, prefixes, tokens)).view(count, len(tokens))
+    which, token = inside.nonzero(as_tuple=True)
+    longer = torch.cat([prefixes[which], tokens[token][:, None]], 1)
+    for later, span in layers[1:]:
+        if len(longer):
+            kept = [
+                span.holds(text.entering(later, some)[:, -1])
+                for some in longer.split(max(1, _AT_ONCE // (length + 1)))
+            ]
+            longer = longer[torch.cat(kept)]
+    return longer
+
+
+def settle_sequences(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    candidates: Sequence[Tensor],
+    *,
+    precision: float,
+    starts: int = 32,
+) -> list[Tensor]:
+    """Sequences of an encoder, in which every place depends on every token: each place in turn takes the best token.
+
+    From `starts` random choices among the candidates of each place, or by trying all where they are few; those that
+    end within the span of the second layer are returned. With one text in the batch there is nothing to choose.
+    """
+    span = text.span(text.second, gradient, precision)
+    places = [tokens for tokens in candidates if len(tokens)]
+    if not places or not span.tells:
+        return []
+    if math.prod(len(tokens) for tokens in places) <= _ALL:
+        every = torch.cartesian_prod(*places).view(-1, len(places))
+        inside = [
+            span.holds(text.entering(text.second, some)).all(1)
+            for some in every.split(max(1, _AT_ONCE // len(places)))
+        ]
+        return list(every[torch.cat(inside)])
+    generator = torch.Generator().manual_seed(0)
+    found: dict[tuple[int, ...], float] = {}
+    for _ in range(1 if all(len(tokens) == 1 for tokens in places) else starts):
+        now = torch.stack([tokens[torch.randint(len(tokens), (), generator=generator)] for tokens in places])
+        best = torch.inf
+        for _ in range(8):
+            before = now.clone()
+            for place, tokens in enumerate(places):
+                tried = now.repeat(len(tokens), 1)
+                tried[:, place] = tokens
+                apart = span.misfits(text.entering(text.second, tried)).amax(1)
+                choice = int(apart.argmin())
+                now, best = tried[choice], float(apart[choice])
+            if torch.equal(before, now):
+                break
+        found[tuple(now.tolist())] = best
+    return [torch.tensor(sequence) for sequence, apart in found.items() if apart < INSIDE]

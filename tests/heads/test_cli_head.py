@@ -1,0 +1,222 @@
+"""`remanence audit --head`: an audit that starts from files."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from remanence import InputError, Records, TransferHead, embed
+from remanence.cli.main import app
+from remanence.core.exceptions import MisfitError
+from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
+from remanence.scale.user_code import call_factory
+
+BACKBONE = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU())
+"""
+RECIPE = ["--epochs", "30", "--learning-rate", "0.05"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Five digits as folders of pictures, a backbone in a file, and a head that was trained on the first of each."""
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("pictures")
+    pixels, labels = load_digits(return_X_y=True)
+    for label in range(5):
+        own = pixels[labels == label].reshape(-1, 8, 8)
+        for place, picture in enumerate(own[:100]):
+            where = folder / ("own" if place == 0 else "public") / f"digit-{label}"
+            where.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((picture * 15.9375).astype(np.uint8)).save(where / f"{place:03}.png")
+    (folder / "backbone.py").write_text(BACKBONE)
+    backbone = call_factory(folder / "backbone.py", "load", "a module")
+    records = read_pictures(folder / "own", classes_of(folder / "own"), Preparation(8, (0.5,), (0.5,)))
+    features = backbone(records.features).detach()
+    torch.manual_seed(7)
+    head = nn.Linear(48, 5)
+    save_file(dict(head.state_dict()), folder / "untrained.safetensors")
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.05)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(features), records.labels).backward()
+        optimizer.step()
+    save_file(dict(head.state_dict()), folder / "head.safetensors")
+    return folder
+
+
+def call(files, head, *more):
+    line = [
+        "audit",
+        "--head",
+        str(files / head),
+        "--backbone",
+        f"{files / 'backbone.py'}:load",
+        "--images",
+        str(files / "own"),
+    ]
+    line += [
+        "--public",
+        str(files / "public"),
+        "--size",
+        "8",
+        "--mean",
+        "0.5",
+        "--deviation",
+        "0.5",
+        *RECIPE,
+        *more,
+    ]
+    return CliRunner().invoke(app, line)
+
+
+def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
+    found = call(files, "head.safetensors", "--quick", "--trials", "20", "--out", str(tmp_path / "run"))
+    assert found.exit_code in (1, 3), found.output
+    assert "digit-0/000.png: class 0: picture 0" in found.output
+    assert "From this very head" in found.output
+    document = json.loads((tmp_path / "run" / "audit.json").read_text())
+    (evidence,) = document["evidence"]
+    assert evidence["attack"] == "linear-reader"
+    assert evidence["this_head"]["fit"] > 0.01
+    assert evidence["main"]["rate"] > 2 * evidence["control"]["rate"]
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_head_that_was_not_made_like_this_has_no_verdict(files, tmp_path):
+    found = call(files, "untrained.safetensors", "--quick", "--trials", "5", "--out", str(tmp_path / "run"))
+    assert isinstance(found.exception, MisfitError)
+    assert not (tmp_path / "run" / "audit.json").exists()
+
+
+def test_a_head_needs_all_of_its_files_and_no_other_target(files):
+    given = ["--head", str(files / "head.safetensors"), "--images", str(files / "own")]
+    found = CliRunner().invoke(app, ["audit", *given])
+    assert isinstance(found.exception, InputError)
+    assert found.exception.got == "no --backbone, no --public"
+    more = [*given, "--backbone", "b.pt2", "--public", str(files / "public")]
+    found = CliRunner().invoke(app, ["audit", "wine-pipeline", *more])
+    assert "A target and a head were given" in str(found.exception)
+
+
+def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("remanence.auditing._PATIENCE", 0.0)
+    found = call(files, "head.safetensors", "--steps", "5", "--trials", "10", "--out", str(tmp_path / "run"))
+    assert found.exit_code in (1, 3), found.exception
+    assert re.search(
+        r"linear-reader matched a picture with \d+ of 50 drawings, its control \d+ of 50\. This head: "
+        r"a picture of \d of its 5 classes came back\. Now reconstructor\.",
+        found.output,
+    )
+    document = json.loads((tmp_path / "run" / "audit.json").read_text())
+    reader, network = document["evidence"]
+    given = reader["findings"]["linear_reader_given_the_true_features"]
+    assert reader["findings"]["share_of_that"] == min(1, reader["main"]["rate"] / given)
+    assert "share_of_that" not in network["findings"]  # the features were not given to that one
+    options = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["options"]
+    assert options["head"] == str(files / "head.safetensors")
+    assert "backbone" not in options  # which may be code, and is not run because a folder names it
+
+
+def test_pictures_are_resized_and_normalised_as_told(files, tmp_path):
+    path = next((files / "own" / "digit-3").iterdir())
+    grey = Preparation(8, (0.25,), (0.5,))(path)
+    raw = torch.from_numpy(np.array(Image.open(path), dtype=np.float32)) / 255
+    torch.testing.assert_close(grey[0], (raw - 0.25) / 0.5)
+    assert Preparation(16)(path).shape == (3, 16, 16)
+    deep = np.array(Image.open(path)).astype(np.uint16) * 257
+    for name in ("deep.png", "deep.tiff"):
+        Image.fromarray(deep).save(tmp_path / name)
+        torch.testing.assert_close(Preparation(8, (0.25,), (0.5,))(tmp_path / name), grey)
+    Image.fromarray(deep.astype(np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(InputError, match="32 bits"):
+        Preparation(8)(tmp_path / "float.tiff")
+
+
+def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_path):
+    for name in "ab":
+        (tmp_path / "own" / name).mkdir(parents=True)
+    with pytest.raises(InputError, match="class has no pictures"):
+        read_pictures(tmp_path / "own", classes_of(tmp_path / "own"), Preparation())
+    (tmp_path / "own" / "a" / "x.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match="picture cannot be read"):
+        read_pictures(tmp_path / "own", ["a"], Preparation())
+    with pytest.raises(InputError, match="no such folder"):
+        classes_of(tmp_path / "nowhere")
+    (tmp_path / "flat" / "cats").mkdir(parents=True)
+    for folder, got in ((tmp_path / "flat", "cats"), (tmp_path / "flat" / "cats", "no folders")):
+        with pytest.raises(InputError, match="has no classes") as refused:
+            classes_of(folder)
+        assert got in str(refused.value)
+    with pytest.raises(InputError, match="means and deviations"):
+        Preparation(8, (0.5, 0.5), (0.5, 0.5))
+    line = ["audit", "--head", str(files / "head.safetensors"), "--backbone", "nowhere"]
+    line += ["--images", str(files / "own")]
+    found = CliRunner().invoke(
+        app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
+    )
+    assert "no such backbone" in str(found.exception)
+
+
+def export(files, **more):
+    from remanence.heads.backbones import load_backbone
+
+    backbone = load_backbone(f"{files / 'backbone.py'}:load")
+    return torch.export.export(backbone.eval(), (torch.zeros(2, 1, 8, 8),), **more)
+
+
+def test_an_exported_backbone_gives_what_the_module_gives(files, tmp_path):
+    from remanence.heads.backbones import load_backbone
+
+    torch.export.save(export(files, dynamic_shapes=({0: torch.export.Dim("batch")},)), tmp_path / "b.pt2")
+    pictures = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    module = load_backbone(f"{files / 'backbone.py'}:load")
+    torch.testing.assert_close(load_backbone(str(tmp_path / "b.pt2")).eval()(pictures), module(pictures))
+    torch.export.save(export(files), tmp_path / "fixed.pt2")
+    records = Records(pictures, torch.zeros(5))
+    with pytest.raises(InputError, match="cannot read the pictures") as caught:
+        embed(records, load_backbone(str(tmp_path / "fixed.pt2")))
+    assert "exported for 2 x 1 x 8 x 8, and these are 5 x 1 x 8 x 8; a batch of any size" in caught.value.got
+    other = Records(torch.zeros(5, 3, 8, 8), torch.zeros(5))
+    with pytest.raises(InputError, match="cannot read the pictures") as caught:
+        embed(other, load_backbone(str(tmp_path / "b.pt2")))
+    assert caught.value.got.endswith("exported for any x 1 x 8 x 8, and these are 5 x 3 x 8 x 8")
+    assert "one number for grey" in caught.value.hint
+
+
+def test_an_adversary_who_infers_the_recipe_plays_when_asked_for(files, tmp_path, monkeypatch):
+    few = tuple(
+        TransferHead(5, epochs, 0.1, initialisation=start)
+        for epochs in (15, 150)
+        for start in ("pytorch", 0.002)
+    )
+    for module in ("attacks.inferring_reader", "games.heads.unknown_recipe"):
+        monkeypatch.setattr(f"remanence.{module}.plausible", lambda _: iter(few))
+    more = ["--quick", "--recipe-unknown", "--trials", "20", "--out", str(tmp_path / "run")]
+    found = call(files, "head.safetensors", *more)
+    assert found.exit_code in (1, 3), found.output
+    assert re.search(r"They take \d+ of 20 heads for classes 5, epochs 15, learning_rate 0.1", found.output)
+    assert "not being told the recipe costs it" in found.output
+    told, inferred = json.loads((tmp_path / "run" / "audit.json").read_text())["evidence"]
+    assert inferred["attack"] == "linear-reader-infers-recipe"
+    lost = inferred["findings"]["lost_without_the_recipe"]
+    assert lost == pytest.approx(told["main"]["rate"] - inferred["main"]["rate"])
+
+
+@pytest.mark.parametrize("option", [["--recipe-unknown"], ["--quick"], ["--epochs", "12"], ["--no-bias"]])
+def test_options_about_a_head_are_refused_without_one(option):
+    result = CliRunner().invoke(app, ["audit", "digits-heads", *option])
+    assert isinstance(result.exception, InputError)
+    assert "needs --head" in str(result.exception)

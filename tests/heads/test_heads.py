@@ -1,0 +1,265 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.heads.embedding import embed
+from remanence.heads.transfer_head import TransferHead
+
+
+def embedded(trials=3, count=6, numbers=12, classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(trials, count, numbers, generator=generator).relu()
+    labels = torch.arange(count).remainder(classes).expand(trials, -1)
+    return Records(torch.zeros(trials, count, 2, 2), labels, embedding=inputs)
+
+
+def one_by_one(head, targets, generator):
+    """The same heads by PyTorch's own modules and optimisers, one at a time, from the same initial weights."""
+    fresh = replace(head, epochs=1, learning_rate=1e-30, optimizer="sgd", momentum=0.0, weight_decay=0.0)
+    start = fresh.release(None, targets, generator)
+    trained = []
+    for trial in range(len(targets)):
+        layer = nn.Linear(targets.embedding.shape[-1], head.outputs)
+        layer.weight.data, layer.bias.data = start["weight"][trial].clone(), start["bias"][trial].clone()
+        kind = torch.optim.Adam if head.optimizer == "adam" else torch.optim.SGD
+        extra = {} if head.optimizer == "adam" else {"momentum": head.momentum}
+        optimizer = kind(layer.parameters(), head.learning_rate, weight_decay=head.weight_decay, **extra)
+        for _ in range(head.epochs):
+            optimizer.zero_grad()
+            logits = layer(targets.embedding[trial])
+            labels = head.classes_of(targets)[trial]
+            weight = None if head.class_weights is None else torch.tensor(head.class_weights)
+            if head.outputs == 1:
+                each = None if weight is None else weight[labels]
+                loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), each)
+            else:
+                loss = nn.functional.cross_entropy(logits, labels, weight)
+            loss.backward()
+            optimizer.step()
+        trained.append((layer.weight.detach(), layer.bias.detach()))
+    return [torch.stack(part) for part in zip(*trained, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1},
+        {"momentum": 0.5, "weight_decay": 0.05},
+        {"class_weights": (1.0, 3.0, 0.5)},
+        {"class_weights": (1.0, 3.0, 0.5), "optimizer": "adam"},
+        {"initialisation": "pytorch"},
+        {"optimizer": "adam"},
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"classes": 2, "task": (0, 1, 0)},
+        {"classes": 2, "task": (0, 1, 0), "class_weights": (1.0, 10.0), "momentum": 0.9},
+        {"classes": 2, "task": (0, 1, 0), "two_outputs": True},
+        {"classes": 2, "task": (0, 1, 0), "two_outputs": True, "class_weights": (1.0, 10.0)},
+    ],
+    ids=str,
+)
+def test_heads_trained_together_equal_heads_trained_one_by_one(settings):
+    head = TransferHead(**{"classes": 3, "epochs": 20, "learning_rate": 0.1, **settings})
+    targets = embedded()
+    ours = head.release(None, targets, torch.Generator().manual_seed(1))
+    weight, bias = one_by_one(head, targets, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours["weight"], weight, rtol=2e-4, atol=2e-6)
+    torch.testing.assert_close(ours["bias"], bias, rtol=2e-4, atol=2e-6)
+
+
+def test_more_records_than_are_unrolled_give_the_same_heads():
+    head = TransferHead(classes=3, epochs=5, learning_rate=0.1)
+    targets = embedded(count=20)
+    weight, _ = one_by_one(head, targets, torch.Generator().manual_seed(1))
+    ours = head.release(None, targets, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(ours["weight"], weight, rtol=2e-4, atol=2e-6)
+
+
+def test_a_mini_batch_of_everything_is_the_full_batch_and_half_batches_average_to_it_for_small_steps():
+    targets = embedded(trials=1, count=6)
+    full = TransferHead(3, 1, 1e-3).release(None, targets, torch.Generator().manual_seed(0))
+    halves = TransferHead(3, 1, 1e-3, batch_size=3).release(None, targets, torch.Generator().manual_seed(0))
+    start = TransferHead(3, 1, 1e-30).release(None, targets, torch.Generator().manual_seed(0))
+    # Two half-batch steps at the same rate move twice as far as one full step, to first order in the rate.
+    moved, twice = full["weight"] - start["weight"], halves["weight"] - start["weight"]
+    torch.testing.assert_close(twice, 2 * moved, rtol=5e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam"}, {"class_weights": (1.0, 3.0, 0.5)}], ids=str)
+def test_an_incomplete_batch_is_trained_on_unless_it_is_dropped(settings):
+    # Five equal records: whatever the order, a batch of three and one of two are two steps on all of them.
+    one = embedded(trials=2, count=1)
+    same = Records(
+        one.features.expand(-1, 5, -1, -1),
+        one.labels.expand(-1, 5),
+        embedding=one.embedding.expand(-1, 5, -1),
+    )
+
+    def train(epochs, **batches):
+        head = TransferHead(3, epochs, 0.1, **settings, **batches)
+        return head.release(None, same, torch.Generator().manual_seed(0))["weight"]
+
+    torch.testing.assert_close(train(2, batch_size=3), train(4), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(train(2, batch_size=3, drop_last=True), train(2), rtol=1e-4, atol=1e-6)
+
+
+def private_by_hand(head, targets, generator, runs):
+    """DP-SGD on the whole weight matrix, without the span, for one set of records."""
+    inputs = torch.cat([targets.embedding[0], torch.ones(targets.batch_shape[1], 1)], 1).double()
+    labels = nn.functional.one_hot(targets.labels[0], head.classes).double()
+    weights = torch.zeros(runs, head.classes, inputs.shape[1], dtype=torch.float64)
+    velocity = torch.zeros_like(weights)
+    count = len(inputs)
+    for _ in range(head.steps):
+        residual = (weights @ inputs.mT).softmax(1) - labels.mT  # (runs, classes, records)
+        norms = residual.norm(dim=1) * inputs.norm(dim=1)
+        residual = residual * (head.max_grad_norm / norms.clamp(min=head.max_grad_norm))[:, None]
+        residual = residual * (torch.rand(runs, 1, count, generator=generator) < head.sample_rate)
+        noise = torch.randn(weights.shape, generator=generator, dtype=torch.float64)
+        gradient = residual @ inputs + head.noise_multiplier * head.max_grad_norm * noise
+        gradient = gradient / (head.sample_rate * count) + head.weight_decay * weights
+        velocity = head.momentum * velocity + gradient
+        weights = weights - head.learning_rate * velocity
+    return weights
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.7, "weight_decay": 0.2}, {"sample_rate": 0.5}, {"count": 12}], ids=str
+)
+def test_private_heads_have_the_law_of_dp_sgd(settings):
+    settings = {"count": 4, **settings}  # twelve records of five numbers have a singular Gram matrix
+    count = settings.pop("count")
+    head = TransferHead(3, 10, 0.5, initialisation=0.0, noise_multiplier=0.8, max_grad_norm=1.0, **settings)
+    runs = 20_000
+    targets = embedded(trials=1, count=count, numbers=5)
+    many = Records(
+        targets.features.expand(runs, -1, -1, -1),
+        targets.labels.expand(runs, -1),
+        None,
+        targets.embedding.expand(runs, -1, -1),
+    )
+    ours = head.release(None, many, torch.Generator().manual_seed(0))
+    ours = torch.cat([ours["weight"], ours["bias"].unsqueeze(2)], 2).double().flatten(1)
+    theirs = private_by_hand(head, targets, torch.Generator().manual_seed(1), runs).flatten(1)
+    # Means of 20,000 normal-like variables differ by five standard errors with probability below 1e-6 each.
+    scale = theirs.std(0)
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * scale * math.sqrt(2 / runs)).all()
+    spread = (torch.cov(ours.mT) - torch.cov(theirs.mT)).abs() / torch.outer(scale, scale)
+    assert (
+        spread < 5 * 2 / math.sqrt(runs)
+    ).all()  # a covariance's standard error is at most √2·s²·√(2/runs)
+
+
+def test_without_noise_and_with_loose_clipping_private_training_is_ordinary_training():
+    targets = embedded()
+    plain = TransferHead(3, 10, 0.1, weight_decay=0.01)
+    private = TransferHead(3, 10, 0.1, weight_decay=0.01, noise_multiplier=0.0, max_grad_norm=1e6)
+    ours, theirs = (h.release(None, targets, torch.Generator().manual_seed(0)) for h in (plain, private))
+    torch.testing.assert_close(ours["weight"], theirs["weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_two_layer_heads_learn_and_release_both_layers():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 40, 5, generator=generator)
+    labels = (inputs[..., 0] > 0).long()
+    targets = Records(torch.zeros(2, 40, 1), labels, embedding=inputs)
+    head = TransferHead(2, 300, 0.5, hidden=4, initialisation="he", class_weights=(1.0, 2.0))
+    release = head.release(None, targets, torch.Generator().manual_seed(0))
+    shapes = {name: tuple(tensor.shape) for name, tensor in release.tensors.items()}
+    assert shapes == {"weight": (2, 4, 5), "bias": (2, 4), "out_weight": (2, 1, 4), "out_bias": (2, 1)}
+    fresh = replace(head, epochs=1, learning_rate=1e-30).release(
+        None, targets, torch.Generator().manual_seed(0)
+    )
+    for trial in range(2):
+        layers = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+        for parameter, start in zip(layers.parameters(), fresh.tensors.values(), strict=True):
+            parameter.data = start[trial].clone()
+        optimizer = torch.optim.SGD(layers.parameters(), 0.5)
+        for _ in range(300):
+            optimizer.zero_grad()
+            each = torch.tensor([1.0, 2.0])[labels[trial]]
+            nn.functional.binary_cross_entropy_with_logits(
+                layers(inputs[trial])[:, 0], labels[trial].float(), each
+            ).backward()
+            optimizer.step()
+        for parameter, ours in zip(layers.parameters(), release.tensors.values(), strict=True):
+            torch.testing.assert_close(ours[trial], parameter.data, rtol=1e-3, atol=1e-4)
+        right = ((layers(inputs[trial])[:, 0] > 0) == labels[trial]).float().mean()
+        assert head.accuracy(release, targets[trial])[trial] == right
+
+
+def test_embedding_is_what_the_backbone_says_and_leaves_its_mode_alone():
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5))
+    records = Records(torch.randn(5, 2, 2), torch.zeros(5))
+    found = embed(records, backbone, batch=2).embedding
+    assert backbone.training
+    torch.testing.assert_close(found, backbone[1](records.features.flatten(1)))
+
+
+def test_what_a_head_cannot_be_trained_on_is_refused():
+    targets = embedded()
+    bare = Records(targets.features, targets.labels)
+    with pytest.raises(InputError, match="no embeddings"):
+        TransferHead(3, 1).release(None, bare, torch.Generator())
+    with pytest.raises(InputError, match="no class in the head"):
+        TransferHead(2, 1).release(None, targets, torch.Generator())
+    with pytest.raises(InputError, match="targets alone"):
+        TransferHead(3, 1).release(targets[0], targets, torch.Generator())
+    with pytest.raises(InputError, match="DP-SGD"):
+        TransferHead(3, 1, optimizer="adam", noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"classes": 1},
+        {"hidden": 0},
+        {"initialisation": "foo"},
+        {"initialisation": -1.0},
+        {"class_weights": (1.0,)},
+        {"class_weights": (1.0, -1.0, 1.0)},
+        {"weight_decay": -1.0},
+        {"weight_decay": math.inf},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": 1.0, "sample_rate": 0.0},
+        {"noise_multiplier": 1.0, "sample_rate": 2.0},
+        {"noise_multiplier": 1.0, "max_grad_norm": 0.0},
+    ],
+)
+def test_a_recipe_that_no_head_can_have_is_refused(wrong):
+    with pytest.raises(InputError, match=list(wrong)[-1]):
+        TransferHead(**{"classes": 3, "epochs": 1, **wrong})
+
+
+def test_labels_outside_the_task_are_refused():
+    with pytest.raises(InputError, match="not in the task"):
+        TransferHead(3, 1, task=(0, 1)).classes_of(Records(torch.zeros(1, 4), torch.tensor([2])))
+
+
+def test_a_backbone_keeps_its_modes_and_one_that_cannot_read_is_refused():
+    backbone = nn.Sequential(nn.Dropout().eval(), nn.Flatten(), nn.Linear(9, 4))
+    embed(Records(torch.zeros(2, 3, 3), torch.zeros(2)), backbone)
+    assert [module.training for module in backbone] == [False, True, True]
+    with pytest.raises(InputError, match="cannot read"):
+        embed(Records(torch.zeros(2, 5, 5), torch.zeros(2)), backbone)
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "numbers", "settings"),
+    [(10, (3, 96, 96), 512, {}), (1000, (2,), 8, {}), (300, (2,), 8, {"noise_multiplier": 1.0})],
+)
+def test_heads_that_are_trained_at_once_fit_into_memory_with_their_pictures_and_products(
+    count, shape, numbers, settings
+):
+    one = Records(
+        torch.zeros(1, count, *shape), torch.zeros(1, count), embedding=torch.zeros(1, count, numbers)
+    )
+    at_once = TransferHead(3, 1, **settings).trials_at_once(one)
+    pictures, products = one.features.numel(), count**2
+    assert 1 <= at_once <= 2**26 / (4 * (pictures + products))

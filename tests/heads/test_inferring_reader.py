@@ -1,0 +1,100 @@
+"""An adversary who was not told the recipe infers it from the head, and the audit says what that costs them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import heads_game, pictures
+from remanence import (
+    HeadAudit,
+    InferringReader,
+    LinearReader,
+    Loop,
+    TransferHead,
+    audit_head,
+    play,
+    what_the_recipe_is_worth,
+)
+from remanence.heads.inferring_reader import Judge, plausible
+
+FEW = tuple(
+    TransferHead(3, epochs, rate, optimizer=optimizer, initialisation=start)
+    for start in (0.0, "pytorch")
+    for epochs, rate, optimizer in ((10, 0.1, "sgd"), (100, 0.1, "sgd"), (30, 0.03, "adam"))
+)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_recipe_of_a_head_is_found_without_its_pictures():
+    game = heads_game()
+    judge = Judge.of(game.knowledge, FEW, generator())
+    assert judge.recipes == FEW
+    right, rejected = [], 0
+    for place, recipe in enumerate(FEW):
+        owners = game.targets.sample(50, generator(1))
+        found, p_values = judge(recipe.release(None, owners, generator(2)))
+        right.append(float((found == place).double().mean()))
+        rejected += int((p_values <= 0.05).sum())
+    assert min(right) > 0.9, right
+    assert rejected <= 0.12 * 300  # one in twenty, and what another draw of pictures adds
+    unlike = replace(FEW[0], learning_rate=1e-3, initialisation=0.5)
+    heads = unlike.release(None, game.targets.sample(50, generator(1)), generator(2))
+    assert float((judge(heads)[1] <= 0.01).double().mean()) > 0.9
+
+
+def test_nothing_of_the_declared_recipe_is_used():
+    game = heads_game(epochs=30, learning_rate=0.1, initialisation="pytorch")
+    declared = [
+        game.mechanism,
+        replace(game.mechanism, epochs=3, learning_rate=0.7, optimizer="adam", initialisation=0.5),
+        replace(game.mechanism, momentum=0.9, batch_size=2, class_weights=(1.0, 2.0, 3.0)),
+    ]
+    assert len({tuple(plausible(each)) for each in declared}) == 1
+    release = game.mechanism.release(None, game.targets.sample(20, generator(1)), generator(2))
+    attack = InferringReader(100, FEW)
+    drawn = [
+        attack.prepare(replace(game.knowledge, mechanism=each), generator())(release).records.features
+        for each in declared
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+
+
+def test_how_a_head_computes_is_read_off_it():
+    loop = Loop(bias=False, cosine=8.0, label_smoothing=0.1, schedule=(1.0,))
+    for recipe in plausible(TransferHead(3, 1, loop=loop)):
+        assert recipe.loop == Loop(bias=False, cosine=8.0)
+        assert recipe.initialisation != 0.0  # a row of 0 has no direction
+
+
+def test_inferring_the_recipe_beats_believing_a_wrong_one():
+    game = heads_game(epochs=40, learning_rate=0.1, initialisation="pytorch")
+    told, inferred, wrong = (
+        play(game, attack, trials=150).main
+        for attack in (LinearReader(400), InferringReader(400, FEW), InferringReader(400, FEW[:1]))
+    )
+    assert inferred.lower > wrong.upper
+    assert abs(told.rate - inferred.rate) < 0.1
+
+
+def test_an_audit_tells_what_the_recipe_is_worth(monkeypatch):
+    for module in ("attacks.inferring_reader", "games.heads.unknown_recipe"):
+        monkeypatch.setattr(f"remanence.{module}.plausible", lambda _: iter(FEW))
+    own, public = pictures(3, seed=5), pictures(90, seed=1)
+    recipe = TransferHead(3, 10, 0.1, initialisation=0.0)
+    settings = HeadAudit(trials=20, attacks=[LinearReader(200)], recipe_known=False)
+    result = audit_head(own.embedding, own.features, own.labels, recipe, prior=public, settings=settings)
+    told, inferred = result.evidence
+    lost, least, most = (
+        inferred.findings[f"lost_without_the_recipe{end}"] for end in ("", "_at_least", "_at_most")
+    )
+    assert lost == pytest.approx(told.main.rate - inferred.main.rate)
+    assert least < lost < most
+    words = what_the_recipe_is_worth(result, recipe)
+    assert "tries 6 recipes. They take 20 of 20 heads for" in words
+    assert "epochs 10, learning_rate 0.1" in words
+    assert what_the_recipe_is_worth(replace(result, evidence=(told,)), recipe) == ""

@@ -1,0 +1,262 @@
+"""`audit_head(released=...)`: the very head that somebody is about to publish."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import pictures
+from remanence import (
+    HeadAudit,
+    InputError,
+    Reconstructor,
+    StratifiedPrior,
+    TransferHead,
+    Verdict,
+    audit_head,
+    exposed_pictures,
+)
+from remanence.auditing import AuditResult
+from remanence.core.rates import SuccessRate
+from remanence.heads.released_head import read_head
+from remanence.heads.this_head import PictureExposure, ThisHead
+
+RECIPE = TransferHead(classes=3, epochs=15, learning_rate=0.05)
+QUICK = Reconstructor(steps=250, batch=64, width=48)
+OWN, PUBLIC = pictures(3, seed=5), pictures(240)
+
+
+def state(recipe=RECIPE, own=OWN):
+    """A head as PyTorch would hold it, trained on our own pictures."""
+    generator = torch.Generator().manual_seed(8)
+    sizes = tuple(torch.unique(own.labels, return_counts=True)[1].tolist())
+    release = recipe.release(None, StratifiedPrior(own, sizes).sample(1, generator), generator)
+    return {name: tensor[0] for name, tensor in release.tensors.items()}
+
+
+def audited(released, recipe=RECIPE, prior=PUBLIC, **options):
+    settings = HeadAudit(**{"attacks": [QUICK], "trials": 10, "threshold": 0.3, **options})
+    return audit_head(
+        OWN.embedding, OWN.features, OWN.labels, recipe, prior=prior, released=released, settings=settings
+    )
+
+
+@pytest.fixture(scope="module")
+def result():
+    return audited(state())
+
+
+def test_every_class_names_a_picture_of_its_own_that_is_closer_than_most_public_ones(result):
+    rows = exposed_pictures(result)
+    assert sorted(row.label for row in rows) == [0, 1, 2]
+    assert all(int(OWN.labels[row.picture]) == row.label for row in rows)
+    assert [row.error for row in rows] == sorted(row.error for row in rows)
+    # Twenty public pictures of a class are kept aside; by chance half of them would be closer than ours.
+    assert sum(row.as_close.rate for row in rows) / 3 < 0.15
+    assert {row.as_close.trials for row in rows} == {20}
+    # 1 of 21 is a chance of 0.048: enough for all three classes together, and not for one or two of them.
+    first = sum(row.as_close.successes == 0 for row in rows)
+    assert {row.public_needed for row in rows} == {math.ceil(60 / first) - 1}
+    assert sum(row.came_back for row in rows) + sum(row.undecided for row in rows) == first > 0
+    assert result.strongest.came_back == sum(row.came_back for row in rows) / 3
+
+
+def test_what_enough_public_pictures_tell_from_chance_came_back():
+    result = audited(state(), prior=pictures(900))
+    rows = exposed_pictures(result)
+    assert {row.as_close.trials for row in rows} == {75}
+    assert sum(row.came_back for row in rows) > 0
+    assert result.verdict is Verdict.EXPOSED
+    told = f"This head: a picture of {sum(row.came_back for row in rows)} of its 3 classes came back"
+    assert told in str(result)
+
+
+def test_what_came_back_is_stored_and_read_back_without_a_pixel(result, tmp_path):
+    again = AuditResult.load(result.save(tmp_path))
+    assert exposed_pictures(again) == exposed_pictures(result)
+    assert all(values.ndim < 3 for values in again.strongest.arrays.values())
+
+
+def test_a_head_is_read_from_a_module_and_from_files_alike(tmp_path):
+    from safetensors.torch import save_file
+
+    layer = nn.Linear(OWN.embedding.shape[-1], 3)
+    whole = nn.Sequential(nn.Linear(5, OWN.embedding.shape[-1]), nn.ReLU(), layer)
+    torch.save(whole.state_dict(), tmp_path / "head.pt")
+    save_file(dict(layer.state_dict()), tmp_path / "head.safetensors")
+    for source in (whole, tmp_path / "head.pt", str(tmp_path / "head.safetensors")):
+        torch.testing.assert_close(
+            read_head(source, RECIPE, OWN.embedding.shape[-1])["weight"][0], layer.weight.data
+        )
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_what_is_no_such_head_is_refused_and_nothing_in_a_file_is_executed(tmp_path, capsys):
+    with pytest.raises(InputError, match="not the weights"):
+        audited({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
+    with pytest.raises(InputError, match="not the weights"):
+        audited({**state(), "bias": torch.full((3,), torch.nan)})
+    with pytest.raises(InputError, match="whole numbers"):
+        audited({"weight": state()["weight"].to(torch.int8), "bias": state()["bias"]})
+    with pytest.raises(InputError, match="not the weights") as caught:
+        audited(dict(nn.Linear(OWN.embedding.shape[-1], 4).state_dict()))
+    assert "as many classes as it has rows" in caught.value.hint
+    torch.save({"weight": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(InputError, match="cannot be read"):
+        audited(tmp_path / "evil.pt")
+    assert "executed" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="cannot be read"):
+        audited(tmp_path / "missing.safetensors")
+    with pytest.raises(InputError, match="all of your pictures"):
+        audited(state(), per_class=1)
+
+
+def test_an_adversary_who_does_not_know_the_sizes_reads_them_off_the_head():
+    result = audited(state(), sizes_known=False)
+    arrays = result.strongest.arrays
+    assert float(arrays["error"].mean()) < 0.5 * float(arrays["control_error"].mean())
+    assert len(exposed_pictures(result)) == 3
+
+
+@pytest.mark.parametrize(("closer", "public", "own"), [(0, 43, 8), (3, 20, 1), (5, 5, 2)])
+def test_a_chance_resemblance_is_that_of_the_closest_of_all_your_pictures(closer, public, own):
+    exposure = PictureExposure(0, 0, 0.1, True, SuccessRate(closer, public), own)
+    order = torch.rand(200_000, public + own, generator=torch.Generator().manual_seed(0)).argsort(1)
+    first = (order < own).int().argmax(1)  # how many public pictures come before the first of yours
+    chance = float((first <= closer).double().mean())
+    assert exposure.by_chance == pytest.approx(chance, abs=5 * (0.25 / 200_000) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"state_dict": {"weight": torch.zeros(3, 24)}},
+        {"weight": torch.zeros(3, 24, dtype=torch.int8), "bias": torch.zeros(3, dtype=torch.int8)},
+        [torch.zeros(3, 24)],
+    ],
+)
+def test_what_is_no_head_is_refused(wrong, tmp_path):
+    torch.save(wrong, tmp_path / "head.pt")
+    with pytest.raises(InputError, match=r"not the weights|holds whole numbers"):
+        read_head(tmp_path / "head.pt", TransferHead(3, 1), 24)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        3,
+        None,
+        [torch.zeros(3, 24)],
+        torch.zeros(3, 24),
+        nn.Conv2d(3, 3, 3),
+        nn.ReLU(),
+        nn.LazyLinear(3),
+        "a\0b",
+    ],
+    ids=lambda wrong: type(wrong).__name__,
+)
+def test_what_is_no_head_at_all_is_refused_too(wrong):
+    with pytest.raises(InputError, match=r"not a head|not the weights|cannot be read"):
+        read_head(wrong, TransferHead(3, 1), 24)
+
+
+def test_a_head_that_does_not_fit_is_refused_before_anything_is_learned(monkeypatch):
+    monkeypatch.setattr(Reconstructor, "prepare", lambda *_: pytest.fail("it learned"))
+    for wrong in (3, nn.Conv2d(3, 3, 3), nn.Linear(OWN.embedding.shape[-1], 4)):
+        with pytest.raises(InputError, match=r"not a head|not the weights"):
+            audited(wrong)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    torch.save(state(), tmp_path / "head.pt", _use_new_zipfile_serialization=False)
+    whole = (tmp_path / "head.pt").read_bytes()
+    for keep in range(1, len(whole), 7):
+        (tmp_path / "part.pt").write_bytes(whole[:keep])
+        with pytest.raises(InputError, match=r"cannot be read|not the weights"):
+            read_head(tmp_path / "part.pt", RECIPE, OWN.embedding.shape[-1])
+
+
+def exposures(chosen, classes, threshold=0.5):
+    """Of so many classes some have (public pictures that come closer, public pictures, own ones); all others fail."""
+    rows = [*chosen, *[(20, 20, 1)] * (classes - len(chosen))]
+    closer, public, own = (torch.tensor(column) for column in zip(*rows, strict=True))
+    count = torch.arange(classes)
+    limit, fit = torch.tensor(threshold), torch.tensor(0.5)
+    return ThisHead(count, count + 8, (count + 1) / 10, closer, public, own, limit, fit).pictures()
+
+
+def exposure(closer, public, *, own=1, classes=1, succeeded=True):
+    return exposures([(closer, public, own)], classes, 0.5 if succeeded else 0.05)[0]
+
+
+def test_finds_beyond_the_threshold_do_not_vouch_for_what_is_within():
+    # Ten within the threshold have a chance of 0.03, too much at 0.025; ten beyond it come first of hundreds.
+    rows = exposures([(2, 100, 1)] * 10 + [(0, 500, 1)] * 10, 20, threshold=1.05)
+    assert [picture.succeeded for picture in rows] == [True] * 10 + [False] * 10
+    assert not any(picture.came_back for picture in rows)
+
+
+def test_many_that_come_first_support_each_other():
+    # One in 24 is a chance of 0.042: enough for ten of ten, at 0.05, and not for seven of them, at 0.035.
+    assert all(picture.came_back for picture in exposures([(0, 23, 1)] * 10, 10, threshold=2.0))
+    seven = exposures([(0, 23, 1)] * 7, 10, threshold=2.0)
+    assert [picture.undecided for picture in seven] == [True] * 7 + [False] * 3
+    assert {picture.public_needed for picture in seven} == {28}  # 1 / 29 ≤ 0.05 · 7 / 10
+    enough = exposures([(0, 28, 1)] * 7, 10, threshold=2.0)
+    assert [picture.came_back for picture in enough] == [True] * 7 + [False] * 3
+
+
+@pytest.mark.parametrize(("classes", "own", "needed"), [(1, 1, 19), (10, 1, 199), (10, 3, 597), (7, 2, 278)])
+def test_as_many_public_pictures_as_needed_can_tell_and_one_less_cannot(classes, own, needed):
+    enough, fewer = (exposure(0, public, own=own, classes=classes) for public in (needed, needed - 1))
+    assert enough.public_needed == needed
+    assert (enough.came_back, enough.undecided) == (True, False)
+    assert (fewer.came_back, fewer.undecided) == (False, True)
+    assert "too few to tell" in str(fewer)
+    assert f": {needed} are needed" in str(fewer)
+
+
+def test_what_public_pictures_resemble_as_much_did_not_come_back():
+    assert "picture 8 came back, error 0.1; 0 of 199 public" in str(exposure(0, 199, classes=10))
+    for many in (exposure(60, 199, classes=10), exposure(1, 199, classes=10), exposure(7, 23, classes=10)):
+        assert not many.came_back
+        assert not many.undecided
+        assert "is within the threshold, error 0.1, but" in str(many)
+        assert (
+            f"but {many.as_close.successes} of {many.as_close.trials} public pictures come as close"
+            in str(many)
+        )
+    far = exposure(0, 199, classes=10, succeeded=False)
+    assert not far.came_back
+    assert "did not come back" in str(far)
+
+
+def test_several_guesses_are_refused_before_anything_is_learned(monkeypatch):
+    monkeypatch.setattr(Reconstructor, "prepare", lambda *_: pytest.fail("it learned"))
+    for attack in (replace(QUICK, guesses=4), replace(QUICK, conditional=False)):
+        with pytest.raises(InputError, match="not draw a picture of each class"):
+            audited(state(), attacks=[attack])
+
+
+@pytest.mark.parametrize(("within", "told"), [(0, True), (3, True), (4, False), (6, False)])
+def test_a_head_that_gives_back_fewer_pictures_than_heads_made_like_it_is_told(within, told):
+    made_like_it = (
+        torch.arange(10) < torch.tensor([3] + [4] * 5 + [6] * 54)[:, None]
+    )  # so many of ten classes
+    head = ThisHead(
+        **{name: torch.arange(10) for name in ("label", "picture", "as_close", "public", "own")},
+        error=torch.where(torch.arange(10) < within, 0.1, 0.9),
+        threshold=torch.tensor(0.5),
+        fit=torch.tensor(1.0),
+    )
+    found = head.caveats(made_like_it)
+    assert [caveat.id for caveat in found] == [
+        "this-head-gives-less"
+    ] * told  # 4 of ten: 7 of 61 heads are so few
+    assert all(f"{within} within the threshold, and usually 6." == caveat.seen for caveat in found)

@@ -1,0 +1,94 @@
+"""Pages carry the signature of the code and the data that printed them, and stale ones are named."""
+
+import json
+
+import pytest
+
+from remanence_papers import freshness, signatures, views
+from remanence_papers.registry import REPRODUCTIONS
+
+ENTRY = REPRODUCTIONS["maciazek-table-1"]
+
+
+def page(folder, **changes):
+    document = {
+        "name": ENTRY.name,
+        "signature": {"code": signatures.code_signature(ENTRY.home), "data": {}},
+        **changes,
+    }
+    folder.mkdir(exist_ok=True)
+    (folder / f"{ENTRY.name}.json").write_text(
+        json.dumps({k: v for k, v in document.items() if v is not None})
+    )
+    return freshness.stale(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"signature": {"code": "0" * 64, "data": {}}}, "has changed"),
+        ({"signature": None}, "before pages were signed"),
+        ({"name": "no-such-figure"}, "no reproduction"),
+    ],
+)
+def test_a_page_is_fresh_if_the_code_of_today_printed_it(changes, reason, tmp_path, capsys):
+    found = page(tmp_path / "pages", **changes)
+    assert (not found) if reason is None else reason in next(iter(found.values()))
+    freshness.main([str(tmp_path / "pages")])
+    assert f"{len(found)} of 1 pages are stale" in capsys.readouterr().out
+
+
+def test_a_signature_covers_what_is_imported_through_others_and_not_what_is_not():
+    module, _, name = ENTRY.home.partition(":")
+    needed = signatures.closure([(module, name)])
+    trained = ("remanence.heads.span", "train_dual"), ("remanence.heads.linear_reader", "_ridge")
+    assert {(module, name), *trained} <= needed
+    assert (module, "cifar") not in needed  # beside it, and not called by it
+    assert not {place for place in needed if "pan_" in place[0] or "remanence.cli" in place[0]}
+
+
+def test_a_name_that_a_package_hands_on_is_followed_to_where_it_is_defined(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "from remanence import bounds, Records\n\ndef f():\n    return bounds.gaussian, Records\n"
+    (tmp_path / "remanence_papers_handed_on.py").write_text(text)
+    modules = {place[0] for place in signatures.closure([("remanence_papers_handed_on", "f")])}
+    assert "remanence.core.records" in modules
+    assert "remanence.bounds.settings" in modules
+
+
+def test_comments_and_docstrings_do_not_count_and_code_does(tmp_path, monkeypatch):
+    def signed(text):
+        (tmp_path / "remanence_page_of_a_test.py").write_text(text)
+        for function in vars(signatures).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
+        return signatures.code_signature("remanence_page_of_a_test")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    first = signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 2 * x\n')
+    assert signed('"""Another."""\ndef f( x ):\n    """Twice."""\n    # more\n    return 2*x\n') == first
+    assert signed('"""A page."""\n\ndef f(x):\n    """Doubles."""\n    return 3 * x\n') != first
+    assert signed('"""A page."""\n\ndef f(x: int) -> int:\n    """Doubles."""\n    return 2 * x\n') == first
+
+
+def test_a_page_shows_its_signature(tmp_path):
+    document = views.load(_stored(tmp_path))
+    assert ", code abcdef123456, mnist.npz 0123456789ab)" in views.markdown(document, picture=None)
+
+
+def _stored(folder):
+    document = {
+        "name": "maciazek-table-1",
+        "title": "T",
+        "reference": "R",
+        "dataset": "D",
+        "scale": "small",
+        "seed": 0,
+    }
+    document |= {"trials": None, "rows": [{"a": 1}], "panels": [], "notes": [], "settings": {}}
+    document |= {"environment": {"torch": "2", "device": "cpu", "seconds": 1.0}}
+    document |= {"signature": {"code": "abcdef123456789", "data": {"mnist.npz": "0123456789abcdef"}}}
+    path = folder / "maciazek-table-1.json"
+    path.write_text(json.dumps(document))
+    return path

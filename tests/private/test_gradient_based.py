@@ -1,0 +1,155 @@
+"""Reconstruction by optimisation against a whole transcript, where the answer is known."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from conftest import dpsgd_game
+from remanence import (
+    DPSGD,
+    AnyModule,
+    Criterion,
+    EmpiricalPrior,
+    Game,
+    GradientBased,
+    IncompatibleGameError,
+    Perceptron,
+    PriorAware,
+    Records,
+    Uninformed,
+    mean_squared_error,
+    play,
+)
+from remanence.private.likelihood import log_likelihood, remainder
+from remanence.scale.seeds import stream
+
+
+def game(**settings) -> Game:
+    """Nobody gives the adversary a shortlist, and close is enough."""
+    listed = dpsgd_game(**{"steps": 12, "max_grad_norm": 0.5, **settings})
+    targets = EmpiricalPrior(listed.prior.candidates)  # pyright: ignore
+    return Game(
+        listed.mechanism,
+        Uninformed(),
+        listed.known_data,
+        Criterion(mean_squared_error, 1e-2, label_scale=1.0),
+        targets,
+    )
+
+
+@pytest.mark.parametrize("attack", [GradientBased(), GradientBased(loss="equation-1", starts=3)], ids=repr)
+def test_without_noise_the_record_and_its_label_come_back(attack):
+    # All five starts end in a local minimum in about 2 % of trials: five or more of 30 have a chance of 1e-4.
+    evidence = play(game(noise_multiplier=1e-3, steps=8), attack, trials=30)
+    assert evidence.main.successes > 25
+    assert evidence.label_rate is not None
+    assert evidence.label_rate.successes > 25
+    assert evidence.control.rate < 0.7  # five records, one in five is the same
+    assert float(evidence.arrays["iterations"].max()) < attack.most_iterations, (
+        "the loss was flat before the limit"
+    )
+
+
+def test_much_noise_leaves_nothing_to_find():
+    evidence = play(game(noise_multiplier=50.0), GradientBased(), trials=40)
+    assert evidence.main.lower < 0.05
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_the_likelihood_is_that_of_the_mixture(rate):
+    mechanism = dpsgd_game(noise_multiplier=0.7, sample_rate=rate, max_grad_norm=0.5).mechanism
+    generator = torch.Generator().manual_seed(0)
+    own, left = (torch.randn(6, generator=generator).double() * 0.2 for _ in range(2))
+    noise = torch.distributions.Normal(torch.zeros(6).double(), 0.7 * 0.5)
+    there, absent = noise.log_prob(left - own).sum(), noise.log_prob(left).sum()
+    exact = torch.log((1 - rate) * absent.exp() + rate * there.exp()) - absent
+    assert float(log_likelihood(mechanism, own @ left, own.norm())) == pytest.approx(float(exact))  # pyright: ignore
+
+
+def test_a_label_that_the_adversary_knows_is_not_searched_for():
+    one = game(noise_multiplier=1e-3)
+    wrong = play(one, GradientBased(labels=(1,)), trials=12).arrays["loss"]
+    right = play(one, GradientBased(), trials=12).arrays["loss"]
+    assert bool((right <= wrong + 1e-5 * wrong.abs()).all())
+    assert bool((right < wrong - 1).any())
+
+
+def test_the_gradient_in_the_features_is_the_one_of_any_module():
+    # The perceptron's shortcut must be as differentiable as torch.func's way.
+    mechanism = dpsgd_game().mechanism
+    network = mechanism.network  # pyright: ignore
+    assert isinstance(network, Perceptron)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ELU(), torch.nn.Linear(5, 3)).double()
+    flat = torch.cat([part.detach().flatten() for part in module.parameters()])[None]
+    known = dpsgd_game().known_data
+    assert known is not None
+    vector = torch.randn(1, network.numbers, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    slopes = []
+    for kind in (network, AnyModule(module)):
+        records = replace(known, features=known.features.double().requires_grad_())
+        inner, norms = kind.projections(flat, vector, records[None], max_norm=0.7)
+        slopes.append(torch.autograd.grad((inner + norms).sum(), records.features)[0])
+    assert torch.allclose(slopes[0], slopes[1])
+    assert float(slopes[0].abs().max()) > 1e-3
+
+
+def test_matched_to_a_shortlist_it_is_weaker_than_the_attack_that_knew_the_shortlist():
+    listed = dpsgd_game(noise_multiplier=0.4, steps=8, max_grad_norm=0.5)
+    matched = play(listed, GradientBased(matched=True, starts=2), trials=64)
+    aware = play(listed, PriorAware(), trials=64)
+    assert matched.main.lower > 0.2  # a guess among five
+    assert aware.main.rate >= matched.main.rate
+
+
+@pytest.mark.parametrize("matched", [False, True])
+def test_a_shortlist_is_used_or_refused(matched):
+    wrong = game() if matched else dpsgd_game()
+    with pytest.raises(IncompatibleGameError, match="prior-aware"):
+        play(wrong, GradientBased(matched=matched), trials=2)
+
+
+def test_the_weaker_adversary_subtracts_the_mean_over_batches():
+    listed = dpsgd_game(
+        noise_multiplier=1e-9, sample_rate=0.5, steps=400, learning_rate=0.0, max_grad_norm=0.1
+    )
+    mechanism, known = listed.mechanism, listed.known_data
+    targets = listed.prior.sample(1, stream(0, "targets", "cpu"))
+    release = mechanism.release(known, targets, stream(0, "training", "cpu"))
+    gone = torch.stack(
+        [
+            remainder(mechanism, release, slice(step, step + 1), known_data=known, subtract="expected")[0, 0]  # pyright: ignore
+            for step in range(400)
+        ]
+    )
+    own = 0.5 * mechanism.network.clipped_sum(release["parameters"][:, 0], targets, max_norm=0.1)  # pyright: ignore
+    # The mean of what is left is the target's own half; 21 records of norm at most 0.1 vary around it.
+    margin = 5 * 0.5 * 0.1 * 21**0.5 / 400**0.5
+    assert float((gone.mean(0) - own[0]).norm()) < margin
+    assert float(gone.std(0).max()) > 1e-3, "the batches do differ"
+
+
+def test_who_does_not_know_the_batches_finds_less():
+    sampled = dpsgd_game(noise_multiplier=0.5, sample_rate=0.5, steps=30, max_grad_norm=0.1)
+    rates = [
+        play(sampled, PriorAware(subtract=how), trials=400).main for how in ("known", "expected", "nothing")
+    ]  # pyright: ignore
+    assert rates[0].lower > rates[1].upper
+    assert rates[1].lower > rates[2].rate
+
+
+def test_any_module_and_pictures_of_any_shape_play():
+    generator = torch.Generator().manual_seed(0)
+    data = Records(torch.rand(12, 1, 4, 4, generator=generator), torch.randint(3, (12,), generator=generator))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ELU(), nn.Flatten(), nn.Linear(12, 3))
+    mechanism = DPSGD(AnyModule(module), 1e-3, 3, max_grad_norm=0.5, learning_rate=0.5)
+    pictures = Game(
+        mechanism, Uninformed(), data[1:], Criterion(mean_squared_error, 1e-2), EmpiricalPrior(data[:1])
+    )
+    evidence = play(
+        pictures, GradientBased(labels=(int(data.labels[0]),), starts=1, most_iterations=100), trials=2
+    )
+    assert evidence.main.successes == 2

@@ -1,0 +1,558 @@
+"""Opacus runs, recorded and audited: what is written is what ran, bugs are caught, correct runs are not accused."""
+
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from safetensors.torch import load_file
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from remanence import InputError, Records, RemanenceError
+from remanence.auditing import AuditResult
+from remanence.bounds import Segment, delta_upper, dpsgd
+from remanence.cli.main import main
+from remanence.private.accounting import accounted_schedule
+from remanence.private.audit_run import audit_run
+from remanence.private.canaries import Canaries, crafted, mislabelled, real
+from remanence.private.consistency import chance_correlation, read_run
+from remanence.private.opacus import Reading, record
+from remanence.results.verdict import Policy, Verdict
+
+FEATURES, CLASSES, KNOWN = 120, 5, 150
+POLICY = Policy(0.9)
+
+
+def half_noise(optimizer):
+    add_noise = optimizer.add_noise
+
+    def add():
+        told, optimizer.noise_multiplier = optimizer.noise_multiplier, optimizer.noise_multiplier / 2
+        add_noise()
+        optimizer.noise_multiplier = told
+
+    optimizer.add_noise = add
+
+
+def batch_clipping(optimizer):
+    def clip():
+        sums = [sample.sum(0) for sample in optimizer.grad_samples]
+        norm = torch.cat([part.flatten() for part in sums]).norm()
+        for parameter, part in zip(optimizer.params, sums, strict=True):
+            parameter.summed_grad = part * (optimizer.max_grad_norm / norm).clamp(max=1)
+
+    optimizer.clip_and_accumulate = clip
+
+
+def repeated_seed(optimizer):
+    add_noise = optimizer.add_noise
+
+    def add():
+        optimizer.generator = torch.Generator().manual_seed(7)
+        add_noise()
+
+    optimizer.add_noise = add
+
+
+def train(
+    out: Path,
+    *,
+    canaries: Canaries | None,
+    noise: float = 3.0,
+    batch: int | None = None,
+    epochs: int = 9,
+    bug=None,
+    poisson: bool = True,
+    seed: int = 0,
+    physical: int | None = None,
+    accumulate: int = 1,
+    momentum: float = 0.0,
+    schedule: bool = False,
+    model: nn.Module | None = None,
+    loader_of=None,
+    **settings,
+):
+    """An ordinary Opacus loop; returns the engine, the model and what it trained on."""
+    torch.manual_seed(seed)
+    features, labels = torch.randn(KNOWN, FEATURES), torch.randint(CLASSES, (KNOWN,))
+    if canaries is not None:
+        features = torch.cat([features, canaries.inserted.features])
+        labels = torch.cat([labels, canaries.inserted.labels])
+    data = TensorDataset(features, labels)
+    model = model or nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    private, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum),
+        data_loader=DataLoader(data, batch_size=batch or len(data), shuffle=not poisson),
+        noise_multiplier=noise,
+        max_grad_norm=1.0,
+        poisson_sampling=poisson,
+    )
+    if accumulate > 1:
+        private.allow_grad_accumulation()
+    if bug is not None:
+        bug(optimizer)
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if schedule else None
+    recorded = loader if loader_of is None else loader_of(data)
+    with record(engine, optimizer, private, recorded, out=out, canaries=canaries, **settings):
+        for _ in range(epochs):
+            batches = loader
+            if physical:
+                batches = BatchMemoryManager(
+                    data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer
+                ).__enter__()
+            for index, (x, y) in enumerate(batches):
+                cross_entropy(private(x), y).backward()
+                if (index + 1) % accumulate == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            if rates is not None:
+                rates.step()
+    return engine, private, data
+
+
+def few(seed=0, candidates=1, count=40):
+    return crafted(count, (FEATURES,), CLASSES, candidates=candidates, seed=seed)
+
+
+def steps_of(folder):
+    return load_file(folder / "steps-00000.safetensors")
+
+
+def test_the_transcript_holds_exactly_what_ran(tmp_path):
+    canaries = few()
+    _, _, data = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2, noise=1.0, keep="whole")
+    steps, batches = steps_of(tmp_path / "run"), load_file(tmp_path / "run" / "batches.safetensors")
+    expected = int(len(data) / (batches["starts"].numel() // 2))
+    moved = steps["parameters"][:-1] - 0.1 * steps["gradients"][:-1] / expected
+    assert torch.allclose(moved, steps["parameters"][1:], atol=1e-6)
+    model = nn.Linear(FEATURES, CLASSES)
+
+    def gradient(flat, x, y):
+        weight, bias = flat.split([FEATURES * CLASSES, CLASSES])
+        values = {"weight": weight.view(CLASSES, FEATURES), "bias": bias}
+        return cross_entropy(functional_call(model, values, (x[None],)), y[None])
+
+    for step in (0, 3):
+        members = batches["indices"][batches["starts"][step] : batches["starts"][step + 1]].long()
+        known = members[members < KNOWN]
+        x, y = data.tensors[0][known], data.tensors[1][known]
+        own = vmap(grad(gradient), (None, 0, 0))(steps["parameters"][step], x, y)
+        clipped = own / own.norm(dim=1, keepdim=True).clamp(min=1)
+        assert torch.allclose(clipped.sum(0), steps["known"][step], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"momentum": 0.9, "schedule": True},
+        {"batch": 40},
+        {"batch": 60, "physical": 16},
+        {"batch": 40, "seed": 3},
+    ],
+    ids=str,
+)
+def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
+    train(tmp_path / "run", canaries=few(), **{"epochs": 12, **how})
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert result.verdict is not Verdict.CONTRADICTED
+    assert not [c.id for c in result.strongest.caveats if c.contradicts or c.voids]
+    assert result.strongest.findings["p_value_of_the_claim"] > 0.05
+
+
+def test_virtual_batches_record_the_logical_ones(tmp_path):
+    train(tmp_path / "whole", canaries=few(), batch=60, epochs=4, keep="whole")
+    train(tmp_path / "split", canaries=few(), batch=60, epochs=4, physical=16, keep="whole")
+    whole, split = (load_file(tmp_path / name / "batches.safetensors") for name in ("whole", "split"))
+    assert torch.equal(whole["indices"], split["indices"])
+    assert torch.equal(whole["starts"], split["starts"])
+    first, second = steps_of(tmp_path / "whole"), steps_of(tmp_path / "split")
+    assert torch.allclose(first["known"], second["known"], atol=1e-4)
+
+
+BUGS = {
+    "noise-below-claim": {"bug": half_noise},
+    "clipping-not-per-record": {"bug": batch_clipping},
+    "noise-repeats": {"bug": repeated_seed},
+    "sampling-not-poisson": {"poisson": False, "batch": 40},
+    "records-repeat-in-a-step": {"batch": 46, "accumulate": 2},  # four batches an epoch
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_broken_run_is_named(tmp_path, name):
+    train(tmp_path / "run", canaries=few(), **BUGS[name])
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert name in {caveat.id for caveat in result.strongest.caveats}
+    assert result.verdict is Verdict.CONTRADICTED
+
+
+def test_steps_behind_the_accountant_s_back_are_named(tmp_path):
+    train(
+        tmp_path / "run",
+        canaries=few(),
+        bug=lambda optimizer: optimizer.attach_step_hook(_every_other(optimizer)),
+    )
+    assert "steps-unaccounted" in {c.id for c in audit_run(tmp_path / "run", policy=POLICY).strongest.caveats}
+
+
+def _every_other(optimizer):
+    hook, calls = optimizer.step_hook, iter(range(10**6))
+    return lambda optim: hook(optim) if next(calls) % 2 == 0 else None
+
+
+def test_batches_larger_than_accounted_are_named(tmp_path):
+    def tell_less(optimizer):
+        hook = optimizer.step_hook
+
+        def less(optim):
+            hook(optim)
+            history = hook.__closure__[1].cell_contents.history
+            noise, _, steps = history[-1]
+            history[-1] = (noise, 0.1, steps)
+
+        optimizer.attach_step_hook(less)
+
+    train(tmp_path / "run", canaries=few(), batch=80, bug=tell_less, epochs=6)
+    found = {c.id for c in audit_run(tmp_path / "run", policy=POLICY).strongest.caveats}
+    assert "sampling-above-claim" in found
+
+
+@pytest.fixture(scope="module")
+def halved(tmp_path_factory):
+    """A run with half the noise that its accountant was told, and canaries enough to prove it."""
+    folder = tmp_path_factory.mktemp("halved") / "run"
+    train(folder, canaries=crafted(240, (FEATURES,), CLASSES, seed=5), bug=half_noise)
+    return folder
+
+
+def test_canaries_contradict_a_run_with_half_the_noise(halved):
+    result = audit_run(halved, policy=POLICY)
+    assert result.verdict is Verdict.CONTRADICTED
+    assert result.strongest.findings["p_value_of_the_claim"] < 0.05
+    assert result.strongest.findings["noise_multiplier_at_most"] < 3.0  # which was claimed
+    assert result.strongest.main.lower <= result.strongest.main.rate
+    claimed = (1 + delta_upper(read_run(halved).claimed, 0.0)) / 2
+    assert result.strongest.findings["best_attack_at_least"] > claimed
+    assert result.bounds == ()  # the noise that was measured is not the claimed one
+    seen = [caveat.seen for caveat in result.strongest.caveats if caveat.contradicts]
+    assert seen[0].endswith("claimed 3.00.")
+
+
+def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["remanence", "audit", str(halved), "--max-success", "0.9", "--out", "out"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr().out
+    assert "CONTRADICTED" in printed
+    assert "gaussian mu at least" in printed
+    assert "noise multiplier at most" in (tmp_path / "out" / "report.html").read_text()
+    loaded = AuditResult.load(tmp_path / "out")
+    assert loaded.verdict is Verdict.CONTRADICTED
+    assert loaded.strongest.main.lower == loaded.strongest.main.floor
+    document = json.loads((tmp_path / "out" / "audit.json").read_text())
+    document["evidence"][0]["findings"]["p_value_of_the_claim"] = 0.5
+    document["evidence"][0]["caveats"] = []
+    (tmp_path / "out" / "audit.json").write_text(json.dumps(document))
+    with pytest.raises(RemanenceError, match="does not follow"):
+        AuditResult.load(tmp_path / "out")
+
+
+def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
+    ran = accounted_schedule(halved)
+    squares = (
+        load_file(halved / "noise.safetensors")["sums"][:, 1].sum(1) * 3.0**2 / 605
+    )  # in units of what was told
+    assert ran == (Segment(math.sqrt(float(squares.min())), 1.0, 9),)  # every step is as the least noisy one
+    # 605 numbers a step: a mean square of 1.5² but for 4 · √(2 / 605) = 23 %.
+    assert squares.tolist() == pytest.approx([2.25] * 9, rel=0.23)
+    assert squares.unique().numel() == 9
+    train(tmp_path / "run", canaries=None, batch=50, epochs=2)
+    assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
+    train(tmp_path / "broken", canaries=None, bug=batch_clipping)
+    with pytest.raises(InputError, match="No bound holds"):
+        accounted_schedule(tmp_path / "broken")
+
+
+def test_a_run_that_shuffles_has_a_ceiling_without_amplification(tmp_path, monkeypatch, capsys):
+    _, _, _ = train(tmp_path / "run", canaries=None, batch=40, epochs=3, poisson=False)
+    run = read_run(tmp_path / "run")
+    with pytest.raises(InputError, match="--batches shuffled"):
+        accounted_schedule(tmp_path / "run")
+    assert run.most_frequent == 3  # once in each epoch
+    noise = run.claimed[0].noise_multiplier
+    monkeypatch.setattr(
+        sys, "argv", ["remanence", "bound", "--opacus", str(tmp_path / "run"), "--candidates", "10",
+                      "--batches", "shuffled", "--json"],
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        main()
+    document = json.loads(capsys.readouterr().out)
+    whole = dpsgd(0.1, noise_multiplier=noise, steps=3)  # three Gaussian steps
+    assert document["success"]["upper"] >= whole.success * (1 - 1e-9)
+    assert document["schedule"][0][0] <= noise
+    assert document["whose"] == "one record"
+
+
+def test_the_bound_of_a_checkpoint_is_of_its_accountant(tmp_path, monkeypatch, capsys):
+    engine, model, _ = train(tmp_path / "run", canaries=None, batch=50, epochs=2)
+    engine.save_checkpoint(path=tmp_path / "model.pt", module=model)
+    noise, rate, steps = engine.accountant.history[0]
+    assert accounted_schedule(tmp_path / "model.pt") == (Segment(noise, rate, steps),)
+    arguments = ["bound", "--opacus", str(tmp_path / "model.pt"), "--candidates", "10", "--json"]
+    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    upper = json.loads(capsys.readouterr().out)["success"]["upper"]
+    assert upper == dpsgd(0.1, noise_multiplier=noise, sample_rate=rate, steps=steps).success
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match="does not hold an accountant's history"):
+        accounted_schedule(tmp_path / "other.pt")
+
+
+def test_shortlists_and_every_design_are_found_where_there_is_no_noise(tmp_path):
+    people = Records(torch.randn(60, FEATURES), torch.randint(CLASSES, (60,)))
+    for index, canaries in enumerate(
+        (
+            real(people, seed=1),
+            mislabelled(people, CLASSES, seed=1),
+            few(seed=1),
+            few(seed=2, candidates=5, count=12),
+        )
+    ):
+        folder = tmp_path / str(index)
+        train(folder, canaries=canaries, noise=1e-3, epochs=3)
+        result = audit_run(folder, policy=POLICY)
+        assert result.strongest.main.rate == 1.0
+        assert 0.05 < result.strongest.control.rate < 0.8  # a stranger's coin is not found
+        assert str(canaries.design) in result.threat_model["knows"][2]
+
+
+def test_shortlists_of_two_have_the_ceiling_of_shortlists(tmp_path):
+    train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3)
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert result.bounds[0].success == pytest.approx(
+        dpsgd(0.5, noise_multiplier=3.0, steps=3).success, rel=1e-12
+    )
+
+
+def test_a_model_with_dropout_is_read_in_its_mean_and_left_in_whatever_mode(tmp_path):
+    def dropout():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES))
+
+    def leaving(optimizer):
+        step = optimizer.step
+
+        def then_evaluate(closure=None):
+            step(closure)
+            private[0].eval()
+
+        optimizer.step = then_evaluate
+
+    private = [dropout()]
+    canaries = few()
+    train(tmp_path / "training", canaries=canaries, epochs=3, model=private[0])
+    assert private[0].training
+    private = [dropout()]
+    train(tmp_path / "evaluating", canaries=canaries, epochs=1, model=private[0], bug=leaving)
+    assert not private[0].training
+    for name in ("training", "evaluating"):
+        assert load_file(tmp_path / name / "canaries.safetensors")["scores"].isfinite().all()
+
+
+def test_projections_in_every_step_find_the_same_canaries(tmp_path):
+    canaries = few(count=60)
+    train(tmp_path / "whole", canaries=canaries, noise=1.0, keep="whole")
+    train(tmp_path / "projections", canaries=canaries, noise=1.0, keep="projections")
+    scores = [
+        load_file(tmp_path / name / "canaries.safetensors")["scores"] for name in ("whole", "projections")
+    ]
+    assert torch.allclose(*scores, rtol=1e-6)
+    assert not (tmp_path / "projections" / "steps-00000.safetensors").exists()
+
+
+def test_wrong_use_is_refused_with_a_reason(tmp_path):
+    with pytest.raises(InputError, match="No training step"):
+        train(tmp_path / "a", canaries=None, epochs=0)
+    with pytest.raises(InputError, match="not in the training data"):
+        train(
+            tmp_path / "c",
+            canaries=few(),
+            loader_of=lambda data: DataLoader(TensorDataset(*(t[:-1] for t in data.tensors)), batch_size=10),
+        )
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="overwrite"):
+        train(tmp_path / "d", canaries=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+    train(tmp_path / "e", canaries=None)
+    with pytest.raises(InputError, match="without canaries"):
+        audit_run(tmp_path / "e", policy=POLICY)
+    with pytest.raises(InputError, match="cannot be read"):
+        audit_run(tmp_path / "d", policy=POLICY)
+
+
+def test_what_is_not_made_private_is_refused(tmp_path):
+    model, engine = nn.Linear(FEATURES, CLASSES), PrivacyEngine()
+    loader = DataLoader(TensorDataset(torch.randn(20, FEATURES), torch.randint(CLASSES, (20,))), batch_size=5)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="cannot be recorded"):
+        record(engine, plain, model, loader, out=tmp_path / "x").__enter__()
+    private = DPOptimizer(plain, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=5)
+    with pytest.raises(InputError, match="single records"):
+        record(engine, private, model, loader, out=tmp_path / "x").__enter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
+    train(tmp_path / "run", canaries=few(), epochs=3)
+    shutil.copytree(tmp_path / "run", tmp_path / "forged")
+    tensors = load_file(tmp_path / "forged" / "canaries.safetensors")
+    from safetensors.torch import save_file
+
+    save_file(
+        {**tensors, "chosen": tensors["scores"][:, 0].sign().long()},
+        tmp_path / "forged" / "canaries.safetensors",
+    )
+    with pytest.raises(InputError, match="not the file that was recorded"):
+        audit_run(tmp_path / "forged", policy=POLICY)
+    manifest = tmp_path / "run" / "manifest.json"
+    whole = json.loads(manifest.read_text())
+    for name in set(whole) - {"remanence", "secure", "kept"}:
+        for worse in (None, [], {"mean": None}, -1):
+            manifest.write_text(json.dumps({**whole, name: worse}))
+            with pytest.raises(InputError, match=rf"manifest.json: at \$\.{name}"):
+                audit_run(tmp_path / "run", policy=POLICY)
+
+
+@pytest.mark.slow
+def test_a_hundred_correct_runs_are_seldom_contradicted(tmp_path):
+    contradicted = 0
+    for seed in range(100):
+        how = {"batch": 30, "epochs": 2} if seed % 2 else {"epochs": 6}
+        train(tmp_path / str(seed), canaries=few(seed=seed, count=30), seed=seed, noise=1.0, **how)
+        contradicted += audit_run(tmp_path / str(seed), policy=POLICY).verdict is Verdict.CONTRADICTED
+        shutil.rmtree(tmp_path / str(seed))
+    assert contradicted <= 5 + 4 * 2.2  # 5 % and four standard deviations
+
+
+@pytest.mark.parametrize(
+    ("habit", "workers"), [("breaks off", 0), ("skips", 0), ("evaluates", 0), ("breaks off", 2), ("skips", 2)]
+)
+def test_no_habit_of_a_loop_confuses_the_batches(tmp_path, habit, workers):
+    torch.manual_seed(0)
+    features = torch.randn(KNOWN, FEATURES)
+    features[:, 0] = torch.arange(KNOWN)  # every record carries its place
+    data = TensorDataset(features, torch.randint(CLASSES, (KNOWN,)))
+    model = nn.Linear(FEATURES, CLASSES)
+    engine = PrivacyEngine()
+    private, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=30, num_workers=workers, persistent_workers=workers > 0),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    places = []
+    with record(engine, optimizer, private, loader, out=tmp_path / "run"):
+        for _ in range(3):
+            for index, (x, y) in enumerate(loader):
+                if index == 2 and habit == "breaks off":
+                    break  # with a batch in hand that no step uses
+                if index == 2 and habit == "skips":
+                    continue
+                places += x[:, 0].int().tolist()
+                cross_entropy(private(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if index == 2 and habit == "evaluates":  # on the training data, in the middle of an epoch
+                    private.eval()
+                    for other, _ in loader:
+                        private(other)
+                    private.train()
+    assert load_file(tmp_path / "run" / "batches.safetensors")["indices"].tolist() == places
+
+
+def test_another_loss_than_the_one_that_trains_is_named(tmp_path):
+    other = Reading(loss=lambda logits, labels: cross_entropy(logits, labels) / 100)
+    train(tmp_path / "run", canaries=few(), reading=other)
+    result = audit_run(tmp_path / "run", policy=POLICY)
+    assert "canary-gradients-differ" in {caveat.id for caveat in result.strongest.caveats}
+    assert result.verdict is Verdict.UNPROVEN
+    assert "p_value_of_the_exact_test" not in result.strongest.findings
+
+
+def test_a_step_without_noise_among_many_is_named(tmp_path):
+    def forgetful(optimizer):
+        add_noise, count = optimizer.add_noise, [0]
+
+        def sometimes():
+            count[0] += 1
+            noise, optimizer.noise_multiplier = optimizer.noise_multiplier, 0.0 if count[0] == 5 else 3.0
+            add_noise()
+            optimizer.noise_multiplier = noise
+
+        optimizer.add_noise = sometimes
+
+    train(tmp_path / "run", canaries=few(), bug=forgetful)
+    found = {caveat.id: caveat.seen for caveat in read_run(tmp_path / "run").deviations()}
+    assert "The noise of 1 of 9 steps is below the claim." in found["noise-below-claim"]
+
+
+def test_clipping_that_changes_from_step_to_step_is_followed(tmp_path):
+    def tightening(optimizer):
+        zero_grad = optimizer.zero_grad
+
+        def tighter():
+            zero_grad()
+            optimizer.max_grad_norm *= 0.9
+
+        optimizer.zero_grad = tighter
+
+    train(tmp_path / "whole", canaries=few(), bug=tightening, keep="whole")
+    train(tmp_path / "each", canaries=few(), bug=tightening, keep="projections")
+    scores = [load_file(tmp_path / name / "canaries.safetensors")["scores"] for name in ("whole", "each")]
+    torch.testing.assert_close(*scores, rtol=1e-3, atol=1e-3)
+
+
+def test_noise_of_a_small_model_repeats_by_chance_and_is_not_named():
+    # With ten numbers, the largest correlation among 1,000 steps of independent noise is above 0.95.
+    noise = torch.randn(1000, 10, generator=torch.Generator().manual_seed(0))
+    unit = noise / noise.norm(dim=1, keepdim=True)
+    largest = float((unit @ unit.T - 2 * torch.eye(1000)).max())
+    assert 0.9 < largest < chance_correlation(np.array(10), 1000 * 999 / 2) < 1
+    assert chance_correlation(np.array(100_000), 1000 * 999 / 2) < 0.03
+
+
+def test_a_recording_whose_place_was_taken_is_kept(tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="put in its place") as raised:
+        train(out, canaries=few(), reading=Reading(loss=_leaving(out)))
+    kept = Path(str(raised.value).split("move ")[1].split(" to where")[0])
+    assert read_run(kept).steps == 9
+
+
+def _leaving(out):
+    def loss(logits, labels):
+        out.mkdir(exist_ok=True)
+        (out / "model.pt").write_bytes(b"")
+        return cross_entropy(logits, labels)
+
+    return loss

@@ -1,0 +1,234 @@
+import json
+import math
+import os
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from conftest import shortlist_game, synthetic
+from remanence import (
+    GLM,
+    AuditResult,
+    Bound,
+    ClosedForm,
+    Criterion,
+    InputError,
+    LeaveOneOut,
+    Logistic,
+    Membership,
+    Policy,
+    RetrainAndCompare,
+    Verdict,
+    audit,
+    bounds,
+)
+from remanence.core.exceptions import IncompatibleGameError, MisfitError, UnreadableAuditError
+from remanence.core.references import REMANENCE
+from remanence.results.caveats import CAVEATS, TOO_FEW_TRIALS
+from remanence.results.storage import ARRAYS, DOCUMENT, schema
+
+
+@pytest.fixture
+def result(glm_game) -> AuditResult:
+    return audit(glm_game, target="test")
+
+
+def bounded_game(success: float):
+    game = shortlist_game(1.0, candidates=5)
+    bound = Bound("test bound", math.log(success), ("none",), REMANENCE)
+    return type(game)(game.mechanism, game.prior, game.known_data, game.criterion, bounds=(bound,))
+
+
+def test_the_document_is_valid_and_has_the_promised_keys(result):
+    document, _ = result.sealed()
+    assert {
+        "schema_version", "version", "seed", "verdict", "policy", "threat_model", "evidence", "bounds", "environment"
+    } <= document.keys()  # fmt: skip
+    assert {"attack", "main", "control", "baseline", "caveats"} <= document["evidence"][0].keys()
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+def test_equal_runs_differ_in_their_environment_alone(glm_game):
+    first, second = (audit(glm_game, seed=4).sealed()[0] for _ in range(2))
+    first.pop("environment")
+    second.pop("environment")
+    assert first == second
+
+
+def test_a_stored_result_reads_back_the_same(result, tmp_path):
+    path = result.save(tmp_path / "run")
+    again = AuditResult.load(path.parent)
+    assert again.to_json() == result.to_json()
+    assert torch.equal(again.evidence[0].arrays["error"], result.evidence[0].arrays["error"])
+    assert str(again) == str(result)
+
+
+def test_a_model_of_nothing_is_refused(glm_game):
+    constant = LeaveOneOut(
+        GLM(Logistic()), glm_game.data, Criterion(label_scale=1.0),
+        GLM(Logistic()).release(glm_game.data[1:], glm_game.data[:1][None], torch.Generator()).take(slice(0, 1)),
+    )  # fmt: skip
+    broken = type(constant.release)({name: t * torch.nan for name, t in constant.release.tensors.items()})
+    poisoned = LeaveOneOut(constant.mechanism, constant.data, constant.criterion, broken)
+    with pytest.raises(MisfitError, match="NaN or infinite"):
+        audit(poisoned, [ClosedForm()], policy=Policy(0.5))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / DOCUMENT).unlink(), "No such file"),
+        (lambda d: (d / ARRAYS).unlink(), "No such file"),
+        (lambda d: (d / DOCUMENT).write_text("{"), "not JSON"),
+        (lambda d: (d / DOCUMENT).write_text('{"schema_version": 1}'), "required"),
+        (lambda d: _edit(d, "schema_version", 99), "update remanence"),
+        (lambda d: _edit(d, "verdict", "SAFE"), "verdict"),
+        (lambda d: _edit(d, "seed", float("nan")), "NaN"),
+        (lambda d: _edit(d, "verdict", "PROTECTED"), "does not follow"),
+        (lambda d: _edit_successes(d, 10**6), "1000000 successes"),
+        (lambda d: (d / ARRAYS).write_bytes(b"x" * 100), "not the file"),
+    ],
+    ids=[
+        "no document",
+        "no arrays",
+        "not json",
+        "empty",
+        "version",
+        "verdict",
+        "nan",
+        "forged",
+        "counts",
+        "arrays",
+    ],
+)
+def test_what_does_not_validate_is_refused_with_the_reason(result, tmp_path, damage, reason):
+    result.save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UnreadableAuditError, match=reason):
+        AuditResult.load(tmp_path)
+
+
+def _edit_successes(folder: Path, count: int) -> None:
+    document = json.loads((folder / DOCUMENT).read_text())
+    document["evidence"][0]["main"]["successes"] = count
+    (folder / DOCUMENT).write_text(json.dumps(document))
+
+
+def _edit(folder: Path, key: str, value) -> None:
+    document = json.loads((folder / DOCUMENT).read_text())
+    (folder / DOCUMENT).write_text(json.dumps({**document, key: value}))
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_failed_write_leaves_the_old_result_and_no_scraps(result, tmp_path, monkeypatch, written):
+    result.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    calls = []
+
+    def full(*_):
+        calls.append(1)
+        if len(calls) > written:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        result.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_nothing_that_is_written_contains_training_data(result, tmp_path, glm_game):
+    result.save(tmp_path)
+    text = (tmp_path / DOCUMENT).read_text()
+    packed = (tmp_path / ARRAYS).read_bytes()
+    for value in glm_game.data.features.flatten().tolist():
+        assert repr(value) not in text
+        assert f"{value:.6f}" not in text
+        assert np.float64(value).tobytes() not in packed
+        assert np.float32(value).tobytes() not in packed
+
+
+def test_trying_more_attacks_widens_every_interval():
+    game = shortlist_game(1.0, candidates=5)
+    one = audit(game, [RetrainAndCompare()], trials=100, policy=Policy(0.3))
+    from remanence import Oblivious
+
+    two = audit(game, [RetrainAndCompare(), Oblivious()], trials=100, policy=Policy(0.3))
+    assert one.evidence[0].main.confidence == pytest.approx(0.95)
+    assert two.evidence[0].main.confidence == pytest.approx(0.975)
+    assert two.evidence[0].main.lower < one.evidence[0].main.lower
+
+
+@pytest.mark.parametrize(
+    ("success", "limit", "verdict"),
+    [
+        (0.9, 0.21, Verdict.EXPOSED),
+        (0.01, 0.21, Verdict.CONTRADICTED),
+        (0.9, 0.95, Verdict.PROTECTED),
+        (1.0, 0.95, Verdict.UNPROVEN),
+    ],
+)
+def test_bounds_of_the_game_enter_the_verdict(success, limit, verdict):
+    found = audit(bounded_game(success), trials=300, policy=Policy(limit))
+    assert found.verdict is verdict
+    assert found.to_json()["bounds"][0]["success"] == pytest.approx(success)
+
+
+def test_a_bound_for_another_baseline_is_refused():
+    from dataclasses import replace
+
+    game = bounded_game(0.01)
+    for bound in (
+        bounds.gaussian(1e-3, noise_multiplier=20.0),
+        bounds.gaussian([0.2, 0.3], noise_multiplier=20.0),
+    ):
+        with pytest.raises(InputError, match="baseline"):
+            audit(replace(game, bounds=(bound,)), trials=20, policy=Policy(0.3))
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.2])
+def test_a_limit_that_a_guess_breaks_is_refused(limit):
+    with pytest.raises(InputError, match="No release can meet this limit"):
+        audit(shortlist_game(1.0, candidates=5), trials=20, policy=Policy(limit))
+    with pytest.raises(InputError, match=r"--max-success 0\.55,"):
+        audit(Membership(shortlist_game(1.0, candidates=50)), trials=20, policy=Policy(limit))
+
+
+def test_too_few_trials_are_said_to_be_too_few():
+    game = shortlist_game(1.0, candidates=5)
+    # With k trials and no success the upper end is 1 − 0.025^(1/k): 0.2497 for 13, 0.2647 for 12.
+    assert TOO_FEW_TRIALS in audit(game, trials=12, policy=Policy(0.25)).evidence[0].caveats
+    assert TOO_FEW_TRIALS not in audit(game, trials=13, policy=Policy(0.25)).evidence[0].caveats
+
+
+def test_the_membership_game_is_audited_like_any_other():
+    found = audit(Membership(shortlist_game(9.0, candidates=5)), trials=100, policy=Policy(0.6))
+    assert found.verdict is Verdict.EXPOSED
+    assert found.threat_model["game"] == "Membership"
+
+
+def test_a_game_that_no_attack_can_play_is_refused_in_a_sentence():
+    data = synthetic()
+    from remanence import EmpiricalPrior, Game, Uninformed, looped
+
+    game = Game(
+        looped(lambda r, s: {"x": r.features.sum(0)}), Uninformed(), data, targets=EmpiricalPrior(data)
+    )
+    with pytest.raises(IncompatibleGameError, match="No attack can play"):
+        audit(game)
+
+
+def test_an_attack_named_twice_is_a_mistake(glm_game):
+    with pytest.raises(InputError, match="twice"):
+        audit(glm_game, [ClosedForm(), ClosedForm()])
+
+
+def test_the_docs_explain_every_caveat_in_the_same_words():
+    page = " ".join((Path(__file__).parents[2] / "docs" / "caveats.md").read_text().split())
+    for caveat in CAVEATS.values():
+        assert f"`{caveat.id}`" in page
+        for words in (caveat.raised_if, caveat.means, caveat.do):
+            assert " ".join(words.split()) in page, caveat.id

@@ -1,0 +1,184 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from remanence import (
+    HeadAudit,
+    InputError,
+    Policy,
+    Published,
+    Reconstructor,
+    Records,
+    SuccessRate,
+    TransferHead,
+    Verdict,
+    audit_head,
+    squared_and_absolute_error,
+)
+from remanence.auditing import AuditResult
+from remanence.bounds.bound import Bound
+from remanence.core.baseline import Baseline
+from remanence.core.references import Reference
+from remanence.results.evidence import Evidence
+from remanence.results.parts import PartRate
+from remanence.results.verdict import decide, decisive
+
+GUESS = Baseline(0.0, 0.0, "exact")
+
+
+def found(successes, trials=1000, *, control=0, guess=GUESS, **more):
+    return Evidence("any", SuccessRate(successes, trials), SuccessRate(control, trials), guess, **more)
+
+
+def proof(success, *, on_average=False):
+    return Bound("any", math.log(success), (), Reference("any", "any"), on_average=on_average)
+
+
+NOTHING, SOME, EVERYTHING = found(0), found(200), found(1000)
+CLAIM = {"p_value_of_the_claim": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "bounds", "verdict"),
+    [
+        ([NOTHING], [], Verdict.UNPROVEN),
+        ([NOTHING], [0.9], Verdict.UNPROVEN),
+        ([NOTHING], [0.05], Verdict.PROTECTED),
+        ([NOTHING], [0.0999999], Verdict.PROTECTED),
+        ([NOTHING], [0.9, 0.05], Verdict.PROTECTED),
+        ([], [0.05], Verdict.PROTECTED),
+        ([SOME], [], Verdict.EXPOSED),
+        ([SOME], [0.9], Verdict.EXPOSED),
+        ([SOME], [0.05], Verdict.CONTRADICTED),
+        ([SOME], [0.9, 0.05], Verdict.CONTRADICTED),
+        ([NOTHING, EVERYTHING], [0.9], Verdict.CONTRADICTED),
+        ([found(12, 100)], [], Verdict.UNPROVEN),  # 12 % seen, but 10 % is not excluded
+        ([found(1, 1, proven=1)], [], Verdict.EXPOSED),  # a fact, however few they are
+        ([found(1, 1, proven=1)], [0.05], Verdict.EXPOSED),
+        ([found(0, findings=CLAIM)], [0.05], Verdict.CONTRADICTED),
+    ],
+)
+def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
+    assert decide(evidence, [proof(success) for success in bounds], Policy(0.1)) is verdict
+
+
+def test_a_ceiling_on_average_proves_nothing_about_these_records():
+    average = proof(0.05, on_average=True)
+    assert decide([NOTHING], [average], Policy(0.1)) is Verdict.UNPROVEN
+    assert decide([found(900)], [average], Policy(0.95)) is Verdict.UNPROVEN
+    assert decide([found(900)], [average], Policy(0.3)) is Verdict.EXPOSED
+    # A tighter average beside it does not hide that the claim of each record is broken, or proven.
+    assert decide([found(900)], [average, proof(0.5)], Policy(0.95)) is Verdict.CONTRADICTED
+    assert decide([NOTHING], [average, proof(0.08)], Policy(0.1)) is Verdict.PROTECTED
+
+
+@pytest.mark.parametrize("control", [200, 500, 1000])
+def test_nothing_is_protected_where_even_the_control_is_above_the_limit(control):
+    assert decide([found(50)], [proof(0.09)], Policy(0.1)) is Verdict.PROTECTED
+    assert decide([found(50, control=control)], [proof(0.09)], Policy(0.1)) is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [found(900, control=900), found(500, guess=Baseline(0.5, 0.5, "exact"))],
+    ids=["its control", "a guess"],
+)
+def test_an_attack_that_only_equals_something_blind_exposes_nothing(evidence):
+    assert decide([evidence], [], Policy(0.1)) is Verdict.UNPROVEN
+
+
+def test_an_attack_that_its_control_matches_can_still_contradict_a_proof():
+    assert decide([found(900, control=900)], [proof(0.5)], Policy(0.6)) is Verdict.CONTRADICTED
+
+
+@pytest.mark.parametrize("successes", range(0, 101, 10))
+def test_no_attack_result_alone_ever_yields_protected(successes):
+    assert decide([found(successes, 100)], [], Policy(0.99)) is not Verdict.PROTECTED
+
+
+def test_the_exit_codes_are_the_documented_ones():
+    assert {verdict.name: verdict.exit_code for verdict in Verdict} == {
+        "PROTECTED": 0,
+        "EXPOSED": 1,
+        "CONTRADICTED": 1,
+        "UNPROVEN": 3,
+    }
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, -0.1, float("nan"), 2.0])
+def test_a_policy_is_a_share_strictly_between_none_and_all(limit):
+    with pytest.raises(InputError, match="strictly between 0 and 1"):
+        Policy(limit)
+
+
+@pytest.mark.parametrize(
+    ("main", "control", "baseline", "tells"),
+    [
+        (160, 160, Baseline(1.0, 0.0, "loose"), False),  # strangers are found as often
+        (160, 10, Baseline(1.0, 0.0, "loose"), True),
+        (120, 100, Baseline(0.5, 0.5, "exact"), False),  # above the guess, and not above its control
+        (120, 80, Baseline(0.5, 0.5, "exact"), True),
+        (80, 0, Baseline(0.5, 0.5, "exact"), False),  # above its control, and not above a guess
+        (80, 0, Baseline(0.9, 0.3, "loose"), True),  # a guess was seen to achieve less
+        (80, 0, Baseline(0.9, 0.5, "close"), False),
+        (160, 160, Baseline(0.0, 0.0, "exact"), False),
+    ],
+)
+def test_an_attack_tells_something_above_its_control_and_above_a_guess(main, control, baseline, tells):
+    evidence = Evidence("any", SuccessRate(main, 160), SuccessRate(control, 160), baseline)
+    assert evidence.tells is tells
+
+
+def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
+    generator = torch.Generator().manual_seed(0)
+    pictures, labels = torch.rand(400, 8, 8, generator=generator), torch.arange(400) % 4
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+    recipe = TransferHead(4, 3, published=Published(release_noise=1e6))
+    public = Records(pictures[8:], labels[8:])
+    result = audit_head(
+        backbone,
+        pictures[:8],
+        labels[:8],
+        recipe,
+        prior=public,
+        settings=HeadAudit(
+            error=squared_and_absolute_error,  # whose guesses are records only: none of them gives the limit away
+            limit=0.1,
+            attacks=[Reconstructor(steps=10, batch=32)],
+            trials=40,
+        ),
+    )
+    assert result.strongest.main.lower > result.policy.max_success  # grey pictures are close to all noise
+    assert result.verdict is Verdict.UNPROVEN
+    assert AuditResult.from_json(result.to_json(), {}).verdict is Verdict.UNPROVEN
+
+
+COLUMN = PartRate("age", SuccessRate(900, 1000), SuccessRate(0, 1000), 0.01)
+AS_HIGH = found(950, control=950)  # a high rate that needs no release
+
+
+@pytest.mark.parametrize(
+    ("decides", "bounds"),
+    [
+        (found(300), []),
+        (found(0, parts=(COLUMN,)), []),
+        (found(1, 1000, proven=1), []),
+        (found(0, findings=CLAIM), []),
+        (found(50), []),  # below the limit, and yet the only one that tells
+    ],
+)
+def test_the_attack_that_decides_is_told_about_and_not_the_highest_rate(decides, bounds):
+    for order in ([decides, AS_HIGH], [AS_HIGH, decides]):
+        assert decisive(order, bounds, Policy(0.1)) is decides
+
+
+def test_the_attack_that_beats_a_proof_decides():
+    beaten, other = found(300), found(200, proven=3)
+    assert decisive([other, beaten], [proof(0.25)], Policy(0.1)) is beaten
+
+
+def test_without_anything_that_decides_the_highest_rate_is_told_about():
+    assert decisive([NOTHING, AS_HIGH], [], Policy(0.1)) is AS_HIGH

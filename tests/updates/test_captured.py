@@ -1,0 +1,461 @@
+"""A gradient that somebody captured, and the command that takes it apart."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_exact import batch, leak
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from conftest import relu_network
+from remanence import AuditResult, ExclusiveNeurons, InputError, Records, SharedGradient, Verdict, play
+from remanence.cli.main import main
+from remanence.core.releases import Gradient
+from remanence.updates import exclusive_neurons, reading
+from remanence.updates.captured import Captured
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.exact import reconstruct_at_any_scale
+
+FACTORY = """
+import torch
+from torch import nn
+
+def dense():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.ReLU(), nn.Linear(200, 7))
+
+def conv():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7))
+
+def mixed():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 200), nn.ReLU(), nn.Linear(200, 7), nn.Softmax(1))
+
+def frozen():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
+
+def planted():
+    network = dense()
+    with torch.no_grad():
+        network[1].weight.fill_(1 / 36)
+        network[1].bias.copy_(torch.linspace(-1, 1, 200))
+    return network
+
+def large():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(600, 1000), nn.ReLU(), nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 7))
+
+def nothing():
+    return 3
+
+def still():
+    return dense().requires_grad_(False)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(FACTORY)
+    inputs, labels = batch(6, 36, 7, 0)
+    inputs = inputs.float().view(-1, 1, 6, 6)
+    np.savez(tmp_path / "batch.npz", inputs=inputs.numpy(), labels=labels.numpy())
+    namespace = {}
+    exec(FACTORY, namespace)  # noqa: S102
+    for name in ("dense", "conv"):
+        network = namespace[name]()
+        cross_entropy(network(inputs), labels).backward()
+        save_file({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.safetensors")
+        torch.save({n: p.grad for n, p in network.named_parameters()}, tmp_path / f"{name}.pt")
+        torch.save(network.state_dict(), tmp_path / f"{name}.weights.pt")
+    return tmp_path
+
+
+def run(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["remanence", "gradient", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    return end.value.code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("file", ["dense.safetensors", "dense.pt"])
+def test_a_captured_gradient_gives_its_batch_away_without_the_batch(folder, capsys, monkeypatch, file):
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", "--gradient", file, "--out", "result")
+    assert code == 1
+    assert "EXPOSED" in out
+    assert "Leak map" in out
+    assert "recovered 6 of 6 samples" in " ".join(out.split())
+    result = AuditResult.load(folder / "result")
+    assert result.verdict is Verdict.EXPOSED
+    assert (result.strongest.main.successes, result.strongest.main.trials) == (6, 6)
+    assert result.strongest.control.successes == 0
+
+
+def test_several_gradients_count_every_sample(folder, capsys, monkeypatch):
+    twice = ["--gradient", "dense.safetensors", "--gradient", "dense.pt"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *twice, "--json", "--out", "result")
+    assert code == 1
+    assert json.loads(out)["evidence"][0]["main"]["trials"] == 12
+
+
+def test_an_update_is_new_weights_minus_old_ones(folder, capsys, monkeypatch):
+    weights = torch.load("dense.weights.pt", weights_only=True)
+    gradient = torch.load("dense.pt", weights_only=True)
+    # Rounded as a client rounds it: at the size of the weights.
+    update = {name: (weights[name] - 0.05 * gradient[name]) - weights[name] for name in gradient}
+    save_file(update, "update.safetensors")
+    options = ["--gradient", "update.safetensors", "--json", "--out", "result", "--learning-rate"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options, "0.05")
+    assert code == 1
+    assert json.loads(out)["evidence"][0]["main"]["successes"] == 6
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options, "0")
+    assert code == 2
+    assert "learning_rate" in err
+
+
+def test_an_own_batch_is_reported_sample_by_sample(folder, capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
+    assert code == 1
+    assert "samples expose their inputs" in out
+    assert "exclusive per sample" in out
+
+
+def test_behind_convolutions_features_are_at_stake(folder, capsys, monkeypatch):
+    options = ["--gradient", "conv.safetensors", "--input-shape", "1,6,6", "--out", "result"]
+    code, out, _ = run(capsys, monkeypatch, "net.py:conv", *options)
+    assert code == 1
+    assert "64 features that enter 3" in out
+
+
+@pytest.mark.parametrize("change", [lambda value: value + 0.05, lambda value: value * 1.01])
+def test_an_update_of_other_weights_is_refused_and_gets_no_verdict(folder, capsys, monkeypatch, change):
+    weights = torch.load("dense.weights.pt", weights_only=True)
+    torch.manual_seed(1)
+    torch.save(
+        {name: change(value) * (1 + 0.01 * torch.randn_like(value)) for name, value in weights.items()},
+        "other.pt",
+    )
+    options = ["--weights", "other.pt", "--gradient", "dense.pt", "--out", "result"]
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options)
+    assert code == 2
+    assert "off balance" in err
+    assert "--weights" in err
+    assert not (folder / "result").exists()
+
+
+def spoil(**changes):
+    gradient = torch.load("dense.pt", weights_only=True)
+    for name, change in changes.items():
+        gradient[name.replace("_", ".")] = change(gradient[name.replace("_", ".")])
+    torch.save(gradient, "spoilt.pt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"1_weight": lambda g: g[:, :5].contiguous()}, "gradient of 1.weight has another shape"),
+        ({"3_bias": lambda g: g * torch.nan}, "gradient of 3.bias is not finite"),
+        ({"1_weight": lambda g: g.to(torch.float8_e4m3fn)}, "gradient of 1.weight is in a format"),
+        (
+            dict.fromkeys(("1_weight", "1_bias", "3_weight", "3_bias"), torch.zeros_like),
+            "zero everywhere",
+        ),
+    ],
+)
+def test_a_gradient_that_cannot_be_used_is_refused_by_layer(folder, capsys, monkeypatch, changes, complaint):
+    spoil(**changes)
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.pt", "--out", "result")
+    assert code == 2
+    assert complaint in err
+    assert all(word in err for word in ("needs:", "got:", "try:"))
+    assert not (folder / "result").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["net.py:dense"], "exactly one of an update"),
+        (
+            ["net.py:dense", "--batch", "batch.npz", "--gradient", "dense.pt"],
+            "exactly one of an update",
+        ),
+        (["net.py:dense", "--gradient", "conv.safetensors"], "missing 1.bias, 1.weight"),
+        (["net.py:dense", "--gradient", "absent.pt"], "no such file"),
+        (["net.py:dense", "--gradient", "net.py"], "cannot be read"),
+        (["net.py:dense", "--batch", "net.py"], "file is not a zip file"),
+        (["net.py:dense", "--gradient", "dense.pt", "--weights", "conv.weights.pt"], "weights do not fit"),
+        (
+            ["net.py:dense", "--gradient", "dense.pt", "--input-shape", "3,x"],
+            "shape of an input cannot be read",
+        ),
+        (["net.py:mixed", "--gradient", "dense.pt"], "a softmax or a sigmoid at its end belongs to the loss"),
+        (["net.py:frozen", "--gradient", "dense.pt"], "no fully connected layer"),
+        (["net.py:conv", "--gradient", "conv.pt"], "--input-shape 3,32,32"),
+        (["net.py:nothing", "--gradient", "dense.pt"], "no network to look at"),
+        (["net.py:still", "--gradient", "dense.pt"], "all of this network is frozen"),
+        (["digits-gradient", "--gradient", "dense.pt"], "no network to look at"),
+    ],
+)
+def test_wrong_input_ends_with_a_sentence(folder, capsys, monkeypatch, arguments, complaint):
+    code, _, err = run(capsys, monkeypatch, *arguments, "--out", "result")
+    assert code == 2
+    assert complaint in err.lower().replace("needs: ", "needs: ")
+    assert not (folder / "result").exists()
+
+
+def test_labels_without_a_class_are_refused(folder, capsys, monkeypatch):
+    np.savez("wrong.npz", inputs=np.zeros((2, 36), np.float32), labels=np.array([0, 7]))
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--batch", "wrong.npz", "--out", "result")
+    assert code == 2
+    assert "labels from 0 to 6" in err
+
+
+def test_a_batch_and_its_gradient_agree_with_a_comparison_by_hand():
+    network = relu_network(36, 120, 7, seed=3)
+    inputs, labels = batch(8, 36, 7, 3)
+    game = Captured(
+        SharedGradient(network, (36,)), Gradient(leak(network, inputs, labels)), [Records(inputs, labels)]
+    )
+    evidence = play(game, ExclusiveNeurons(peel=False))
+    guess = ExclusiveNeurons(peel=False).prepare(game.knowledge, torch.Generator())(game.gradients).records
+    close = torch.cdist(inputs, guess.features[0]).amin(1) < 1e-2 * inputs.norm(dim=1)
+    assert evidence.main.successes == int(close.sum())
+    assert 0 < evidence.main.successes < 8
+
+
+def test_layers_that_are_kept_as_stored_are_attacked_like_others():
+    network = relu_network(2100, 2000, 7, dtype=torch.float32, seed=3)  # above four million weights
+    inputs, labels = batch(4, 2100, 7, 3)
+    gradient = Gradient(leak(network, inputs.float(), labels))
+    guess = ExclusiveNeurons().prepare(
+        Captured(SharedGradient(network, (2100,)), gradient, [Records(inputs, labels)]).knowledge,
+        torch.Generator(),
+    )(gradient)
+    off = torch.cdist(inputs.double(), guess.records.features[0]).amin(1) / inputs.norm(dim=1)
+    assert off.max() < 1e-4
+
+
+@pytest.mark.parametrize(("factor", "promised"), [(1, False), (-0.1, False), (-0.1, True)])
+def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, monkeypatch, factor, promised):
+    namespace, tried = {}, []
+    exec(FACTORY, namespace)  # noqa: S102
+    network, (inputs, labels) = namespace["large"](), batch(5, 600, 7, 3)
+    cross_entropy(network(inputs.float()), labels).backward()
+    save_file({n: factor * p.grad for n, p in network.named_parameters()}, "large.safetensors")
+
+    def counted(head, layers, **options):
+        tried.append(len(layers[0][0]))  # both at once, where that is not too much
+        return reconstruct_at_any_scale(head, layers, **options)
+
+    for user in (exclusive_neurons, reading):
+        monkeypatch.setattr(user, "reconstruct_at_any_scale", counted)
+    if promised:  # a neuron that seems to speak for a sample, and does not in this sign: all is read then
+        monkeypatch.setattr(reading, "speaks", lambda *_: True)
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:large", "--gradient", "large.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "5 of 5 records are proven" in out
+    assert out.count("no search was made") == 1
+    assert ("its sign was turned" in out) == (factor < 0)
+    assert sum(tried) == (6 if promised else 2)
+
+
+def test_batches_must_be_as_many_as_gradients():
+    network = relu_network(36, 120, 7, seed=3)
+    gradient = Gradient(leak(network, *batch(8, 36, 7, 3)))
+    with pytest.raises(InputError, match="0 batches"):
+        Captured(SharedGradient(network, (36,)), gradient, [])
+
+
+TEXTS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from test_texts import Tiny
+
+def make():
+    return Tiny()
+"""
+
+
+@pytest.mark.parametrize("as_update", [False, True])
+def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monkeypatch, as_update):
+    from test_texts import Tiny, texts, update
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(TEXTS.format(folder=str(Path(__file__).parent)))
+    model = Tiny()
+    ids = texts(4)
+    gradient = update(model.eval(), ids)
+    if as_update:
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        save_file(before, "before.safetensors")
+        save_file({name: value - 0.5 * gradient[name] for name, value in before.items()}, "after.safetensors")
+        options = [
+            "--model",
+            "model.py:make",
+            "--before",
+            "before.safetensors",
+            "--after",
+            "after.safetensors",
+        ]
+    else:
+        save_file(gradient, "gradient.safetensors")
+        options = ["model.py:make", "--gradient", "gradient.safetensors"]
+    code, out, _ = run(capsys, monkeypatch, *options, "--longest", "12", "--out", "result")
+    assert code == 1
+    assert "4 of 4 records are proven by recomputing the update, and so is their number." in out
+    stored = (tmp_path / "result" / "audit.json").read_text()
+    assert AuditResult.load(tmp_path / "result").verdict is Verdict.EXPOSED
+    assert str(ids[0].tolist())[1:-1] not in stored, "no text is stored"
+    drawn = ET.parse(tmp_path / "result" / "leak-map.svg")  # noqa: S314  # our own
+    words = " ".join(drawn.getroot().itertext())
+    assert "blocks.0.queries" in words
+    assert "exact" in words
+
+
+def test_weights_after_a_round_need_no_learning_rate_and_one_proven_record_is_a_fact(
+    folder, capsys, monkeypatch
+):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "after.safetensors")
+    options = ["--before", "dense.weights.pt", "--after", "after.safetensors", "--model", "net.py:dense"]
+    code, out, _ = run(capsys, monkeypatch, *options, "--out", "result", "--max-success", "0.99")
+    assert code == 1
+    assert "6 of 6 records are proven" in out
+    entries = json.loads((folder / "result" / "audit.json").read_text())["subject"]["leak_map"]
+    assert [entry["name"] for entry in entries] == ["1", "3"]
+    assert max(entry["unexplained"] for entry in entries) < 1e-3
+    assert "its sign was turned" not in out  # whose sign is known
+
+
+def test_new_weights_where_an_update_is_expected_are_noticed(folder, capsys, monkeypatch):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "new.safetensors")
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "new.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "holds weights, not an update" in out
+
+
+def test_the_usual_file_without_a_learning_rate_is_read_all_the_same(folder, capsys, monkeypatch):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({n: (weights[n] - 0.05 * gradient[n]) - weights[n] for n in gradient}, "update.safetensors")
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "update.safetensors", "--out", "result"
+    )
+    assert code == 1
+    assert "6 of 6 records are proven" in out
+    assert "its sign was turned" in out
+
+
+def test_whole_numbers_are_refused_and_each_input_has_a_folder_of_its_own(folder, capsys, monkeypatch):
+    spoil(**{"1_weight": lambda g: (g * 100).to(torch.int8)})
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", "--gradient", "spoilt.pt", "--out", "result")
+    assert code == 2
+    assert "whole numbers" in err
+    for file in ("dense.safetensors", "dense.pt"):
+        run(capsys, monkeypatch, "net.py:dense", "--gradient", file)
+        assert (folder / "remanence-runs" / f"net-dense-{file}").exists()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_names_of_wrapped_networks_are_unwrapped(folder, capsys, monkeypatch, prefix):
+    gradient = torch.load(folder / "dense.pt")
+    save_file({prefix + name: value for name, value in gradient.items()}, folder / "wrapped.safetensors")
+    code, printed, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "wrapped.safetensors", "--input-shape", "1,6,6"
+    )
+    assert (code, "6 of 6 records are proven" in printed) == (1, True)
+
+
+def test_outputs_in_a_dict_or_a_tuple_and_weights_that_are_no_parameters():
+    class Wrapped(torch.nn.Module):
+        def __init__(self, wrap):
+            super().__init__()
+            self.inner, self.wrap = relu_network(6, 12, 3), wrap
+
+        def forward(self, x):
+            return self.wrap(self.inner(x))
+
+    for wrap in (lambda said: {"logits": said}, lambda said: (said, None)):
+        assert dense_head(Wrapped(wrap)).names == ("inner.0", "inner.2")
+    network = relu_network(6, 12, 3)
+    torch.nn.utils.parametrizations.weight_norm(network[0])
+    gradient = {name: torch.ones(1, *p.shape) for name, p in network.named_parameters()}
+    with pytest.raises(InputError, match="'0' is not in the update"):
+        dense_head(network).layers_of(gradient)
+
+
+@pytest.mark.parametrize("loss", [
+    lambda said, labels: (said - one_hot(labels, 7)).square().mean(),
+    lambda said, labels: binary_cross_entropy_with_logits(said, one_hot(labels, 7).float()),
+])  # fmt: skip
+def test_another_loss_is_named_and_not_called_another_network(folder, capsys, monkeypatch, loss):
+    namespace = {}
+    exec(FACTORY, namespace)  # noqa: S102
+    network, held = namespace["dense"](), np.load(folder / "batch.npz")
+    loss(network(torch.tensor(held["inputs"])), torch.tensor(held["labels"])).backward()
+    save_file({n: p.grad for n, p in network.named_parameters()}, folder / "other.safetensors")
+    arguments = ("net.py:dense", "--gradient", "other.safetensors", "--input-shape", "1,6,6", "--out", "out")
+    code, _, error = run(capsys, monkeypatch, *arguments, "--attack", "parallel-rows")
+    assert code in (1, 3), error  # what has neurons of its own is proven, whatever the loss
+    assert ("update-other-loss" in (folder / "out" / "audit.json").read_text()) == (code == 3)
+
+
+def test_buffers_of_a_network_are_no_unknown_tensors(tmp_path):
+    from remanence.updates.files import check_gradient
+
+    network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    recorded = {name: torch.ones_like(value) for name, value in network.state_dict().items()}
+    assert check_gradient(network, recorded, "update").keys() == dict(network.named_parameters()).keys()
+
+
+def test_a_model_that_was_made_to_read_clients_is_named_before_its_gradient_leaves(
+    folder, capsys, monkeypatch
+):
+    _, out, _ = run(capsys, monkeypatch, "net.py:planted", "--batch", "batch.npz", "--out", "result")
+    assert "may have been made to read clients" in out
+    assert "bin of its own" in " ".join(out.split())
+    _, out, _ = run(capsys, monkeypatch, "net.py:dense", "--batch", "batch.npz", "--out", "result")
+    assert "Beware" not in out
+
+
+@pytest.mark.parametrize(("declared", "seen"), [
+    (["--learning-rate", "0.05", "--batch-size", "6"], None),
+    (["--learning-rate", "0.05", "--batch-size", "12"], None),  # each record may be there twice
+    (["--learning-rate", "0.1"], "fit a learning rate of 0.05 instead of 0.1"),
+    (["--batch-size", "5"], "6 records are proven, and a batch of 5 was declared"),
+    (["--learning-rate", "0.05", "--batch-size", "9"], "the declared 9 is no multiple"),
+])  # fmt: skip
+def test_declared_settings_that_proven_records_contradict_are_named(
+    folder, capsys, monkeypatch, declared, seen
+):
+    weights, gradient = (torch.load(name, weights_only=True) for name in ("dense.weights.pt", "dense.pt"))
+    save_file({name: weights[name] - 0.05 * gradient[name] for name in gradient}, "after.safetensors")
+    options = [
+        "--before",
+        "dense.weights.pt",
+        "--after",
+        "after.safetensors",
+        "--attack",
+        "exclusive-neurons",
+    ]
+    code, _, error = run(
+        capsys, monkeypatch, "net.py:dense", *options, *declared, "--input-shape", "1,6,6", "--out", "out"
+    )
+    assert code == 1, error
+    document = json.loads((folder / "out" / "audit.json").read_text())
+    told = [c["seen"] for c in document["evidence"][0]["caveats"] if c["id"] == "update-declared"]
+    assert bool(told) == (seen is not None)
+    assert seen is None or seen in told[0]
+    assert document["subject"]["updates"][0]["different_records"] == 6
+    assert "Equal records count once" in (folder / "out" / "report.html").read_text()

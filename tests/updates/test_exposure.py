@@ -1,0 +1,193 @@
+"""Who is exposed: patterns with known answers, and the closed form against every batch there is."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from conftest import relu_network, synthetic
+from remanence import InputError, gradient_exposure
+from remanence.updates.dense_layers import dense_head, head_inputs
+from remanence.updates.exposure import activation_rates, expected_exclusive
+
+
+def signs_network(rows) -> nn.Sequential:
+    """The first layer's neurons are the given rows, so that patterns can be read off the inputs."""
+    network = relu_network(len(rows[0]), len(rows), 3)
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor(rows, dtype=torch.float64))
+        network[0].bias.zero_()
+    return network
+
+
+def test_exclusive_neurons_are_counted_per_sample():
+    # Neurons: x₁ > 0, x₂ > 0, x₁ + x₂ > 0, −x₁ > 0. Samples: e₁, e₂, −e₁.
+    network = signs_network([[1, 0], [0, 1], [1, 1], [-1, 0]])
+    inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]).double()
+    exposure = gradient_exposure(network, inputs, torch.tensor([0, 1, 2]))
+    assert exposure.exclusive.tolist() == [[1, 1, 1]]
+    assert exposure.exposed.all()
+    assert not exposure.insecure.any(), "one exclusive neuron in the last ReLU layer is not two"
+    assert not exposure.is_insecure_batch
+
+
+def test_a_batch_counts_as_insecure_only_if_all_samples_are():
+    network = signs_network([[1, 0], [2, 0], [0, 1], [1, 1]])
+    both = gradient_exposure(network, torch.eye(2).double(), torch.tensor([0, 1]))
+    assert both.insecure.tolist() == [True, False]
+    assert both.exposed.tolist() == [True, True]
+    assert not both.is_insecure_batch
+    alone = gradient_exposure(network, torch.eye(2)[:1].double(), torch.tensor([0]))
+    assert alone.is_insecure_batch
+
+
+def test_the_secure_condition_needs_more_samples_than_neurons():
+    network = signs_network([[1, 0], [0, 1]])
+    inputs = torch.tensor([[1.0, 2.0], [2.0, 1.0], [3.0, 1.0]]).double()  # all activate both
+    labels = torch.tensor([0, 1, 2])
+    assert gradient_exposure(network, inputs, labels).is_secure_batch
+    assert not gradient_exposure(network, inputs[:2], labels[:2]).is_secure_batch
+
+
+def test_a_neuron_without_loss_behind_it_exposes_nobody():
+    network = signs_network([[1, 0], [0, 1]])
+    with torch.no_grad():
+        network[2].weight[:, 0] = 0
+    exposure = gradient_exposure(network, torch.eye(2).double(), torch.tensor([0, 1]))
+    assert exposure.exposed.tolist() == [False, True]
+
+
+def test_the_expected_number_is_the_average_over_all_batches():
+    data = synthetic(7, features=3, classes=3)
+    network = relu_network(3, 9, 3)
+    head = dense_head(network)
+    rates = activation_rates(head, data.features)[0]
+    counts = [
+        gradient_exposure(network, data.features[list(batch)], data.labels[list(batch)])
+        .exclusive[0]
+        .double()
+        .mean()
+        for batch in product(range(7), repeat=3)
+    ]
+    assert expected_exclusive(rates, 3) == pytest.approx(float(torch.stack(counts).mean()), rel=1e-12)
+
+
+class Functional(nn.Module):
+    """Convolutions, then dense layers whose ReLU is a function and whose names are in no order."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(12, 4)
+        self.first = nn.Linear(18, 12)
+        self.conv = nn.Conv2d(1, 2, 2)
+
+    def forward(self, images):
+        features = torch.tanh(self.conv(images)).flatten(1)
+        return self.last(functional.relu(self.first(features)))
+
+
+def test_the_dense_part_is_found_in_any_module():
+    torch.manual_seed(0)
+    network = Functional()
+    images = torch.randn(5, 1, 4, 4)
+    head = dense_head(network, images)
+    assert head.names == ("first", "last")
+    assert not head.is_whole_network
+    _, logits = head.forward(head_inputs(network, head, images))
+    assert torch.allclose(logits.float(), network(images), atol=1e-6)
+    exposure = gradient_exposure(network, images, torch.tensor([0, 1, 2, 3, 0]))
+    assert "features" in str(exposure)
+
+
+def test_the_gradient_of_the_dense_part_is_the_one_that_autograd_computes():
+    network = relu_network(5, 8, 7, 3)
+    inputs, labels = (
+        torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).double(),
+        torch.arange(6) % 3,
+    )
+    loss = functional.cross_entropy(network(inputs), labels, reduction="sum")
+    expected = torch.autograd.grad(loss, list(network.parameters()))
+    mine = dense_head(network).gradients(inputs, labels)
+    for (weight, bias), index in zip(mine, range(0, 6, 2), strict=True):
+        assert torch.allclose(weight, expected[index], atol=1e-12)
+        assert torch.allclose(bias, expected[index + 1], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("network", "complaint"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), "no fully connected layer"),
+        (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "behind tanh"),
+        (nn.Sequential(nn.Linear(4, 5), nn.Softmax(1), nn.Linear(5, 3)), "behind a single layer"),
+        (nn.Sequential(nn.Linear(4, 3)), "behind a single layer"),
+        (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Softmax(-1)), "does not end in"),
+    ],
+)
+def test_networks_without_a_dense_relu_part_are_refused(network, complaint):
+    shape = (2, 1, 4, 4) if isinstance(network[0], nn.Conv2d) else (2, 4)
+    with pytest.raises(InputError, match=complaint) as error:
+        gradient_exposure(network, torch.zeros(shape), torch.tensor([0, 1]))
+    assert "needs:" in str(error.value)
+
+
+def test_inputs_of_the_wrong_shape_are_refused_by_name():
+    with pytest.raises(InputError, match="cannot read the inputs"):
+        gradient_exposure(relu_network(4, 5, 3), torch.zeros(2, 6).double(), torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="2 inputs and 1 labels"):
+        gradient_exposure(relu_network(4, 5, 3), torch.zeros(2, 4).double(), torch.tensor([0]))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.last = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.cells(x)[0][:, -1])
+
+
+class Patches(nn.Module):
+    """A small vision transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(1, 16, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation="gelu", batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(self.blocks(self.embed(x).flatten(2).mT).mean(1))
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.last = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+    def forward(self, ids):
+        return self.last(self.embed(ids).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (Recurrent(), torch.zeros(2, 5, 4)),
+        (Patches(), torch.zeros(2, 1, 8, 8)),
+        (Words(), torch.zeros(2, 5, dtype=torch.int64)),
+    ],
+    ids=["lstm", "vit", "words"],
+)
+def test_of_other_networks_the_features_are_read_that_enter_their_last_layer(network, inputs):
+    head = dense_head(network.eval(), inputs)
+    assert head.names == ("last",)
+    assert not head.is_whole_network
+
+
+@pytest.mark.parametrize("network", [Recurrent(), Patches(), Words()], ids=["lstm", "vit", "words"])
+def test_networks_that_cannot_be_read_end_with_a_sentence_and_never_with_a_crash(network):
+    with pytest.raises(InputError) as error:
+        dense_head(network.eval())
+    assert all(word in str(error.value) for word in ("needs:", "got:", "try:"))

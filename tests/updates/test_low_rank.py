@@ -1,0 +1,71 @@
+"""Whole batches without a single exclusive neuron, from rank and sparsity."""
+
+import pytest
+import torch
+from test_exact import leak, met
+
+from conftest import relu_network
+from remanence import gradient_exposure
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.exact import reconstruct
+from remanence.updates.low_rank import reconstruct_low_rank
+
+
+def batch(count, features, classes, seed):
+    """Independent inputs, so that every neuron is active for about half of the samples."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, features, generator=generator).double()
+    return inputs, torch.randint(classes, (count,), generator=generator)
+
+
+PRECISION = {torch.float64: 2.2e-16, torch.float32: 1.2e-7}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("bias", "depth"), [(True, 1), (False, 1), (True, 2), (False, 2)])
+def test_a_batch_without_exclusive_neurons_comes_back_whole(bias, depth, dtype):
+    network = relu_network(60, *[256] * depth, 10, bias=bias, dtype=dtype, seed=1)
+    inputs, labels = batch(16, 60, 10, 1)
+    inputs = inputs.to(dtype).double()
+    assert not gradient_exposure(network, inputs.to(dtype), labels).exposed.any()
+    head = dense_head(network)
+    layers = head.layers_of(leak(network, inputs, labels))
+    assert not reconstruct(head, layers, precision=PRECISION[dtype]).found.any(), (
+        "exclusivity alone finds none"
+    )
+    found = reconstruct_low_rank(head, layers, precision=PRECISION[dtype])
+    back, false = met(found, inputs, labels, tolerance=1e-8 if dtype is torch.float64 else 1e-3)
+    assert back.all()
+    assert false == 0
+    assert found.batch_size.item() == 16, "the rank of the gradient is the batch size"
+    assert found.unexplained.max() < (1e-10 if dtype is torch.float64 else 1e-5)
+
+
+def test_a_batch_as_large_as_the_layer_yields_nothing_and_says_so():
+    network = relu_network(60, 16, 10, seed=0)
+    inputs, labels = batch(24, 60, 10, 0)
+    head = dense_head(network)
+    found = reconstruct_low_rank(
+        head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16, rounds=4
+    )
+    assert not found.found.any()
+    assert torch.equal(found.unexplained, torch.ones(1, 2).double())
+
+
+def test_a_repeated_sample_is_one_direction_and_no_false_samples_appear():
+    network = relu_network(60, 256, 10, seed=0)
+    inputs, labels = batch(10, 60, 10, 0)
+    inputs = torch.cat([inputs, inputs[:1]])
+    labels = torch.cat([labels, labels[:1]])
+    head = dense_head(network)
+    found = reconstruct_low_rank(head, head.layers_of(leak(network, inputs, labels)), precision=2.2e-16)
+    assert met(found, inputs, labels)[1] == 0
+
+
+def test_the_same_seed_gives_the_same_batch():
+    network = relu_network(60, 256, 10, seed=2)
+    inputs, labels = batch(14, 60, 10, 2)
+    head = dense_head(network)
+    layers = head.layers_of(leak(network, inputs, labels))
+    first, second = (reconstruct_low_rank(head, layers, precision=2.2e-16, seed=5) for _ in range(2))
+    assert torch.allclose(first.inputs, second.inputs, atol=1e-9)

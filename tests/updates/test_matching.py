@@ -1,0 +1,126 @@
+"""Gradient matching: problems with one answer, labels, local steps, and an optimiser per problem."""
+
+import pytest
+import torch
+
+from conftest import gradient_game, relu_network
+from remanence import DLG, IDLG, InvertingGradients, Records, SharedGradient, play
+from remanence.updates.descent import Matching, lbfgs
+from remanence.updates.matching import infer_labels, match_gradients
+
+
+def one_sample_release(**settings):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(12, 24), torch.nn.Sigmoid(), torch.nn.Linear(24, 5)
+    ).double()
+    mechanism = SharedGradient(network, (12,), **settings)
+    inputs = torch.randn(3, 1, 12, generator=torch.Generator().manual_seed(1)).double()
+    labels = torch.tensor([[4], [0], [2]])
+    return mechanism, inputs, labels, mechanism.release(None, Records(inputs, labels), torch.Generator())
+
+
+@pytest.mark.parametrize("labels_by", ["optimise", "infer"])
+def test_a_single_sample_behind_a_smooth_network_is_found(labels_by):
+    mechanism, inputs, labels, release = one_sample_release()
+    settings = Matching("euclidean", "l-bfgs", labels_by, steps=300, restarts=4, learning_rate=1.0)
+    found = match_gradients(mechanism, release.tensors, batch_size=1, settings=settings, seed=0)
+    assert torch.equal(found.labels, labels)
+    assert (found.inputs - inputs).norm() < 1e-2 * inputs.norm()
+    assert found.unexplained.max() < 1e-3
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_several_local_steps_are_matched_as_they_were_made(momentum):
+    mechanism, inputs, labels, release = one_sample_release(
+        local_steps=3, learning_rate=0.05, momentum=momentum
+    )
+    settings = Matching("euclidean", "l-bfgs", "infer", steps=300, restarts=4, learning_rate=1.0)
+    found = match_gradients(mechanism, release.tensors, batch_size=1, settings=settings, seed=0)
+    assert torch.equal(found.labels, labels)
+    assert (found.inputs - inputs).norm() < 2e-2 * inputs.norm()
+
+
+def test_an_update_of_local_steps_is_the_difference_of_the_weights():
+    mechanism, inputs, labels, release = one_sample_release(local_steps=2, learning_rate=0.05, momentum=0.9)
+    network = mechanism.module
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(2):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(network(inputs[0]), labels[0]).backward()
+        optimiser.step()
+    for name, parameter in network.named_parameters():
+        assert torch.allclose((before[name] - parameter.detach()) / 0.05, release[name][0], atol=1e-12)
+
+
+def test_the_angle_ignores_the_size_of_the_gradient():
+    mechanism, inputs, _, release = one_sample_release()
+    settings = Matching("cosine", "signed-adam", "infer", steps=400, restarts=2)
+    found = [
+        match_gradients(
+            mechanism, {n: c * v for n, v in release.tensors.items()}, batch_size=1, settings=settings, seed=0
+        )
+        for c in (1.0, 1000.0)
+    ]
+    assert torch.allclose(found[0].inputs, found[1].inputs, atol=1e-6)
+    # The angle leaves some freedom, but it must point at the input: far closer than an unrelated vector would be.
+    cosine = torch.nn.functional.cosine_similarity(found[0].inputs, inputs, dim=-1)
+    assert (cosine > 0.9).all()
+
+
+def test_more_restarts_never_explain_less():
+    mechanism, _, _, release = one_sample_release()
+    left = [
+        match_gradients(
+            mechanism,
+            release.tensors,
+            batch_size=1,
+            settings=Matching("euclidean", "l-bfgs", "infer", steps=15, restarts=restarts, learning_rate=1.0),
+            seed=0,
+        ).unexplained
+        for restarts in (1, 8)
+    ]
+    assert (left[1] <= left[0] + 1e-12).all()
+    assert (left[1] < left[0]).any()
+
+
+def test_label_counts_come_from_the_last_bias():
+    network = relu_network(20, 64, 6, seed=0)
+    mechanism = SharedGradient(network, (20,))
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(50, 8, 20, generator=generator).double()
+    labels = torch.randint(6, (50, 8), generator=generator)
+    release = mechanism.release(None, Records(inputs, labels), generator)
+    dummy = torch.randn(50, 8, 20, generator=generator).double()
+    found = infer_labels(mechanism, release.tensors, mechanism.parameters, dummy)
+    assert (found == labels.sort(1).values).double().mean() > 0.95
+
+
+def test_every_problem_has_an_optimiser_of_its_own():
+    # Quadratics of very different curvature: a shared step would suit one of them at most.
+    scales = torch.tensor([1.0, 1e3, 1e-3]).double()
+    curvature = torch.arange(1, 7).double() * scales[:, None]
+    goal = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
+
+    def objective(unknowns):
+        return (curvature * (unknowns["x"] - goal).square()).sum(1)
+
+    settings = Matching(optimiser="l-bfgs", steps=200, learning_rate=1.0, tolerance=1e-12)
+    point, values = lbfgs(objective, {"x": torch.zeros(3, 6).double()}, settings)
+    assert torch.allclose(point["x"], goal, atol=1e-6)
+    alone, _ = lbfgs(
+        lambda u: (curvature[:1] * (u["x"] - goal[:1]).square()).sum(1),
+        {"x": torch.zeros(1, 6).double()},
+        settings,
+    )
+    assert torch.allclose(alone["x"], point["x"][:1], atol=1e-6)
+    assert values.shape == (3,)
+
+
+@pytest.mark.parametrize("attack", [DLG(4, steps=3), IDLG(4, steps=3), InvertingGradients(4, steps=3)])
+def test_optimisation_plays_the_same_game_as_the_exact_attacks(attack):
+    evidence = play(gradient_game(), attack, trials=3)
+    assert evidence.main.trials == 12
+    assert evidence.main.successes == 0, "three steps find nothing"
+    assert "unexplained" in evidence.arrays

@@ -1,0 +1,389 @@
+"""What is called proven is proven: foreign updates prove nothing, and no false record is claimed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from test_exact import batch, leak
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from conftest import relu_network
+from remanence.updates.belonging import belonging
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.exact import reconstruct
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.reading import read_update
+from remanence.updates.recomputed import Proposal
+from remanence.updates.rounding import Rounding
+from remanence.updates.verification import verify
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import foreign_updates
+import updates_as_sent
+
+FLOAT32 = Rounding(1.2e-7)
+
+
+def read(network, gradient, rounding=FLOAT32, **options):
+    head = dense_head(network)
+    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    return read_update(head, layers, rounding, **options)
+
+
+def right(reading, inputs, labels) -> int:
+    """How many claims a record of the batch accounts for, within the stated error."""
+    proof = reading.proof
+    claimed, errors = proof.proposal[proof.proven], proof.error[proof.proven]
+    off = torch.cdist(claimed.inputs, inputs.double()) / inputs.double().norm(dim=1)
+    return int(((off <= 4 * errors[:, None] + 1e-6) & (claimed.labels[:, None] == labels)).any(1).sum())
+
+
+def subject(classes=10, width=400, count=8, seed=0):
+    network = relu_network(40, width, classes, dtype=torch.float32, seed=seed)
+    inputs, labels = batch(count, 40, classes, seed)
+    return network, inputs.float(), labels
+
+
+def gradient_of(network, inputs, labels, **options):
+    loss = cross_entropy(network(inputs), labels, **options)
+    named = dict(network.named_parameters())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def trained(network, inputs, labels, rate, steps):
+    """The weights before and after several steps on the same batch."""
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    for _ in range(steps):
+        step = gradient_of(network, inputs, labels)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                parameter -= rate * step[name]
+    after = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(before)
+    return before, after
+
+
+def as_update(before, after, rate):
+    """A difference of weights over the rate, and how coarse it is."""
+    size = max(float(value.abs().max()) for value in before.values())
+    update = {name: (before[name] - after[name]).double() / rate for name in before}
+    return update, Rounding(1.2e-7, 6e-8 * size / rate)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_noise_in_half_precision_proves_nothing(classes, dtype):
+    network = relu_network(16, 2048, classes, dtype=torch.float32, seed=0)
+    torch.manual_seed(0)
+    noise = {
+        name: torch.distributions.Laplace(0.0, 0.01).sample(value.shape).to(dtype)
+        for name, value in network.named_parameters()
+    }
+    reading = read(network, noise, Rounding(torch.finfo(dtype).eps))
+    assert reading.belonging.is_foreign
+    assert reading.proof.count == 0
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 3))
+def test_foreign_updates_are_refused_and_genuine_claims_are_right(seed):
+    setting = foreign_updates.draw(seed, widest=128)
+    for kind in foreign_updates.KINDS:
+        reading = foreign_updates.read(
+            setting, foreign_updates.foreign_update(kind, setting, seed), search=False
+        )
+        assert not reading.belonging.is_one_step, kind
+        assert reading.proof.count == 0, kind
+    genuine = foreign_updates.read(setting, foreign_updates.update_of(setting.network, setting), search=False)
+    assert genuine.belonging.is_one_step
+    assert foreign_updates.false_records(setting, genuine) == 0
+
+
+def test_an_average_over_many_records_proves_none_of_them_falsely():
+    claimed = 0
+    for seed in range(3):
+        setting = foreign_updates.draw(seed, widest=256, batch=512)
+        reading = foreign_updates.read(
+            setting, foreign_updates.update_of(setting.network, setting), search=False
+        )
+        assert reading.belonging.is_one_step
+        assert foreign_updates.false_records(setting, reading) == 0
+        claimed += reading.proof.count
+    assert claimed < 512
+
+
+def test_the_balance_of_every_neuron_tells_what_an_update_is():
+    network, inputs, labels = subject()
+    head, own = dense_head(network), gradient_of(network, inputs, labels)
+
+    def misfit(gradient):
+        return belonging(head, head.layers_of(gradient), FLOAT32)
+
+    assert misfit(own).is_one_step
+    assert misfit({name: -0.01 * value for name, value in own.items()}).is_one_step, (
+        "whatever the scale and the sign"
+    )
+    other = relu_network(40, 400, 10, dtype=torch.float32, seed=9)
+    assert misfit(gradient_of(other, inputs, labels)).is_foreign
+    weights = dict(network.named_parameters())
+    decayed = misfit({name: value + 1e-3 * weights[name].detach() for name, value in own.items()})
+    assert decayed.is_one_step
+    assert decayed.decay == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_long_inputs_in_double_precision_are_not_called_another_network():
+    network = relu_network(6000, 100, 10, seed=3)
+    inputs, labels = batch(8, 6000, 10, 3)
+    gradient = {name: value[0] for name, value in leak(network, inputs, labels).items()}
+    head, double = dense_head(network), Rounding.of([torch.float64])
+    fit = belonging(head, head.layers_of(gradient), double)
+    assert fit.misfit > 4 * double.relative  # our own sums are off by as much as the update
+    assert fit.is_one_step
+    stale = dense_head(relu_network(6000, 100, 10, seed=3).apply(_moved))
+    assert not belonging(stale, stale.layers_of(gradient), double).is_one_step
+
+
+def _moved(layer: nn.Module) -> None:
+    """Weights that are off by a part in a million million."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters(recurse=False):
+        parameter.data *= 1 + 1e-12 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.0125, 0.3, -0.01])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_clipping_a_learning_rate_and_a_sign_hide_nothing(classes, factor):
+    network, inputs, labels = subject(classes)
+    reading = read(network, {n: factor * g for n, g in gradient_of(network, inputs, labels).items()})
+    assert (reading.proof.count, right(reading, inputs, labels)) == (8, 8)
+    assert reading.proof.batch_size == 8, "all is explained, so that the number of records is proven"
+    assert reading.sign == (1 if factor > 0 else -1)
+
+
+def test_a_batch_size_is_not_invented_from_a_scale_that_nobody_knows():
+    network, inputs, labels = subject(width=60, count=32)
+    gradient = {n: g / 40.3 for n, g in gradient_of(network, inputs, labels).items()}
+    reading = read(network, gradient, search=False)
+    assert 0 < reading.proof.count < 32, "the problem must leave some samples hidden"
+    assert right(reading, inputs, labels) == reading.proof.count
+    assert reading.proof.batch_size is None
+
+
+def test_class_weights_weight_decay_dropout_and_smoothed_labels_hide_little():
+    network, inputs, labels = subject()
+    weights = {name: value.detach() for name, value in network.named_parameters()}
+    torch.manual_seed(0)
+    dropout = nn.Sequential(network[0], network[1], nn.Dropout(0.5), network[2]).train()
+    in_dropout = dict(zip(weights, gradient_of(dropout, inputs, labels).values(), strict=True))
+    updates = {
+        "class weights": (gradient_of(network, inputs, labels, weight=torch.linspace(1, 3, 10)), 8),
+        "decay": ({n: g + 1e-4 * weights[n] for n, g in gradient_of(network, inputs, labels).items()}, 8),
+        "dropout": (in_dropout, 6),
+        "label smoothing": (gradient_of(network, inputs, labels, label_smoothing=0.1), 4),
+    }
+    for name, (update, least) in updates.items():
+        reading = read(network, update, search=name == "class weights")
+        assert reading.proof.count >= least, name
+        assert right(reading, inputs, labels) == reading.proof.count, name
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.1, 2), (0.1, 5), (0.1, 20), (0.01, 2)])
+def test_several_local_steps_are_refused_until_they_are_declared_and_then_give_only_right_records(
+    rate, steps
+):
+    network, inputs, labels = subject()
+    update, rounding = as_update(*trained(network, inputs, labels, rate, steps), rate)
+    undeclared = read(network, update, rounding)
+    assert not undeclared.belonging.is_one_step
+    assert undeclared.proof.count == 0
+    declared = read(network, update, rounding, training=LocalTraining(steps, rate))
+    assert declared.proof.count >= 3
+    assert right(declared, inputs, labels) == declared.proof.count
+
+
+def test_the_steps_are_made_again_to_prove_a_whole_batch():
+    network, inputs, labels = subject()
+    before, after = trained(network, inputs, labels, 0.01, 2)
+    update, rounding = as_update(before, after, 0.01)
+    reading = read(network, update, rounding, training=LocalTraining(2, 0.01))
+    assert reading.proof.explains_all
+    assert (reading.proof.batch_size, right(reading, inputs, labels)) == (8, 8)
+    wrong = read(network, update, rounding, training=LocalTraining(2, 0.03))
+    assert not wrong.proof.explains_all, "other steps do not make this update"
+
+
+def test_a_record_that_was_not_in_the_batch_is_not_proven():
+    network, inputs, labels = subject()
+    head = dense_head(network)
+    layers = head.layers_of(gradient_of(network, inputs, labels))
+    strangers, names = batch(8, 40, 10, 77)
+    strangers[0], names[0] = inputs[0], labels[0]
+    proof = verify(
+        head, layers, Proposal(strangers, names, torch.full((8,), 1 / 8.0).double()), rounding=FLOAT32
+    )
+    assert not proof.proven[1:].any()
+
+
+def test_near_duplicates_do_not_halve_the_batch():
+    network = relu_network(40, 400, 10, dtype=torch.float32, seed=3)
+    inputs, labels = batch(4, 40, 10, 3)
+    torch.manual_seed(3)
+    twins = inputs + 1e-2 * torch.randn_like(inputs)
+    inputs, labels = torch.cat([inputs, twins]).float(), labels.repeat(2)
+    reading = read(network, gradient_of(network, inputs, labels), search=False)
+    assert reading.proof.batch_size in (None, 8)
+    assert right(reading, inputs, labels) == reading.proof.count
+
+
+def test_a_refinement_that_explains_no_more_is_thrown_away():
+    # After two steps a fit to one step's gradient would move right inputs by several decibels.
+    network, inputs, labels = subject()
+    update, _ = as_update(*trained(network, inputs, labels, 0.1, 2), 0.1)
+    head = dense_head(network)
+    layers = head.layers_of({name: value[None] for name, value in update.items()})
+    found = reconstruct(head, layers, precision=1e-4)
+    kept = found.inputs[0][found.found[0]]
+    off = torch.cdist(kept, inputs.double()).amin(1) / inputs.double().norm(dim=1).mean()
+    assert off.median() < 1e-3
+
+
+def test_leaks_of_one_sample_are_whole_whatever_the_precision():
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        network = relu_network(40, 200, 7, dtype=torch.float64, seed=0)
+        inputs, labels = batch(1, 40, 7, 0)
+        gradient = {name: value[0].to(dtype) for name, value in leak(network, inputs, labels).items()}
+        reading = read(network, gradient, Rounding(torch.finfo(dtype).eps))
+        assert (reading.proof.count, reading.proof.batch_size) == (1, 1)
+        assert right(reading, inputs, labels) == 1
+
+
+def test_a_record_without_a_trace_is_not_left_out_of_the_batch_size():
+    """Seven of eight records explain a bfloat16 update whole; the network is all but certain about the eighth."""
+    setting = foreign_updates.draw(1_000_574, 4096)
+    reading = foreign_updates.read(setting, foreign_updates.update_of(setting.network, setting), search=True)
+    assert reading.proof.explains_all
+    assert (reading.proof.count, len(setting.labels)) == (7, 8)
+    assert reading.proof.batch_size is None
+
+
+def test_several_steps_leave_the_sparse_directions_that_whole_batches_are_read_from():
+    """After five steps the weights have moved, and what they say about zeros no longer holds."""
+    pixels, classes = load_digits(return_X_y=True)
+    inputs, labels = torch.tensor(pixels[:8] / 8 - 1).float(), torch.tensor(classes[:8])
+
+    def sgd(model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    update = updates_as_sent.difference(inputs, labels, sgd, 5)
+    head = dense_head(updates_as_sent.network())
+    layers = head.layers_of({name: value.double()[None] / -0.1 for name, value in update.items()})
+    rounding = Rounding(1.2e-7, 6e-7 * float(max(weight.abs().max() for weight in head.weights)))
+    reading = read_update(head, layers, rounding, training=LocalTraining(5, 0.1))
+    assert (reading.proof.count, reading.proof.batch_size) == (8, 8)
+    assert torch.cdist(inputs.double(), reading.proof.proposal.inputs).amin(1).max() < 1e-2
+
+
+def confident(classes, gain, dtype=torch.float64, seed=1):
+    """A network that hesitates between two classes at most, as training makes it, and a batch of four."""
+    network = relu_network(20, 40, classes, dtype=dtype, seed=seed)
+    with torch.no_grad():
+        network[-1].weight.mul_(gain)
+    inputs, labels = batch(4, 20, classes, seed)
+    return network, inputs.to(dtype), labels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("classes", "gain"), [(3, 1), (3, 8), (3, 30), (4, 30)])
+def test_the_opposite_of_an_update_is_not_read_as_the_update_of_other_labels(classes, gain, seed, dtype):
+    network, inputs, labels = confident(classes, gain, dtype, seed)
+    for count in (1, 2, 4):
+        turned = {
+            name: -0.037 * value
+            for name, value in gradient_of(network, inputs[:count], labels[:count]).items()
+        }
+        reading = read(network, turned, Rounding.of([dtype]), search=False)
+        claimed = reading.proof.proposal[reading.proof.proven]
+        nearest = torch.cdist(claimed.inputs, inputs.double()).argmin(1)
+        told = claimed.labels >= 0
+        assert torch.equal(claimed.labels[told], labels[nearest[told]])
+        assert reading.sign == -1 or not told.any()
+        assert reading.proof.count > 0
+
+
+def test_a_label_is_left_open_where_the_opposite_of_the_update_has_another():
+    network = relu_network(20, 40, 3, seed=0)
+    with torch.no_grad():
+        network[-1].bias[2] = -80.0  # a class that nothing speaks for
+    inputs, labels = batch(1, 20, 2, 0)
+    own = gradient_of(network, inputs, labels)
+    for factor, expected in ((1.0, int(labels)), (0.037, -1), (-0.037, -1)):
+        proof = read(network, {name: factor * value for name, value in own.items()}, Rounding(2.2e-16)).proof
+        assert proof.count == 1
+        assert torch.allclose(proof.proposal.inputs[0], inputs[0])
+        assert proof.proposal.labels.tolist() == [expected]
+
+
+def test_a_tenth_of_an_update_is_not_that_of_ten_times_as_many_records():
+    network = relu_network(20, 8, 3, seed=2)
+    sizes = set()
+    for seed in range(12):
+        inputs, labels = batch(4, 20, 3, seed)
+        tenth = {name: 0.1 * value for name, value in gradient_of(network, inputs, labels).items()}
+        sizes.add(read(network, tenth, Rounding(2.2e-16), search=False).proof.batch_size)
+    assert sizes <= {None, 4}
+
+
+def test_records_without_a_trace_in_half_precision_leave_the_size_of_the_batch_open():
+    for seed in range(6):
+        network, _, _ = confident(3, 30, torch.float32, seed)
+        inputs, labels = batch(6, 20, 3, seed)
+        own = gradient_of(network, inputs.float(), labels)
+        for factor in (1.0, 0.1, 0.037):
+            sent = {name: (factor * value).half() for name, value in own.items()}
+            assert read(network, sent, Rounding.of([torch.float16])).proof.batch_size in (None, 6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("dtype", "last"), [(torch.float16, 1.0), (torch.float32, 0.01)])
+def test_near_twins_that_show_as_one_lie_within_what_is_said(seed, dtype, last):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(30, 100), nn.ReLU(), nn.Linear(100, 10))
+    model[2].weight.data *= last
+    inputs = torch.randn(30) + 0.02 * torch.randn(2, 30)
+    loss = nn.functional.cross_entropy(model(inputs), torch.full((2,), seed))
+    parts = torch.autograd.grad(loss, list(model.parameters()))
+    head, sent = dense_head(model), dict(zip(dict(model.named_parameters()), parts, strict=True))
+    layers = head.layers_of({name: part.to(dtype)[None] for name, part in sent.items()})
+    proof = read_update(head, layers, Rounding.of([dtype])).proof
+    assert proof.count
+    claimed = proof.proposal.inputs[proof.proven]
+    off = (torch.cdist(inputs.double(), claimed) / claimed.norm(dim=1)).amin(1).max()
+    assert off < max(proof.alike_within, 4 * float(proof.error[proof.proven].max()))
+    if proof.count == 1:  # their mean
+        assert 5e-3 < off < proof.alike_within < 0.5
+
+
+def test_far_records_are_said_to_be_told_apart_in_double_precision():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 100), nn.ReLU(), nn.Linear(100, 10)).double()
+    inputs, labels = torch.randn(4, 30).double(), torch.arange(4)
+    parts = torch.autograd.grad(nn.functional.cross_entropy(model(inputs), labels), list(model.parameters()))
+    layers = dense_head(model).layers_of(
+        {n: part[None] for n, part in zip(dict(model.named_parameters()), parts, strict=True)}
+    )
+    proof = read_update(dense_head(model), layers, Rounding.of([torch.float64])).proof
+    assert proof.count == 4
+    assert 0 < proof.alike_within < 1e-5
+
+
+def test_declared_steps_say_how_close_twins_may_lie_too():
+    network, inputs, labels = subject()
+    before, after = trained(network, inputs, labels, 0.01, 2)
+    update, rounding = as_update(before, after, 0.01)
+    proof = read(network, update, rounding, training=LocalTraining(2, 0.01)).proof
+    assert proof.explains_all
+    assert 1e-5 < proof.alike_within < 0.5

@@ -1,0 +1,311 @@
+"""Networks that end in one linear layer: whole batches by equations, one record at sight, and what is not claimed."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tests.updates.test_captured import run
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
+
+from remanence import InputError
+from remanence.updates.belonging import realised_noise
+from remanence.updates.dense_layers import dense_head, head_inputs
+from remanence.updates.exposure import gradient_exposure
+from remanence.updates.guard import ExclusivityGuard
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.reading import exposed_samples, read_update
+from remanence.updates.rounding import Rounding
+
+NUMBERS = 64
+
+
+def layer(classes, dtype=torch.float32, bias=True):
+    torch.manual_seed(0)
+    return nn.Linear(NUMBERS, classes, bias=bias, dtype=dtype)
+
+
+def batch(count, classes, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(count, NUMBERS, generator=generator, dtype=torch.float64).to(dtype),
+        torch.randint(classes, (count,), generator=generator),
+    )
+
+
+def update(model, inputs, labels, factor=1.0, loss=cross_entropy):
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    parts = torch.autograd.grad(loss(model(inputs), labels), list(named.values()))
+    return {name: factor * part for name, part in zip(named, parts, strict=True)}
+
+
+def read(model, gradient, example=None, **options):
+    head = dense_head(model, example)
+    rounding = Rounding.of(value.dtype for value in gradient.values())
+    layers = head.layers_of({name: value[None] for name, value in gradient.items()})
+    return read_update(head, layers, rounding, **options)
+
+
+def found_all(reading, inputs, labels, off=1e-4):
+    """Whether every record is there once, with its label."""
+    claimed = reading.proof.proposal[reading.proof.proven]
+    apart = (claimed.inputs[:, None] - inputs.double()).norm(dim=-1) / inputs.double().norm(dim=-1)
+    right = (apart <= off) & (claimed.labels[:, None] == labels)
+    return right.sum(0).eq(1).all() and right.sum(1).eq(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("classes", "count"), [(10, 1), (10, 2), (10, 5), (100, 1), (100, 2), (100, 5), (100, 32)]
+)
+def test_whole_batches_are_proven(classes, count, dtype):
+    model, (inputs, labels) = layer(classes, dtype), batch(count, classes, dtype)
+    reading = read(model, update(model, inputs, labels))
+    assert (reading.proof.batch_size, reading.proof.explains_all) == (count, True)
+    assert found_all(reading, inputs, labels)
+
+
+@pytest.mark.parametrize("factor", [0.0131, -0.0131])
+def test_clipping_and_a_turned_sign_hide_nothing(factor):
+    model, (inputs, labels) = layer(10), batch(4, 10)
+    reading = read(model, update(model, inputs, labels, factor))
+    assert found_all(reading, inputs, labels)
+    assert reading.sign == (1 if factor > 0 else -1)
+
+
+def test_a_weight_decay_shows_in_the_columns_sums_and_is_taken_out():
+    model, (inputs, labels) = layer(10), batch(4, 10)
+    gradient = update(model, inputs, labels)
+    decayed = {
+        name: value + 1e-3 * dict(model.named_parameters())[name].detach() for name, value in gradient.items()
+    }
+    reading = read(model, decayed)
+    assert reading.belonging.decay == pytest.approx(1e-3, rel=1e-3)
+    assert found_all(reading, inputs, labels)
+
+
+def test_half_precision_is_proven_with_many_classes():
+    model, (inputs, labels) = layer(100), batch(3, 100)
+    reading = read(model, {name: value.half() for name, value in update(model, inputs, labels).items()})
+    assert reading.proof.count == 3
+    assert found_all(reading, inputs, labels, off=1e-2)
+
+
+def test_without_a_bias_the_scale_of_inputs_is_solved_for():
+    model, (inputs, labels) = layer(10, bias=False), batch(2, 10)
+    assert found_all(read(model, update(model, inputs, labels)), inputs, labels)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_features_behind_convolutions_come_back(frozen):
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    trunk.requires_grad_(not frozen)
+    model = nn.Sequential(trunk, nn.Linear(64, 10))
+    pictures, labels = torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 2, 7])
+    head = dense_head(model, pictures)
+    assert not head.is_whole_network
+    reading = read(model, update(model, pictures, labels), pictures)
+    assert found_all(reading, head_inputs(model, head, pictures), labels)
+
+
+@pytest.mark.parametrize("classes", [3, 10, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["noise", "shuffled", "other", "stale", "average"])
+def test_foreign_updates_and_averages_prove_nothing(kind, dtype, classes):
+    model, (inputs, labels) = layer(classes, dtype), batch(512 if kind == "average" else 4, classes, dtype)
+    torch.manual_seed(3)
+    maker = copy.deepcopy(model)
+    if kind == "other":
+        maker.reset_parameters()
+    if kind == "stale":
+        with torch.no_grad():
+            for value in maker.parameters():
+                value.mul_(1 + 0.01 * torch.randn_like(value))
+    gradient = update(maker, inputs, labels)
+    if kind == "noise":
+        gradient = {name: torch.randn_like(value) for name, value in gradient.items()}
+    if kind == "shuffled":
+        gradient = {name: value.roll(1 + (value.ndim == 1), 0) for name, value in gradient.items()}
+    reading = read(model, gradient)
+    assert reading.proof.count == 0
+    assert reading.belonging.is_one_step == (kind != "noise")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_that_are_off_by_a_percent_show_in_half_precision(dtype):
+    model, (inputs, labels) = layer(100), batch(4, 100)
+    torch.manual_seed(3)
+    stale = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in stale.parameters():
+            value.mul_(1 + 0.01 * torch.randn_like(value))
+    for maker, proven in ((stale, 0), (model, 4)):
+        gradient = {name: value.to(dtype) for name, value in update(maker, inputs, labels).items()}
+        assert read(model, gradient).proof.count == proven
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-7])
+def test_means_of_classes_at_weights_that_are_zero_are_no_records(scale):
+    model = layer(10)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(scale)
+    inputs, _ = batch(6, 10)
+    for labels in ([0] * 6, [0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 4, 5]):
+        assert read(model, update(model, inputs, torch.tensor(labels))).proof.count == 0
+
+
+@pytest.mark.parametrize("count", [9, 10, 20])
+def test_as_many_records_as_the_layer_has_room_for_are_not_searched_for(count):
+    model, (inputs, labels) = layer(10), batch(count, 10)
+    assert read(model, update(model, inputs, labels)).proof.count == 0
+
+
+def test_two_classes_prove_one_record_by_its_size_alone():
+    for dtype, factor, proven in (
+        (torch.float64, 1.0, 1),
+        (torch.float64, 0.3, 0),
+        (torch.float64, -1.0, 0),
+        (torch.float32, 1.0, 0),
+    ):
+        model, (inputs, labels) = layer(2, dtype), batch(1, 2, dtype)
+        assert read(model, update(model, inputs, labels, factor)).proof.count == proven, (dtype, factor)
+    model, (inputs, labels) = layer(2, torch.float64), batch(3, 2, torch.float64)
+    assert read(model, update(model, inputs, labels)).proof.count == 0
+
+
+def trained(model, inputs, labels, steps, rate):
+    after = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(after.parameters(), rate)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        cross_entropy(after(inputs), labels).backward()
+        optimiser.step()
+    return after.state_dict()
+
+
+def test_one_record_is_read_after_declared_steps_and_several_are_not_claimed():
+    model, training = layer(10), LocalTraining(5, 0.1)
+    for count in (1, 3):
+        inputs, labels = batch(count, 10)
+        after = trained(model, inputs, labels, 5, 0.1)
+        found = exposed_samples(copy.deepcopy(model), model.state_dict(), after, training=training)
+        assert found == (count == 1)
+    one_step = trained(model, *batch(3, 10), 1, 0.1)
+    training = LocalTraining(1, 0.1)
+    assert exposed_samples(copy.deepcopy(model), model.state_dict(), one_step, training=training) == 3
+
+
+def test_a_thorough_guard_holds_such_a_batch_back_and_a_quick_one_says_that_it_cannot():
+    model, (inputs, labels) = layer(10), batch(4, 10)
+    with pytest.raises(InputError, match="a single layer"):
+        ExclusivityGuard(model)
+    with pytest.raises(InputError, match="a single layer"):
+        gradient_exposure(model, inputs, labels)
+    with ExclusivityGuard(model, thorough=True) as guard:
+        cross_entropy(model(inputs), labels).backward()
+        assert guard.is_low_rank
+        assert guard.withhold()
+    assert guard.samples_exposed == 4
+
+
+def test_noise_is_read_off_the_columns_sums():
+    model, (inputs, labels) = layer(100), batch(4, 100)
+    torch.manual_seed(1)
+    noisy = {
+        name: value + 0.25 * torch.randn_like(value) for name, value in update(model, inputs, labels).items()
+    }
+    head = dense_head(model)
+    found, columns = realised_noise(head, head.layers_of(noisy))
+    assert columns == NUMBERS
+    assert abs(found / 0.25 - 1) < 5 / (2 * columns) ** 0.5
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+def single():
+    torch.manual_seed(0)
+    return nn.Linear(64, 10)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(FACTORY)
+    model = layer(10)
+    for count in (4, 20):
+        inputs, labels = batch(count, 10)
+        torch.save(update(model, inputs, labels), f"batch{count}.pt")
+        np.savez(f"batch{count}.npz", inputs=inputs.numpy(), labels=labels.numpy())
+    torch.save(update(model, *batch(4, 10), factor=-0.1), "turned.pt")
+    squares = update(model, *batch(4, 10), loss=lambda said, y: mse_loss(said, one_hot(y, 10).float()))
+    torch.save(squares, "squares.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--gradient", "batch4.pt"), ("--gradient", "turned.pt"), ("--batch", "batch4.npz")]
+)
+def test_the_command_proves_a_batch(folder, capsys, monkeypatch, arguments):
+    code, out, _ = run(capsys, monkeypatch, "net.py:single", *arguments, "--out", "out")
+    assert code == 1
+    assert "4 of 4 records are proven" in " ".join(out.split())
+    assert "update-single-layer" not in (folder / "out" / "audit.json").read_text()
+
+
+def test_the_command_says_what_a_span_that_is_full_tells(folder, capsys, monkeypatch):
+    code, out, _ = run(capsys, monkeypatch, "net.py:single", "--gradient", "batch20.pt", "--out", "out")
+    assert code == 3
+    assert "spans all 9 dimensions for which a single layer of 10 classes has room" in " ".join(out.split())
+    told = (folder / "out" / "audit.json").read_text()
+    assert "update-untested" in told
+    assert "update-single-layer" in told
+
+
+def test_another_loss_and_an_attack_that_needs_relu_end_with_a_sentence(folder, capsys, monkeypatch):
+    code, _, err = run(capsys, monkeypatch, "net.py:single", "--gradient", "squares.pt", "--out", "out")
+    assert code == 2
+    assert "a loss that is not cross-entropy" in " ".join(err.split())
+    asked = ("--gradient", "batch4.pt", "--attack", "exclusive-neurons", "--out", "out")
+    code, _, err = run(capsys, monkeypatch, "net.py:single", *asked)
+    assert code == 2
+    assert "a single layer" in err
+
+
+def test_a_probe_on_a_frozen_vision_transformer_is_read_by_its_features(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(PROBE)
+    namespace = {}
+    exec(PROBE, namespace)  # noqa: S102
+    pictures, labels = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(4)
+    torch.save(update(namespace["probe"]().eval(), pictures, labels), "probe.pt")
+    asked = ("--gradient", "probe.pt", "--input-shape", "1,8,8", "--out", "out")
+    code, out, _ = run(capsys, monkeypatch, "net.py:probe", *asked)
+    assert code == 1
+    assert "4 of 4 records are proven" in " ".join(out.split())
+
+
+PROBE = """
+import torch
+from torch import nn
+
+def probe():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    trunk = nn.Sequential(nn.Conv2d(1, 16, 4, stride=4), nn.Flatten(2), Turned(),
+                          nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), Mean())
+    return nn.Sequential(trunk.requires_grad_(False), nn.Linear(16, 10))
+
+class Turned(nn.Module):
+    def forward(self, x):
+        return x.mT
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+"""
