@@ -14,7 +14,6 @@ from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.closed_forms import gaussian_success
 from remanence.bounds.engine.contour import Estimate, estimate_success
 from remanence.bounds.engine.cumulant import moments, order_for_baseline
-from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.engine.two_sided import TwoSided
 from remanence.core.exceptions import InputError

@@ -183,7 +183,7 @@ def order_for_baseline(schedule: Schedule, log_baseline: float) -> tuple[float, 
             low, low_value = middle, value
         else:
             high, high_value = middle, value
-    # Esscher's approximation jumps where a second mode takes over: the moments of this order, not of the last one tried.
+    # Esscher's approximation jumps where a second mode takes over: the moments of this very order.
     return sign * high, moments(schedule, sign * high)
 
 
