@@ -19,7 +19,7 @@ import numpy as np
 from remanence.bounds.calibration import calibrate
 from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.engine.schedule import Segment
-from remanence.exceptions import InputError
+from remanence.core.exceptions import InputError
 
 NOISES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 1, 1.1, 1.5, 2, 3, 4, 5, 8, 10, 20, 50, 100)
 RATES = (1e-6, 1e-5, 1e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 0.9)

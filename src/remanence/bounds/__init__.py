@@ -13,18 +13,20 @@ from remanence.bounds.engine.bracket import delta_lower, delta_upper, epsilon_up
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error
-from remanence.bounds.of_mechanism import of, of_classes
+from remanence.bounds.of_mechanism import any_of_class, of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.person import Person
+from remanence.bounds.recipes import recompute
 from remanence.bounds.record_counts import RecordCounts
 from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix
-from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, laplace, true_positives
+from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, in_or_out, laplace, true_positives
 
 __all__ = [
     "Bound",
     "Person",
     "RecordCounts",
     "Segment",
+    "any_of_class",
     "approximate_dp",
     "attribute",
     "correlated_noise",
@@ -39,6 +41,7 @@ __all__ = [
     "fano",
     "final_weights",
     "gaussian",
+    "in_or_out",
     "individual",
     "laplace",
     "mutual_information",
@@ -48,6 +51,7 @@ __all__ = [
     "participation_matrix",
     "profile",
     "pure_dp",
+    "recompute",
     "renyi",
     "squared_error",
     "true_positives",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class Bound:
     converged: Values = True  # whether the bracket is as narrow as was asked for
     on_average: bool = False  # over records at random: given ones may be easier, which contradicts nothing
     whose: str = "one record"  # who it is about: a record, a person, people
+    recipe: dict[str, Any] | None = field(default=None, compare=False, repr=False)  # for `bounds.recompute`
 
     @property
     def success(self) -> Values:
@@ -98,8 +99,8 @@ class Baselines:
         for smaller, larger in pairwise(rising):
             columns[larger] = _no_lower(columns[larger], columns[smaller])
 
-        def column(name: str) -> Values:
-            values = [getattr(end, name) for end in columns]
+        def column(end_name: str) -> Values:
+            values = [getattr(end, end_name) for end in columns]
             if values[0] is None:
                 return None
             return values[0] if self.single else np.array(values)
@@ -109,7 +110,7 @@ class Baselines:
             assumptions=assumptions,
             reference=reference,
             log_baseline=self.logs[0] if self.single else np.array(self.logs),
-            **{field: column(field) for field in Ends._fields},
+            **{name: column(name) for name in Ends._fields},
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
 from remanence.bounds.engine.closed_forms import log_complement
+from remanence.bounds.recipes import recomputable
 from remanence.core.exceptions import InputError
 from remanence.core.references import BALLE_2022, HAYES_2023
 
@@ -19,6 +20,7 @@ _REFINEMENTS = 8
 _LARGEST_EPSILON = 1e4
 
 
+@recomputable
 def pure_dp(baseline: Values = None, *, epsilon: float, log_baseline: Values = None) -> Bound:
     """The ceiling under pure ε-differential privacy.
 
@@ -30,6 +32,7 @@ def pure_dp(baseline: Values = None, *, epsilon: float, log_baseline: Values = N
     return approximate_dp(baseline, epsilon=epsilon, delta=0.0, log_baseline=log_baseline)
 
 
+@recomputable
 def approximate_dp(
     baseline: Values = None, *, epsilon: float, delta: float, log_baseline: Values = None
 ) -> Bound:
@@ -50,6 +53,7 @@ def approximate_dp(
     return baselines.bound(name, ends, (_ADJACENT, _SYMMETRIC), BALLE_2022.at("Corollary 3"))
 
 
+@recomputable
 def renyi(
     baseline: Values = None,
     *,

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from remanence.bounds.bound import Bound, Values, require
 from remanence.bounds.engine.schedule import Segment
+from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS, dpsgd
 from remanence.core.references import HAYES_2023
 
 _LEVELS = 32  # norms are rounded up to so many levels where each would need a computation of its own
 
 
+@recomputable
 def individual(
     baseline: Values = None,
     *,

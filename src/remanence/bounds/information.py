@@ -13,11 +13,13 @@ from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.bounds.recipes import recomputable
 from remanence.core.references import GUO_2022A, GUO_2022B, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
 
 
+@recomputable
 def fano(candidates: int, *, mutual_information: float, reference: Reference = GUO_2022B) -> Bound:
     """The ceiling on guessing one of n equally likely candidates, from what the release tells about them.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from remanence.bounds.bound import Bound, Values
 from remanence.bounds.engine.schedule import MOST_RECORDS, Segment
 from remanence.bounds.person import Person
+from remanence.bounds.recipes import recomputable, recompute
 from remanence.bounds.releases import final_weights
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.core.exceptions import InputError
@@ -83,16 +84,37 @@ def of_classes(
     >>> round(of_classes(NoisySum(noise_multiplier=2.0), [1 / 100, 1 / 100], [1, 2], independent=False).success, 4)
     0.0899
     """
-    met, base = [], of(mechanism, 0.5, feature_norm=feature_norm)
+    base = of(mechanism, 0.5, feature_norm=feature_norm)
+    found = any_of_class(base.recipe or {}, baselines, counts, independent=independent)
+    return replace(found, assumptions=(*base.assumptions, *found.assumptions[-2:]))
+
+
+@recomputable
+def any_of_class(
+    one: Mapping[str, Any], baselines: Sequence[float], counts: Sequence[int], *, independent: bool = True
+) -> Bound:
+    """The same for the training that the recipe of another bound describes, whatever baseline that has.
+
+    >>> from remanence.bounds.settings import gaussian
+    >>> round(any_of_class(gaussian(0.5, noise_multiplier=2.0).recipe, [1 / 100, 1 / 100], [1, 2]).success, 4)
+    0.0508
+    """
+    base, met = recompute(one), []
+
+    def success(baseline: float, person: Person | None = None) -> float:
+        name = "dpsgd" if one["function"] == "gaussian" and person is not None else one["function"]
+        among = {} if person is None else {"person": asdict(person)}
+        arguments = {**one["arguments"], "baseline": baseline, **among}
+        arguments.pop("log_baseline", None)
+        return float(recompute({"function": name, "arguments": arguments}).success)
+
     for baseline, count in zip(baselines, counts, strict=True):
         together = min(1.0, count * baseline * _ROUNDING)
         options = [1.0]
         if together < 1 and count <= MOST_RECORDS:
-            options.append(
-                float(of(mechanism, together, person=Person(count), feature_norm=feature_norm).success)
-            )
+            options.append(success(together, Person(count)))
         if (independent or count == 1) and baseline < 1:
-            options.append(count * float(of(mechanism, baseline, feature_norm=feature_norm).success))
+            options.append(count * success(baseline))
         met.append(min(options))
     share = min(1.0, math.fsum(met) / len(met) * _ROUNDING)
     kind = "the kind that the baseline was estimated from"

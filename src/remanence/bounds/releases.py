@@ -12,6 +12,7 @@ import numpy.typing as npt
 from remanence.bounds.bound import Bound, Values, require
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person
+from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
@@ -20,6 +21,7 @@ from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
 
 
+@recomputable
 def correlated_noise(
     baseline: Values = None,
     *,
@@ -85,6 +87,7 @@ def correlated_noise(
     return replace(bound, name="correlated noise", assumptions=assumptions, reference=CHOQUETTE_CHOO_2023)
 
 
+@recomputable
 def final_weights(
     baseline: Values = None,
     *,

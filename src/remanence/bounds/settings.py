@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
+from remanence.bounds.engine.bracket import delta_upper
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, replaced
+from remanence.bounds.recipes import recomputable
 from remanence.core.checks import exactly_one
 from remanence.core.references import HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
 
 
+@recomputable
 def dpsgd(
     baseline: Values = None,
     *,
@@ -49,6 +52,7 @@ def dpsgd(
     return replace(bound, whose=person.whose, on_average=person.on_average)
 
 
+@recomputable
 def dpsgd_renyi(
     baseline: Values = None,
     *,
@@ -72,6 +76,7 @@ def dpsgd_renyi(
     return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
 
 
+@recomputable
 def true_positives(
     false_positive_rate: Values,
     *,
@@ -99,6 +104,18 @@ def true_positives(
     return rates.bound("DP-SGD, one record or another", ends, assumptions, REMANENCE)
 
 
+@recomputable
+def in_or_out(schedule: Segment | Sequence[Segment]) -> Bound:
+    """The ceiling on guessing whether a record was trained on, where a coin decided: (1 + δ(0)) / 2.
+
+    >>> round(in_or_out(Segment(1.0)).success, 5)  # Φ(1/2)
+    0.69146
+    """
+    log_success = math.log((1 + delta_upper(schedule, 0.0)) / 2)
+    return Bound("DP-SGD as accounted, in or out", log_success, DPSGD_ASSUMPTIONS, REMANENCE)
+
+
+@recomputable
 def gaussian(
     baseline: Values = None, *, noise_multiplier: float, steps: int = 1, log_baseline: Values = None
 ) -> Bound:
@@ -114,6 +131,7 @@ def gaussian(
     return Bound(**{**vars(bound), "name": "Gaussian mechanism", "assumptions": assumptions})
 
 
+@recomputable
 def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = None) -> Bound:
     """The ceiling for a Laplace mechanism whose noise is `scale` times the target's largest effect.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -231,5 +230,6 @@ def _ceiling(claimed: Sequence[Segment], candidates: int) -> Bound:
     """What no attack exceeds under these settings: γ for a shortlist, (1 + δ(0)) / 2 for in or out."""
     if candidates > 1 and hides(claimed):
         return bounds.dpsgd(1 / candidates, schedule=list(claimed))
-    success = (1 + bounds.delta_upper(claimed, 0.0)) / 2 if hides(claimed) else 1.0
-    return Bound("DP-SGD as accounted, in or out", math.log(success), DPSGD_ASSUMPTIONS, REMANENCE)
+    if hides(claimed):
+        return bounds.in_or_out(claimed)
+    return Bound("DP-SGD as accounted, in or out", 0.0, DPSGD_ASSUMPTIONS, REMANENCE)
