@@ -1,4 +1,4 @@
-"""A sweep on three Ray nodes: its driver, a node and a worker are killed; and an object store that is too small.
+"""An audit on three Ray nodes: its driver, a node and a worker are killed; and an object store that is too small.
 
 Run by `make test-cluster`, with loopback as the only network.
 """
@@ -16,8 +16,9 @@ from nodes import kill_node, stopped_in_a_unit
 
 from remanence.scale.journal import Journal
 
-SWEEP = ["sweep", "digits-dpsgd", "--set", "noise_multiplier=0.5,2", "--attack", "prior-aware"]
-SIZES = ["--unit-trials", "3", "--trials", "300"]  # 100 units at each of two points
+AUDIT = ["audit", "digits-dpsgd", "--attack", "prior-aware", "--max-success", "0.9"]
+SIZES = ["--unit-trials", "3", "--trials", "600"]  # 200 units
+VERDICTS = (0, 1, 3)  # exit codes of an audit that came to one
 MARK = 0.7182818284590452  # in every record of the large game, and in nothing else
 
 
@@ -58,15 +59,15 @@ def results(folder):
     for path in sorted(folder.rglob("audit.json")):
         document = json.loads(path.read_text())
         del document["environment"]
-        found[path.parent.name] = document, path.with_name("audit.arrays.safetensors").read_bytes()
+        found[path.name] = document, path.with_name("audit.arrays.safetensors").read_bytes()
     return found
 
 
-def test_a_sweep_outlives_a_worker_a_node_and_its_driver(cluster, tmp_path):
-    ended(remanence(tmp_path / "alone", *SWEEP, *SIZES))
+def test_an_audit_outlives_a_worker_a_node_and_its_driver(cluster, tmp_path):
+    ended(remanence(tmp_path / "alone", *AUDIT, *SIZES), VERDICTS)
     ray = ["--executor", "ray", "--address", cluster.address]
     folder = tmp_path / "ray"
-    driver = remanence(folder, *SWEEP, *SIZES, *ray)
+    driver = remanence(folder, *AUDIT, *SIZES, *ray)
     units(folder, 20, driver)
     os.kill(stopped_in_a_unit(cluster, 1), signal.SIGKILL)
     units(folder, 50, driver)
@@ -77,7 +78,7 @@ def test_a_sweep_outlives_a_worker_a_node_and_its_driver(cluster, tmp_path):
     driver.wait()
     done = len(Journal(folder).finished())
     assert 90 <= done < 200
-    told = ended(remanence(folder, "sweep", "--resume", folder, *ray))
+    told = ended(remanence(folder, "audit", "--resume", folder, *ray), VERDICTS)
     assert f"{done} units were there already" in told or "units were there already" in told
     print(f"a worker, a node and the driver were killed; {done} of 200 units outlived the driver")
     log = (folder / "log.txt").read_text()
@@ -103,12 +104,12 @@ def test_an_object_store_that_is_too_small_changes_nothing_and_keeps_nothing(clu
     (tmp_path / "large.py").write_text(LARGE)
     audit = ["audit", f"{tmp_path}/large.py:game", "--attack", "retrain-and-compare", "--trials", "12"]
     audit += ["--unit-trials", "2", "--max-success", "0.9"]
-    ended(remanence(tmp_path / "alone", *audit), (0, 1, 3))
+    ended(remanence(tmp_path / "alone", *audit), VERDICTS)
     told = ended(
-        remanence(tmp_path / "ray", *audit, "--executor", "ray", "--address", cluster.address), (0, 1, 3)
+        remanence(tmp_path / "ray", *audit, "--executor", "ray", "--address", cluster.address), VERDICTS
     )
     assert "Traceback" not in told
-    assert results(tmp_path / "ray") == {"ray": results(tmp_path / "alone")["alone"]}
+    assert results(tmp_path / "ray") == results(tmp_path / "alone")
     import struct
 
     pattern = struct.pack("<d", MARK) * 4

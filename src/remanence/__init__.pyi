@@ -78,7 +78,6 @@ from .scale.fingerprints import depends_on as depends_on
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import Run as Run
-from .sweeping import sweep as sweep
 from .tables.attributes import Attribute as Attribute
 from .tables.attributes import Attributes as Attributes
 from .tables.attributes import SplitTable as SplitTable

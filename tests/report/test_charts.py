@@ -3,18 +3,16 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from audit_results import result
-from remanence import Policy, Verdict
+from remanence import Verdict
 from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
 from remanence.report.figures import dots, errors, line, roc, thumbnail
 from remanence.report.frontier import _picture as frontier
-from remanence.report.sweep import svg as sweep
 from remanence.texts.words import curve_picture
 from remanence.updates.leak_map_view import leak_map_picture
 
@@ -30,14 +28,6 @@ class Words(HTMLParser):
 
     def handle_data(self, data):
         self.found.append(data.strip())
-
-
-def points(values, limit=0.2, set_by="user"):
-    found = replace(result(Verdict.PROTECTED), policy=Policy(limit, set_by=set_by))
-    return [
-        SimpleNamespace(settings={"noise_multiplier": value}, result=found, accuracy=(0.9, 0.01), note="")
-        for value in values
-    ]
 
 
 def texts():
@@ -67,8 +57,6 @@ CHARTS = {
     "errors": lambda: errors(result(Verdict.EXPOSED)),
     "roc": lambda: roc(result(Verdict.EXPOSED)),
     "thumbnail": lambda: thumbnail(result(Verdict.PROTECTED), "a/b"),
-    "sweep over decades": lambda: sweep(points([0.01, 0.3, 20.0]), "sweep"),
-    "sweep over words": lambda: sweep(points(["a", "b"]), "sweep"),
     "queries": lambda: curve_picture(texts()),
     "frontier": lambda: frontier(frontiers(), "sample_rate", ".svg").decode(),
     "leak map": lambda: leak_map_picture([{"name": "0", "rank": 8, "unexplained": 1e-6}]),
@@ -83,12 +71,6 @@ def test_a_chart_is_text_in_our_colours_with_a_label(chart):
     for wrong in ("mathdefault", "mathregular", "\\", "$"):
         assert wrong not in "".join(words.found)
     assert re.search(r"var\(--(attack|ceiling|guess)", drawn)
-
-
-def test_ticks_of_a_swept_setting_are_its_values():
-    words = Words(CHARTS["sweep over decades"]()).found
-    assert {"0.01", "0.3", "20", "noise multiplier", "success", "your limit"} <= set(words)
-    assert "the limit, a default" in Words(sweep(points([1, 20], set_by="default"), "sweep")).found
 
 
 def test_a_loose_guess_is_drawn_as_a_range():

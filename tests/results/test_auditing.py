@@ -232,3 +232,11 @@ def test_the_docs_explain_every_caveat_in_the_same_words():
         assert f"`{caveat.id}`" in page
         for words in (caveat.raised_if, caveat.means, caveat.do):
             assert " ".join(words.split()) in page, caveat.id
+
+
+def test_a_folder_of_several_results_names_them(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.json").write_text("{}")
+    with pytest.raises(UnreadableAuditError, match="one, other"):
+        AuditResult.load(tmp_path)

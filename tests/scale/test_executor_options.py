@@ -63,7 +63,6 @@ def test_status_is_readable_for_machines(run):
         ([*SHORTLIST, "--executor", "ray"], "ray is not installed."),
         ([*SHORTLIST, "--journal", "nonsense://place"], "This kind of storage cannot be reached."),
         (["status", "nowhere"], "There is no run to look at."),
-        (["sweep", "digits-noisy-sum", "--set", "noise"], "The settings to sweep cannot be read."),
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(run, tmp_path, arguments, message):

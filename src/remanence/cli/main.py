@@ -24,7 +24,6 @@ from remanence.cli.interruption import interruptible
 from remanence.cli.report import report
 from remanence.cli.show import show
 from remanence.cli.status import status
-from remanence.cli.sweep import sweep
 from remanence.cli.targets import targets
 from remanence.cli.verify import verify
 from remanence.core.exceptions import RemanenceError
@@ -67,7 +66,7 @@ def remanence(
 
 COMMANDS = (
     audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore, init,
-    gradient, canaries, status, sweep, verify,
+    gradient, canaries, status, verify,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(grouped(command))

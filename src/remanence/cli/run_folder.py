@@ -1,4 +1,4 @@
-"""Where an audit's units run and where they are kept: what `audit` and `sweep` share."""
+"""Where an audit's units run and where they are kept: what commands that play share."""
 
 from __future__ import annotations
 

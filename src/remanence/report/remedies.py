@@ -43,7 +43,7 @@ def remedies(result: AuditResult) -> list[str]:
         found.append(
             "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
             "Training with calibrated noise can. It costs accuracy: `remanence calibrate` says how much noise a limit "
-            "needs, and `remanence sweep` shows the risk at each noise."
+            "needs."
         )
     if verdict is Verdict.EXPOSED:
         first = "Do not publish this release as it is. What has been published cannot be taken back."
