@@ -10,7 +10,7 @@ from remanence import Verdict
 from remanence.core.catalogue import catalogue
 from remanence.report.html import index, report
 from remanence.report.writing import GALLERY, write_index, write_report
-from remanence.results.caveats import CAVEATS
+from remanence.results.caveats import all_caveats
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +38,7 @@ def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path)
     found = result(Verdict.EXPOSED)
     best = found.strongest
     arrays = {**best.arrays, "class": torch.arange(40) % 10}
-    worst = replace(best, caveats=tuple(CAVEATS.values()), unresolved=tuple(range(40)), arrays=arrays)
+    worst = replace(best, caveats=tuple(all_caveats().values()), unresolved=tuple(range(40)), arrays=arrays)
     everything = replace(found, evidence=tuple(replace(worst, attack=name) for name in catalogue()))
     watched = watch(write_report(everything, tmp_path).as_uri())
     watched.keep("report-everything")

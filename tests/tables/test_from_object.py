@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 
 from remanence import RetrainAndCompare, audit, play
 from remanence.core.exceptions import InputError
-from remanence.results.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
+from remanence.tables.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
 from remanence.tables.from_object import (
     PipelineEquations,
     PublishedStatistics,

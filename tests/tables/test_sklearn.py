@@ -12,7 +12,8 @@ from sklearn.svm import LinearSVC
 from conftest import synthetic
 from remanence import ClosedForm, InputError, ScalerMean, play
 from remanence.core.exceptions import MisfitError
-from remanence.results.caveats import INACTIVE_FEATURES, NO_TRACE, OPTIMISER_NOT_CONVERGED
+from remanence.results.caveats import NO_TRACE, OPTIMISER_NOT_CONVERGED
+from remanence.tables.caveats import INACTIVE_FEATURES
 from remanence.tables.sklearn import leave_one_out
 
 TIGHT = {"tol": 1e-13, "max_iter": 200_000}

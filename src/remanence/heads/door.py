@@ -10,4 +10,5 @@ DOOR = Door(
         "remanence.reconstructor.attack:Reconstructor",
     ),
     targets=("remanence.heads.targets:digits_heads",),
+    caveats="remanence.heads.caveats",
 )

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from remanence.core.rates import CONFIDENCE, SuccessRate
-from remanence.results.caveats import SIMILAR_PICTURES, THIS_HEAD_GIVES_LESS, Caveat
+from remanence.heads.caveats import SIMILAR_PICTURES, THIS_HEAD_GIVES_LESS
+from remanence.results.caveats import Caveat
 
 _COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
 _OTHERS = "refused", "tried"

@@ -7,8 +7,8 @@ from pathlib import Path
 from remanence.bounds import Segment
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
+from remanence.private import caveats
 from remanence.private.consistency import read_run
-from remanence.results import caveats
 from remanence.scale.folders import MOST
 from remanence.scale.reading import parse_state, read_bytes
 

@@ -25,13 +25,13 @@ from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release
+from remanence.private import caveats
 from remanence.private.canaries import draw
 from remanence.private.claim_test import LEVEL, ClaimTest, hides, scaled
 from remanence.private.consistency import RecordedRun, read_run
 from remanence.private.one_run_canaries import OneRunCanaries
 from remanence.private.recorded_training import CanaryEvidence, RecordedTraining
 from remanence.protocol import AnyGame, Prepared, Unit, Work
-from remanence.results import caveats
 from remanence.results.caveats import Caveat
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy

@@ -16,10 +16,10 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from remanence.bounds import Segment
+from remanence.private import caveats
 from remanence.private.noise import compared_numbers, compared_steps
 from remanence.private.observations import observations
 from remanence.private.recording import Recording, read_recording, unreadable
-from remanence.results import caveats
 from remanence.results.caveats import Caveat
 
 _SURE = 6.0  # standard deviations that chance does not explain

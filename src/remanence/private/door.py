@@ -14,4 +14,5 @@ DOOR = Door(
         "remanence.private.targets:digits_dpsgd",
         "remanence.private.targets:digits_dpsgd_poisson",
     ),
+    caveats="remanence.private.caveats",
 )

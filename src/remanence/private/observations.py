@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from remanence.results import caveats
+from remanence.private import caveats
 from remanence.results.caveats import Caveat
 
 # The caveat for each thing that a recorder notes, and how what it saw is said.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,6 @@ from remanence.core.errors import Criterion, Error
 from remanence.core.rates import SuccessRate
 from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.results.caveats import (
-    CAVEATS,
     DIVERGED,
     NO_TRACE,
     OPTIMISER_NOT_CONVERGED,
@@ -233,10 +232,7 @@ class Evidence:
                 "note": self.baseline.note,
                 **({"on_average": True} if self.baseline.on_average else {}),
             },
-            "caveats": [
-                {"id": c.id, "means": c.means, "do": c.do, **({"seen": c.seen} if c.seen else {})}
-                for c in self.caveats
-            ],
+            "caveats": [caveat.to_json() for caveat in self.caveats],
             "labels": None if self.label_rate is None else self.label_rate.to_json(),
             "error": {name: finite(value) for name, value in vars(self.errors).items()},
             "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
@@ -256,12 +252,7 @@ class Evidence:
             main=SuccessRate.from_json(entry["main"]),
             control=SuccessRate.from_json(entry["control"]),
             baseline=Baseline(**entry["baseline"]),
-            caveats=tuple(
-                replace(
-                    CAVEATS.get(c["id"], Caveat(c["id"], "", c["means"], c["do"])), seen=c.get("seen", "")
-                )
-                for c in entry["caveats"]
-            ),
+            caveats=tuple(Caveat.from_json(stored) for stored in entry["caveats"]),
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
             unresolved=_unresolved(entry, arrays),

@@ -23,4 +23,5 @@ DOOR = Door(
         "remanence.tables.targets:wine_pipeline",
         "remanence.tables.targets:diabetes_shortlist",
     ),
+    caveats="remanence.tables.caveats",
 )

@@ -14,8 +14,8 @@ from remanence.core.errors import Criterion, relative_error
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
-from remanence.results.caveats import INACTIVE_FEATURES, PART_NOT_CONFIRMED
 from remanence.tables.belonging import check_belongs, check_columns
+from remanence.tables.caveats import INACTIVE_FEATURES, PART_NOT_CONFIRMED
 from remanence.tables.checked import numbers
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.units import standard_units

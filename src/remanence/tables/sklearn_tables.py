@@ -18,17 +18,16 @@ from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.priors import FinitePrior
 from remanence.core.releases import FittedObject
 from remanence.game import Game
-from remanence.results.caveats import (
+from remanence.results.caveats import NO_TRACE, Caveat
+from remanence.tables.bags import as_bags, vectorizers
+from remanence.tables.belonging import check_belongs, check_columns
+from remanence.tables.caveats import (
     COLUMNS_NOT_READ,
     DUPLICATE_RECORDS,
-    NO_TRACE,
     PART_NOT_CONFIRMED,
     PART_NOT_READ,
     TEXTS_AS_WORDS,
-    Caveat,
 )
-from remanence.tables.bags import as_bags, vectorizers
-from remanence.tables.belonging import check_belongs, check_columns
 from remanence.tables.checked import numbers
 from remanence.tables.exported import Exported
 from remanence.tables.fitted import FittedModel, numbers_in

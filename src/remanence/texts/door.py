@@ -12,4 +12,5 @@ DOOR = Door(
         "remanence.texts.attacks:TemplateSearch",
     ),
     targets=("remanence.texts.targets:tiny_text",),
+    caveats="remanence.texts.caveats",
 )

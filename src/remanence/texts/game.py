@@ -22,17 +22,12 @@ from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitE
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import (
-    NO_BASE_MODEL,
-    NO_UNSEEN_TEXTS,
-    ONE_RELEASE,
-    SECRETS_SHARE_TEXTS,
-    Caveat,
-)
+from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
 from remanence.texts.attacks import Asked, Prompting, Sampling, TextAttack
+from remanence.texts.caveats import NO_BASE_MODEL, NO_UNSEEN_TEXTS, SECRETS_SHARE_TEXTS
 from remanence.texts.claims import Planted
 from remanence.texts.decoding import GREEDY, Decoding
 from remanence.texts.language_model import FineTuning, LanguageModel, Secret

@@ -20,19 +20,18 @@ from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.protocol import AnyGame, Unit, Work
-from remanence.results.caveats import (
-    ONE_RELEASE,
+from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.outcome import Outcome
+from remanence.scale.run import Run
+from remanence.scale.seeds import Draws
+from remanence.updates.belonging import Belonging, belonging, misfit
+from remanence.updates.caveats import (
     UPDATE_COARSE,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
     UPDATE_SINGLE_LAYER,
     UPDATE_UNTESTED,
-    Caveat,
 )
-from remanence.results.outcome import Outcome
-from remanence.scale.run import Run
-from remanence.scale.seeds import Draws
-from remanence.updates.belonging import Belonging, belonging, misfit
 from remanence.updates.dense_layers import LARGE, DenseHead, dense_head
 from remanence.updates.local_training import LocalTraining
 from remanence.updates.one_logit import has_one_logit

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from remanence.auditing import AuditResult, audit
 from remanence.core.attack import Reconstruction
 from remanence.core.releases import Gradient
-from remanence.results.caveats import ONE_RELEASE, PATCHES_OPEN, PATCHES_UNORDERED, Caveat
+from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.verdict import Policy
 from remanence.updates.captured_whole import CapturedWhole, coarsest
+from remanence.updates.caveats import PATCHES_OPEN, PATCHES_UNORDERED
 from remanence.updates.explaining import apart, explained, rounded_again
 from remanence.updates.leak_map import leak_map
 from remanence.updates.local_training import LocalTraining

@@ -13,9 +13,10 @@ from remanence.auditing import AuditResult, audit
 from remanence.core.attack import Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.releases import Gradient
-from remanence.results.caveats import ONE_RELEASE, TEXTS_OPEN, UPDATE_CROWDED, Caveat
+from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.verdict import Policy
 from remanence.updates.captured_whole import CapturedWhole, coarsest
+from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
 from remanence.updates.leak_map import leak_map
 from remanence.updates.local_training import LocalTraining
 from remanence.updates.rounding import Rounding

@@ -16,4 +16,5 @@ DOOR = Door(
         "remanence.updates.token_spans:TokenSpans",
     ),
     targets=("remanence.updates.targets:digits_gradient",),
+    caveats="remanence.updates.caveats",
 )

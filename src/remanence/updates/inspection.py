@@ -14,15 +14,15 @@ from remanence.core.catalogue import load_attack
 from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
-from remanence.results.caveats import (
+from remanence.results.verdict import Policy
+from remanence.updates.captured import Captured
+from remanence.updates.caveats import (
     UPDATE_COARSE,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
     UPDATE_SINGLE_LAYER,
     UPDATE_UNTESTED,
 )
-from remanence.results.verdict import Policy
-from remanence.updates.captured import Captured
 from remanence.updates.condensing import condensed
 from remanence.updates.dense_layers import DenseHead, Layers
 from remanence.updates.leak_map import leak_map

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.results.caveats import UPDATE_COMPRESSED, UPDATE_NOISED, Caveat
+from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
 from remanence.updates.belonging import belonging, misfit, require_noise
+from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
 from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import DenseHead, dense_head, head_inputs
 from remanence.updates.exposure import Exposure, head_exposure

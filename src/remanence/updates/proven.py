@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from remanence.results.caveats import UPDATE_DECLARED, Caveat
+from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
+from remanence.updates.caveats import UPDATE_DECLARED
 from remanence.updates.declared import Declared
 
 _OFF = (

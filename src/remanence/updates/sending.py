@@ -15,7 +15,8 @@ from torch import Tensor
 
 from remanence.bounds import Bound, gaussian
 from remanence.core.exceptions import InputError
-from remanence.results.caveats import UPDATE_COMPRESSED, UPDATE_NOISED, Caveat
+from remanence.results.caveats import Caveat
+from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
 from remanence.updates.rounding import Rounding
 
 Update = Mapping[str, Tensor]

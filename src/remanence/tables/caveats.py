@@ -1,0 +1,41 @@
+"""Reasons not to trust an audit of tables and fitted models, each with its meaning and its cure."""
+
+from remanence.results.caveats import Caveat
+
+INACTIVE_FEATURES = Caveat(
+    "inactive-features",
+    "an L1 penalty has set some coefficients to zero.",
+    "At a zero coefficient, the optimality condition only bounds the feature. So records are compared on the "
+    "features that the model uses.",
+    "Read the result as one about these features, not about the whole record.",
+)
+DUPLICATE_RECORDS = Caveat(
+    "duplicate-records",
+    "some records of the table are equal in every column.",
+    "Whoever knows the other records already knows this one's twin, so recovering it says less.",
+    "Read the rate beside the number of twins. Remove duplicates that are a mistake.",
+)
+PART_NOT_CONFIRMED = Caveat(
+    "part-not-confirmed",
+    "some part of the model is random in training, so that fitting it again gives another result.",
+    "Whether that part was fitted on this table could not be tested. Nothing that it holds was used.",
+    "Fit it with a fixed random_state.",
+)
+COLUMNS_NOT_READ = Caveat(
+    "columns-not-read",
+    "the model drops some columns of the table before any part of it sees them.",
+    "No number in the model depends on these columns. So rows are compared on the columns that it reads.",
+    "Read the result as one about these columns. Leave the others out of the table.",
+)
+TEXTS_AS_WORDS = Caveat(
+    "texts-as-words",
+    "the model counts the words of a text and does not see their order.",
+    "A text counts as recovered when every word of it that the model knows is there, as often as in the text.",
+    "Read names, places and diagnoses in these texts as given away, though their sentences are not.",
+)
+PART_NOT_READ = Caveat(
+    "part-not-read",
+    "some part of the model was fitted on the table, and nothing that it holds is known to tell about single rows.",
+    "That part was looked at, but no attack here reads it. Another attack may, so that this does not protect anybody.",
+    "Compare retrained models with `shortlist_game`, or treat what this part learned from as unprotected.",
+)
