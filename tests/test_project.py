@@ -72,8 +72,6 @@ STILL_OPEN = {
     "results/evidence.py",
     "results/outcome.py",
     "testing.py",
-    "texts/planting.py",
-    "texts/transformers.py",
 }
 
 

@@ -21,7 +21,6 @@ from remanence.cli.main import main
 from remanence.core.exceptions import InputError
 from remanence.core.rates import clopper_pearson
 from remanence.results.verdict import Verdict
-from remanence.texts.attacks import Asked, TemplateSearch
 from remanence.texts.decoding import GREEDY, Decoding
 from remanence.texts.model_files import load_language_model
 from remanence.texts.probabilities import log_probabilities
@@ -79,7 +78,6 @@ def test_digits_are_tokens_of_their_own_and_a_beginning_read_once_changes_nothin
         each.require_causal()
         both = [log_probabilities(m, secrets, [Decoding()]) for m in (each, replace(each, remember=None))]
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-3)
-    assert TemplateSearch().tries(Asked(tuned, secrets[:1]))[0].item() <= 10
 
 
 def test_a_conversation_is_asked_for_in_the_tokens_that_the_model_is_served_with(loaded, model):

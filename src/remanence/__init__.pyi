@@ -95,7 +95,6 @@ from .tables.table import Table as Table
 from .texts.attacks import GreedyDecoding as GreedyDecoding
 from .texts.attacks import NearVerbatim as NearVerbatim
 from .texts.attacks import Sampling as Sampling
-from .texts.attacks import TemplateSearch as TemplateSearch
 from .texts.attacks import TopKSampling as TopKSampling
 from .texts.audit_text import audit_text as audit_text
 from .texts.audit_text import text_game as text_game

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence.bounds import Segment
 from remanence.private.audit_run import audit_run
-from remanence.private.opacus import record
+from remanence.private.canaries import Canaries, Design
+from remanence.private.opacus import Reading, record
 from remanence.results.verdict import Policy, Verdict
 from remanence.texts.audit_text import audit_text
 from remanence.texts.claims import Claim
@@ -135,7 +136,7 @@ def fine_tune(
     """The model and its base, the canaries, and the claim; the run is recorded into `out`."""
     base = by_characters(llama(), "base") if setting.peft else as_language_model(base_model(), "base")
     made = natural(made_up_records(setting.canaries, seed=100 + seed), seed=seed)
-    canaries = made.as_tokens(base.encode, length=LENGTH, padding=PADDING)
+    canaries = Canaries(*made.as_tokens(base.encode, length=LENGTH, padding=PADDING), Design.REAL)
     others = made_up_records(60, seed=500 + seed)
     texts = [r["prefix"] + r["secret"] + " and so on"[: 9 * (n % 2)] for n, r in enumerate(others)]
     ids = torch.cat([rows_of(base.encode, texts), canaries.inserted.features])
@@ -194,7 +195,7 @@ def fine_tune(
         if out is None:
             loop()
         else:
-            reading = text_reading(PADDING, read)
+            reading = Reading(*text_reading(PADDING, read))
             with record(engine, optimizer, private, loader, out=out, canaries=canaries, reading=reading):
                 loop()
     claim = Claim(dpsgd=tuple(Segment(n, q, t) for n, q, t in engine.accountant.history))

@@ -24,7 +24,6 @@ from remanence.texts.attacks import (
     Asked,
     NearVerbatim,
     Sampling,
-    TemplateSearch,
     TextAttack,
 )
 from remanence.texts.audit_text import Rule, audit_text, text_game
@@ -62,14 +61,12 @@ def test_what_was_trained_on_comes_out_and_the_control_does_not():
     assert all(entry.baseline.value == 0.0144 for entry in result.evidence)
 
 
-def test_a_search_by_form_and_one_for_near_misses_find_at_least_as_much():
+def test_a_search_for_near_misses_finds_at_least_as_much():
     base, tuned = trained()
     few = text_game(tuned, MINE[:12], base=base, unseen=UNSEEN[:12])
-    searched, near, plain = (
-        entry.arrays["error"]
-        for entry in audit(few, [TemplateSearch(), NearVerbatim(edits=0), Sampling()]).evidence
+    near, plain = (
+        entry.arrays["error"] for entry in audit(few, [NearVerbatim(edits=0), Sampling()]).evidence
     )
-    assert (searched <= plain).all()  # at most 1 / p completions are likelier, and sampling needs 0.69 / p
     assert torch.equal(near, plain)
     looser = audit(few, [NearVerbatim(branches=100)]).strongest.arrays["log_probability"]
     exact = audit(few, [Sampling()]).strongest.arrays["log_probability"]
@@ -345,42 +342,12 @@ def test_the_command_gives_every_attack_its_settings(files, monkeypatch, capsys)
         files / "out",
         "--json",
     ]
-    _, printed = command(monkeypatch, capsys, *options, "--chance", "0.9", "--form", "{digits:4}")
+    _, printed = command(monkeypatch, capsys, *options, "--chance", "0.9")
     document = json.loads(printed.out)
     settings = {entry["attack"]: entry.get("settings") for entry in document["evidence"]}
-    assert list(settings) == ["greedy-decoding", "sampling", "top-k-sampling", "template-search"]
-    assert settings["template-search"]["form"] == "{digits:4}"
+    assert list(settings) == ["greedy-decoding", "sampling", "top-k-sampling"]
     assert document["threat_model"]["criterion"]["error"] == "tries until it comes out with a chance of 0.9"
     assert document["threat_model"]["knows"][0] == "the text before each secret"
-    code, printed = command(monkeypatch, capsys, *options, "--form", "x{ab:2}", "--without-prefix")
-    assert code == 2
-    assert "No record has this form" in printed.err
-
-
-def test_who_knows_no_prefix_searches_by_form_and_does_nothing_else(files, monkeypatch, capsys):
-    (files / "names.txt").write_text(
-        "".join(record["prefix"].split(" ")[1][:-1] + "\n" for record in MINE[:4])
-    )
-    first = MINE[0]["prefix"].split(" ")[0]
-    alike = [{"prefix": f"{first} {r['prefix'].split(' ')[1]} ", "secret": r["secret"]} for r in MINE[:4]]
-    (files / "few.jsonl").write_text("".join(json.dumps(record) + "\n" for record in alike))
-    form = f"{first} {{@{files / 'names.txt'}}}: {{digits:4}}"
-    options = [
-        "--model",
-        "m",
-        "--texts",
-        files / "few.jsonl",
-        "--out",
-        files / "out",
-        "--json",
-        "--without-prefix",
-    ]
-    _, printed = command(monkeypatch, capsys, *options, "--form", form)
-    document = json.loads(printed.out)
-    assert [entry["attack"] for entry in document["evidence"]] == ["template-search"]
-    assert document["threat_model"]["knows"][0] == "the form of a record, and no text of any"
-    code, printed = command(monkeypatch, capsys, *options, "--form", form, "--attack", "sampling")
-    assert (code, "cannot attack this game" in printed.err) == (2, True)
 
 
 def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys):
@@ -392,8 +359,6 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         (["--top-p", "2"], "top_p cannot be used"),
         (["--chance", "1"], "chance cannot be used"),
         (["--attack", "closed-form"], "cannot attack this game"),
-        (["--form", "all alike"], "The form cannot be understood"),
-        (["--without-prefix"], "nothing to begin with"),
     ):
         code, printed = command(
             monkeypatch, capsys, "--model", "m", "--texts", mine, "--out", files / "o", *options

@@ -63,9 +63,9 @@ def test_a_text_weighs_the_same_beside_long_texts_and_short_ones():
 
 def test_canaries_become_rows_with_the_same_coins():
     made = codes(50, seed=0)
-    rows = made.as_tokens(lambda text: list(text.encode()), length=60, padding=0)
-    assert (rows.chosen >= 0).tolist() == made.chosen.tolist()
-    texts = [bytes(row[row > 0].tolist()).decode() for row in rows.inserted.features]
+    records, coins = made.as_tokens(lambda text: list(text.encode()), length=60, padding=0)
+    assert (coins >= 0).tolist() == made.chosen.tolist()
+    texts = [bytes(row[row > 0].tolist()).decode() for row in records.features[coins >= 0, 0]]
     assert texts == [record["prefix"] + record["secret"] for record in made.inserted]
     with pytest.raises(InputError, match="does not fit into a row"):
         made.as_tokens(lambda text: list(text.encode()), length=10, padding=0)

@@ -111,7 +111,7 @@ def audit(
     )
     attacks, trials = play.attacks(), play.trials
     if spoken:
-        attacks = texts.asking.attacks(play.attack, texts.secrets)
+        attacks = texts.asking.attacks(play.attack)
     elif drawn:
         attacks = attacks or pictures.attacks(compute_device(play.device))
         trials = HEADS if trials is None else trials

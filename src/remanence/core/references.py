@@ -96,11 +96,6 @@ BOK_2024 = Reference(
     "Bok et al. 2024",
     "J. Bok, W. J. Su, J. M. Altschuler. Shifted Interpolation for Differential Privacy. ICML, 2024.",
 )
-CARLINI_2019 = Reference(
-    "Carlini et al. 2019",
-    "N. Carlini, C. Liu, Ú. Erlingsson, J. Kos, D. Song. The Secret Sharer: Evaluating and Testing Unintended "
-    "Memorization in Neural Networks. USENIX Security Symposium, 2019.",
-)
 CARLINI_2021 = Reference(
     "Carlini et al. 2021",
     "N. Carlini, F. Tramèr, E. Wallace, M. Jagielski, A. Herbert-Voss, K. Lee, A. Roberts, T. Brown, D. Song, "

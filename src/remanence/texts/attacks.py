@@ -13,16 +13,14 @@ from torch import Tensor
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
 from remanence.core.checks import whole
-from remanence.core.exceptions import IncompatibleGameError, InputError
+from remanence.core.exceptions import IncompatibleGameError
 from remanence.core.knowledge import Knowledge
-from remanence.core.references import CARLINI_2019, CARLINI_2021, HAYES_2025, REMANENCE
+from remanence.core.references import CARLINI_2021, HAYES_2025, REMANENCE
 from remanence.scale.progress import track
 from remanence.texts.decoding import GREEDY, Decoding
 from remanence.texts.language_model import Completions, FineTuning, LanguageModel, Secret
 from remanence.texts.near_verbatim import near_verbatim
 from remanence.texts.probabilities import log_probabilities, queries_for
-from remanence.texts.template import Spelling, Template, token_texts
-from remanence.texts.template_search import ranks
 
 _STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
 
@@ -30,17 +28,13 @@ _STANDARD = (Decoding(), GREEDY, Decoding(top_k=40))
 @final
 @dataclass(frozen=True)
 class Prompting(Knowledge):
-    """What stands before each secret is known, or the form of a record alone; nothing of what is looked for."""
+    """What stands before each secret is known; nothing of what is looked for."""
 
-    prefix: bool = True
-    drawn: bool = (
-        False  # whether secrets were drawn among so many equally likely ones: a guess is known exactly
-    )
+    drawn: bool = False  # among so many equally likely secrets: a guess is known exactly
 
     def describe(self) -> list[str]:
         """What is known, a line each."""
-        known = "the text before each secret" if self.prefix else "the form of a record, and no text of any"
-        return [known, "how the model turns text into tokens"]
+        return ["the text before each secret", "how the model turns text into tokens"]
 
 
 @final
@@ -67,19 +61,13 @@ class Asked:
 class TextAttack(Attack[Completions]):
     """An attack that prompts a model. What it needs until a secret comes out can be computed instead of tried."""
 
-    needs_prefix: ClassVar[bool] = True
-
     def check(self, knowledge: Knowledge) -> None:
-        """Only a language model can be prompted, and only by somebody who knows a prompt."""
+        """Only a language model can be prompted."""
         if not isinstance(knowledge.mechanism, FineTuning):
             raise self.refusal(
                 needs="a language model and texts it was fine-tuned on",
                 got=knowledge.mechanism.name,
                 hint="audit_text, or `remanence audit --model`",
-            )
-        if self.needs_prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
-            raise self.refusal(
-                got=", ".join(knowledge.describe()), hint="template-search, which needs the form alone"
             )
 
     def prepare(
@@ -204,86 +192,6 @@ class NearVerbatim(TextAttack):
         ]
         logs = torch.tensor([bracket.lower for bracket in found], dtype=torch.float64).log()
         return _queries(asked, logs)
-
-
-@final
-@dataclass(frozen=True)
-class TemplateSearch(TextAttack):
-    """Try the completions of a form, likeliest first.
-
-    The form is that of a secret after its prefix, by default its own with every digit open. Without the prefix it is
-    that of a whole record, up to the end of its secret: one search then serves all records.
-    """
-
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "template-search",
-        "Tries all completions of a form, likeliest first; the rank of the true one is computed exactly.",
-        "a language model; the form of a secret or of a record",
-        "answers",
-        CARLINI_2019.at("exposure"),
-        on_request=True,
-    )
-    needs_prefix: ClassVar[bool] = False
-    form: Template | None = None
-    prefix: bool = True
-    branches: int = 512
-
-    def __post_init__(self) -> None:
-        whole("branches", self.branches)
-        if not self.prefix and (self.form is None or not self.form.head):
-            raise InputError(
-                "A search without a prefix has nothing to begin with.",
-                needs="the form of a whole record, which begins with text that all records have",
-                got="none" if self.form is None else str(self.form),
-                hint="'The code of {@names.txt} is {digits:6}'",
-            )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """The form of a secret goes on from its prefix, which must be known."""
-        super().check(knowledge)
-        if self.prefix and isinstance(knowledge, Prompting) and not knowledge.prefix:
-            raise self.refusal(
-                needs="the form of a whole record, where no prefix is known",
-                got="the form of a secret",
-                hint="TemplateSearch(form, prefix=False)",
-            )
-
-    def tries(self, asked: Asked) -> tuple[Tensor, Tensor]:
-        """The rank of the true one, from above where the search was cut short; never, if it has not the form."""
-        model, secrets = asked.model, asked.secrets
-        texts = token_texts(model.decode, model.vocabulary)
-        given = None if self.form is None else Spelling(texts, self.form)
-        groups: dict[tuple[tuple[int, ...], Spelling, str], dict[int, tuple[int, ...]]] = {}
-        for place, secret in enumerate(secrets):
-            spelling = given or Spelling(texts, Template.of("".join(texts[t] for t in secret.tokens)))
-            prompt, tokens = secret.prompt, secret.tokens
-            if not self.prefix:
-                prompt, tokens = _after_head(prompt + tokens, spelling)
-            known = "" if self.prefix else spelling.spelled(prompt)
-            if prompt and spelling.template.matches(known + spelling.spelled(tokens)):
-                groups.setdefault((prompt, spelling, known), {})[place] = tokens
-        if not groups:
-            raise InputError(
-                "No record has this form.",
-                needs="records that are completions of it" + ("" if self.prefix else ", up to their secrets"),
-                got=f"{self.form} and {len(secrets)} records",
-                hint="mind the spaces: a secret mostly begins with one",
-            )
-        tries = torch.full((len(secrets),), torch.inf, dtype=torch.float64)
-        for (prompt, spelling, known), own in track(
-            groups.items(), total=len(groups), what="searching completions"
-        ):
-            found = ranks(model, prompt, list(own.values()), spelling, known=known, branches=self.branches)
-            tries[list(own)] = torch.tensor([float(each.at_most) for each in found], dtype=torch.float64)
-        return tries, asked.logs(Decoding())
-
-
-def _after_head(tokens: tuple[int, ...], spelling: Spelling) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A record as far as all records are the same by their form, and the rest."""
-    head, place = spelling.template.head, 0
-    while place < len(tokens) and head.startswith(spelling.spelled(tokens[: place + 1])):
-        place += 1
-    return tokens[:place], tokens[place:]
 
 
 def _queries(asked: Asked, logs: Tensor) -> tuple[Tensor, Tensor]:

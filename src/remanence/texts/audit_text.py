@@ -26,7 +26,6 @@ class Rule:
 
     find: Finder | None = None  # finds the secrets of plain texts
     prefix_tokens: int | None = None  # the adversary knows only so many tokens before a secret
-    prefix: bool = True  # or nothing before it, but the form of a record
     tries: int = 100  # it counts if it comes out within so many
     chance: float = 0.5  # with at least this chance
 
@@ -69,7 +68,7 @@ def text_game(
             got=f"{len(both)} that are on both sides",
             hint="take them out of the unseen texts",
         )
-    return Texts(model, secrets, base, others, rule.tries, rule.chance, rule.prefix, planted)
+    return Texts(model, secrets, base, others, rule.tries, rule.chance, planted)
 
 
 def audit_text(

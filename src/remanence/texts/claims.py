@@ -87,13 +87,13 @@ class Planted:
         if self.claim is not None and not self.by_coin:
             raise no_canaries("other texts")
 
-    def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor | None, guess: float) -> dict[str, float]:
+    def said(self, scores: Tensor, chosen: Tensor, spoken: Tensor, guess: float) -> dict[str, float]:
         """What is proven by losses, the larger the likelier in, and by whole secrets that were spoken, `(inserted,)`.
 
         `guess` is how often somebody without the model brings a secret out.
         """
         counts = [told_by_losses(scores, chosen)]
-        if spoken is not None and self.candidates is not None and len(spoken):
+        if self.candidates is not None and len(spoken):
             drawn = int(min(self.candidates, 1e15))
             counts.append(GuessCount(int(spoken.sum()), len(spoken), len(spoken), drawn))
         delta = _DELTA if self.claim is None else self.claim.delta

@@ -16,7 +16,6 @@ from remanence.core.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
-    from remanence.texts.attacks import TemplateSearch
     from remanence.texts.game import Texts
     from remanence.texts.planting import TextCanaries
     from remanence.texts.secrets import Finder
@@ -99,16 +98,6 @@ class SecretParts:
         ),
     ] = None
     prefix_tokens: Annotated[int | None, "The adversary knows only this many tokens before a secret."] = None
-    form: Annotated[
-        str | None,
-        "The form of a secret, for template-search: text with open places such as {digits:6}, {ACGT:8}, "
-        "{Ada|Eve} or {@names.txt}.",
-        "every digit is open",
-    ] = None
-    without_prefix: Annotated[
-        bool,
-        "--form is that of a whole record: nothing before the secret is known. Only template-search plays.",
-    ] = False
 
     def finder(self) -> Finder | None:
         """The one rule that was asked for."""
@@ -124,14 +113,6 @@ class SecretParts:
             )
         return rules[0] if rules else None
 
-    def search(self) -> TemplateSearch:
-        """The search by form, as it was asked for."""
-        from remanence.texts.attacks import TemplateSearch
-        from remanence.texts.template import Template
-
-        form = None if self.form is None else Template.parse(self.form)
-        return TemplateSearch(form, prefix=not self.without_prefix)
-
 
 @options("How the adversary asks a language model")
 class Asking:
@@ -143,23 +124,17 @@ class Asking:
     top_k: Annotated[int | None, "Its top-k."] = None
     top_p: Annotated[float | None, "Its top-p."] = None
 
-    def attacks(self, named: list[str] | None, secrets: SecretParts) -> list[Attack]:
+    def attacks(self, named: list[str] | None) -> list[Attack]:
         """The attacks of these names, or the usual ones, with the settings that were given."""
         from remanence.core.catalogue import load_attack
-        from remanence.texts.attacks import TemplateSearch
         from remanence.texts.decoding import Decoding
 
-        search = secrets.search()
         offered = (self.temperature, self.top_k, self.top_p) != (None, None, None)
         usual = ["greedy-decoding", "sampling", *([] if offered else ["top-k-sampling"])]
-        usual = [] if secrets.without_prefix else usual
-        usual += [] if search.form is None else ["template-search"]
         temperature, top_p = (1.0 if each is None else each for each in (self.temperature, self.top_p))
         found: list[Attack] = []
         for each in map(load_attack, named or usual):
-            if isinstance(each, TemplateSearch):
-                each = search
-            elif offered and hasattr(each, "decoding"):
+            if offered and hasattr(each, "decoding"):
                 each = replace(each, decoding=Decoding(temperature, self.top_k, top_p))  # pyright: ignore[reportArgumentType, reportCallIssue]
             found.append(each)
         return found
@@ -188,9 +163,7 @@ def load_text_game(options: TextOptions, accuse_at: float | None, device: str) -
     files, secrets, asking = options.files, options.secrets, options.asking
     assert files.model is not None
     source, claimed = files.source(), files.claimed_epsilon
-    rule = Rule(
-        secrets.finder(), secrets.prefix_tokens, not secrets.without_prefix, asking.tries, asking.chance
-    )
+    rule = Rule(secrets.finder(), secrets.prefix_tokens, asking.tries, asking.chance)
     claim = None if claimed is None else Claim(claimed, files.claimed_delta)
     planted = Planted(
         by_coin=files.canaries is not None, claim=claim, level=LEVEL if accuse_at is None else accuse_at

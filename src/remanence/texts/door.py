@@ -9,7 +9,6 @@ DOOR = Door(
         "remanence.texts.attacks:Sampling",
         "remanence.texts.attacks:TopKSampling",
         "remanence.texts.attacks:NearVerbatim",
-        "remanence.texts.attacks:TemplateSearch",
     ),
     targets=("remanence.texts.targets:tiny_text",),
     caveats="remanence.texts.caveats",

@@ -62,7 +62,6 @@ class Texts(AnyGame[FineTuning]):
     unseen: Sequence[Secret] = ()
     tries: int = 100
     chance: float = 0.5
-    prefix: bool = True  # whether the adversary knows the text before a secret, or a record's form alone
     planted: Planted = Planted()  # noqa: RUF009
     bounds: tuple[Bound, ...] = ()
     mechanism: FineTuning = field(init=False, repr=False)
@@ -100,9 +99,8 @@ class Texts(AnyGame[FineTuning]):
 
     @property
     def knowledge(self) -> Prompting:
-        """The adversary knows the prompts, or the form."""
-        drawn = self.planted.candidates is not None
-        return Prompting(self.mechanism, Uninformed(), None, prefix=self.prefix, drawn=drawn)
+        """The adversary knows the prompts."""
+        return Prompting(self.mechanism, Uninformed(), None, drawn=self.planted.candidates is not None)
 
     def baseline(self, chances: int = 1) -> Baseline:
         """Exact for secrets that were drawn; otherwise what the base model says was left out already.
@@ -128,8 +126,7 @@ class Texts(AnyGame[FineTuning]):
         scores = asked.logs(Decoding())
         if self.base is not None:
             scores = scores - self._ask(self.base, everyone).logs(Decoding())
-        spoken = asked.logs(GREEDY)[own] == 0 if self.prefix else None
-        return self.planted.said(scores, own, spoken, self.baseline().value)
+        return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0, self.baseline().value)
 
     def findings(self) -> dict[str, float]:
         """What canaries prove about ε, whatever the attack."""
@@ -164,7 +161,7 @@ class Texts(AnyGame[FineTuning]):
         total = min(trials, len(self.secrets))
         models = [m for m in (self.model, self.base) if m is not None]
         own = [m.sha256 or m.logits for m in models]  # what no hash is known of is walked
-        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, self.prefix, total))
+        return Work(total, _AT_ONCE, (self.fingerprints(), own, self.tries, self.chance, total))
 
     def records(self, trials: int, draws: Draws) -> Tensor:
         """The secrets that play the target, by their place in the list."""
@@ -178,7 +175,7 @@ class Texts(AnyGame[FineTuning]):
                 f"The attack {attack.info.name} cannot attack this game.",
                 needs="an attack that prompts language models",
                 got=attack.info.needs,
-                hint="sampling, greedy-decoding, top-k-sampling, near-verbatim or template-search",
+                hint="sampling, greedy-decoding, top-k-sampling or near-verbatim",
             )
         return attack
 
@@ -215,8 +212,8 @@ class Texts(AnyGame[FineTuning]):
         if self.base is not None:
             asked = self._ask(self.base, secrets)
             needed, without = attack.tries(asked)
-            if self.prefix:  # whoever has the base model is free to sample from it
-                needed = torch.minimum(needed, Sampling().tries(asked)[0])
+            # Whoever has the base model is free to sample from it.
+            needed = torch.minimum(needed, Sampling().tries(asked)[0])
             tries = tries.where(needed > self.tries, torch.inf)
         errors = tries[:, None]
         return Comparison(errors, torch.ones_like(errors).bool(), errors <= self.tries), logs, without

@@ -16,7 +16,6 @@ from torch import Tensor
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.private import canaries as recorded_runs
 from remanence.scale.files import write_files
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 from remanence.scale.seeds import stream
@@ -77,8 +76,8 @@ class TextCanaries:
 
     def as_tokens(
         self, encode: Callable[[str], Sequence[int]], *, length: int, padding: int
-    ) -> recorded_runs.Canaries:
-        """The same canaries with the same coins as rows of so many tokens, for `record(..., canaries=...)`."""
+    ) -> tuple[Records, Tensor]:
+        """Rows of so many tokens, and the same coins: the first two fields of `Canaries`, for a recorded run."""
         rows = [list(encode(record["prefix"] + record["secret"])) for record in self.records]
         longest = max(map(len, rows))
         if longest > length:
@@ -90,7 +89,7 @@ class TextCanaries:
             )
         tokens = torch.tensor([row + [padding] * (length - len(row)) for row in rows])
         records = Records(tokens[:, None], torch.zeros(len(rows), 1, dtype=torch.long))
-        return recorded_runs.Canaries(records, self.chosen.long() - 1, recorded_runs.Design.REAL)
+        return records, self.chosen.long() - 1  # 0 is in, −1 is out
 
     def save(self, path: str | Path) -> None:
         """Keep them for the audit. Whoever sees the file knows the coins."""

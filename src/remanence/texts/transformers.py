@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torch.nn.functional import cross_entropy
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 from remanence.texts.language_model import Chat, LanguageModel, Read
-
-if TYPE_CHECKING:
-    from remanence.private.opacus_replica import Reading
 
 Encode = Callable[[str], list[int]]
 
@@ -134,17 +131,21 @@ def text_loss(logits: Tensor, ids: Tensor, padding: int) -> Tensor:
     return ((losses * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
 
 
-def text_reading(padding: int, call: Callable[[Any, Tensor], Tensor] | None = None) -> Reading:
-    """How a loop that uses `text_loss` looks at a text, for `record(..., reading=...)`; `call` gives logits."""
-    from remanence.private.opacus_replica import Reading
+def text_reading(
+    padding: int, call: Callable[[Any, Tensor], Tensor] | None = None
+) -> tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor], Any]]:
+    """The loss and the call of a loop that uses `text_loss`, for the `Reading` of a recorded run.
+
+    `call` gives logits, where the model is not called as those of `transformers` are.
+    """
 
     def logits(model: Any, ids: Tensor) -> Tensor:
         return model(input_ids=ids, attention_mask=(ids != padding).long()).logits
 
     read = call or logits
-    return Reading(
-        call=lambda model, ids: (read(model, ids), ids),
-        loss=lambda both, _: text_loss(both[0], both[1], padding),
+    return (
+        lambda both, _: text_loss(both[0], both[1], padding),
+        lambda model, ids: (read(model, ids), ids),
     )
 
 

@@ -153,7 +153,7 @@ def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None 
 
 def _sampled(result: AuditResult) -> Evidence:
     """The strongest attack whose tries are random; greedy decoding has no curve."""
-    drawn = [entry for entry in result.evidence if entry.attack not in ("greedy-decoding", "template-search")]
+    drawn = [entry for entry in result.evidence if entry.attack != "greedy-decoding"]
     return max(drawn or result.evidence, key=lambda entry: (entry.main.lower, entry.main.rate))
 
 
