@@ -23,6 +23,14 @@ from torch import Tensor, nn
 CLASSES, OWN, PUBLIC, SIDE = 10, 2, 90, 32
 RECIPE = ["--epochs", "30", "--learning-rate", "0.05", "--initialisation", "0.002"]
 
+BACKBONE = """
+from torch import nn
+
+def make():
+    parts = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(3), nn.Flatten())
+"""
+
 
 def shape(label: int, generator: np.random.Generator) -> np.ndarray:
     """A ring of so many beams, somewhere, in some colours."""
@@ -50,13 +58,11 @@ def write(folder: Path) -> None:
             where.mkdir(parents=True, exist_ok=True)
             Image.fromarray(shape(label, generator)).save(where / f"{place:03}.png")
     torch.manual_seed(0)
-    parts = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
-    backbone = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(3), nn.Flatten()).eval()
-    batch = {0: torch.export.Dim("batch")}
-    torch.export.save(
-        torch.export.export(backbone, (torch.zeros(2, 3, SIDE, SIDE),), dynamic_shapes=(batch,)),
-        folder / "backbone.pt2",
-    )
+    parts: dict = {}
+    exec(BACKBONE, parts)  # noqa: S102
+    backbone = parts["make"]().eval()
+    save_file(dict(backbone.state_dict()), folder / "backbone.safetensors")
+    (folder / "backbone.py").write_text(BACKBONE)
     files = sorted((folder / "mine").glob("*/*.png"))
     labels = torch.tensor([int(path.parent.name.removeprefix("class-")) for path in files])
     with torch.no_grad():
@@ -86,7 +92,9 @@ def main() -> None:
         "remanence",
         "audit",
         "--backbone",
-        "backbone.pt2",
+        "backbone.py:make",
+        "--backbone-weights",
+        "backbone.safetensors",
         "--head",
         "head.safetensors",
         "--images",

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import warnings
 import zipfile
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +17,7 @@ from remanence import AuditResult, Verdict
 from remanence.bounds.record_counts import read_record_counts
 from remanence.cli.settings_file import read_settings
 from remanence.core.exceptions import InputError
-from remanence.core.records import Records
 from remanence.heads.backbones import load_backbone
-from remanence.heads.embedding import embed
 from remanence.private.accounting import checkpoint_schedule
 from remanence.private.recording import RecordingWriter, read_recording
 from remanence.report import markdown, terminal
@@ -29,7 +25,6 @@ from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
 from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal
 from remanence.scale.plans import Plan
-from remanence.scale.reading import UnusableFileError, read_bytes
 from remanence.scale.status import read_status
 from remanence.tables.command import read_table
 from remanence.texts.planting import TextCanaries
@@ -204,49 +199,13 @@ def _canaries(folder: Path) -> Path:
     return path
 
 
-@cache
-def _exported() -> tuple[bytes, bytes]:
-    """A program of torch.export, alone and in its archive."""
-    packed = io.BytesIO()
-    layers = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
-    with warnings.catch_warnings(action="ignore"):  # torch's, about itself
-        program = torch.export.export(
-            layers.eval(), (torch.zeros(2, 1, 4, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-        )
-        torch.export.save(program, packed)
-    with zipfile.ZipFile(packed) as archive:
-        return archive.read(next(name for name in archive.namelist() if "models/" in name)), packed.getvalue()
-
-
-def _program(folder: Path) -> Path:
-    path = folder / "model.json"
-    path.write_bytes(_exported()[0])
+def _backbone(folder: Path) -> Path:
+    path = folder / "backbone.safetensors"
+    path.write_bytes(save({"weight": torch.rand(3, 4), "bias": torch.rand(3)}))
+    path.with_name("backbone.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Linear(4, 3)\n"
+    )
     return path
-
-
-def _run_program(path: Path) -> None:
-    """The archive with this program in place of its own, read and run."""
-    try:
-        program, packed = read_bytes(path), io.BytesIO()
-    except UnusableFileError as error:
-        raise InputError("no program", needs="", got=str(error), hint="") from None
-    with zipfile.ZipFile(io.BytesIO(_exported()[1])) as own, zipfile.ZipFile(packed, "w") as other:
-        for name in own.namelist():
-            other.writestr(name, program if "models/" in name else own.read(name))
-    _run_archive(path, packed.getvalue())
-
-
-def _archive(folder: Path) -> Path:
-    path = folder / "backbone.pt2"
-    path.write_bytes(_exported()[1])
-    return path
-
-
-def _run_archive(path: Path, content: bytes | None = None) -> None:
-    if content is not None:
-        path = path.with_name("whole.pt2")
-        path.write_bytes(content)
-    embed(Records(torch.zeros(3, 1, 4, 4), torch.zeros(3)), load_backbone(str(path)))
 
 
 def _counts(folder: Path) -> Path:
@@ -273,8 +232,7 @@ READERS = {
     "table": (_table, read_table),
     "texts": (_texts, lambda path: read_texts(path, _Letters())),
     "canaries": (_canaries, TextCanaries.load),
-    "exported backbone": (_archive, _run_archive),
-    "exported program": (_program, _run_program),
+    "backbone": (_backbone, lambda path: load_backbone(f"{path.with_name('backbone.py')}:make", path)),
     "records per person": (_counts, lambda path: read_record_counts(str(path))),
 }
 UPLOADS = {"dropped onto the page": (_audit, lambda path: _render(path.read_bytes()))}

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from remanence import InputError, Records, TransferHead, embed
 from remanence.cli.main import app
 from remanence.core.exceptions import MisfitError
+from remanence.heads.backbones import load_backbone
 from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
 from remanence.scale.user_code import call_factory
 
@@ -106,7 +107,7 @@ def test_a_head_needs_all_of_its_files_and_no_other_target(files):
     found = CliRunner().invoke(app, ["audit", *given])
     assert isinstance(found.exception, InputError)
     assert found.exception.got == "no --backbone, no --public"
-    more = [*given, "--backbone", "b.pt2", "--public", str(files / "public")]
+    more = [*given, "--backbone", "b.py:make", "--public", str(files / "public")]
     found = CliRunner().invoke(app, ["audit", "wine-pipeline", *more])
     assert "A target and a head were given" in str(found.exception)
 
@@ -170,29 +171,24 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
     assert "no such backbone" in str(found.exception)
 
 
-def export(files, **more):
-    from remanence.heads.backbones import load_backbone
-
-    backbone = load_backbone(f"{files / 'backbone.py'}:load")
-    return torch.export.export(backbone.eval(), (torch.zeros(2, 1, 8, 8),), **more)
-
-
-def test_an_exported_backbone_gives_what_the_module_gives(files, tmp_path):
-    from remanence.heads.backbones import load_backbone
-
-    torch.export.save(export(files, dynamic_shapes=({0: torch.export.Dim("batch")},)), tmp_path / "b.pt2")
-    pictures = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):
     module = load_backbone(f"{files / 'backbone.py'}:load")
-    torch.testing.assert_close(load_backbone(str(tmp_path / "b.pt2")).eval()(pictures), module(pictures))
-    torch.export.save(export(files), tmp_path / "fixed.pt2")
-    records = Records(pictures, torch.zeros(5))
+    other = {name: tensor + 1 for name, tensor in module.state_dict().items()}
+    save_file(other, tmp_path / "b.safetensors")
+    torch.save(other, tmp_path / "b.pt")
+    for name in ("b.safetensors", "b.pt"):
+        found = load_backbone(f"{files / 'backbone.py'}:load", tmp_path / name)
+        torch.testing.assert_close(dict(found.state_dict()), other)
+    save_file({"1.weight": torch.zeros(3, 3)}, tmp_path / "b.safetensors")
+    with pytest.raises(InputError, match="do not fit the backbone") as caught:
+        load_backbone(f"{files / 'backbone.py'}:load", tmp_path / "b.safetensors")
+    assert "1.bias" in caught.value.got
+    (tmp_path / "b.pt").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="backbone cannot be read"):
+        load_backbone(f"{files / 'backbone.py'}:load", tmp_path / "b.pt")
+    wrong = Records(torch.zeros(5, 3, 8, 8), torch.zeros(5))
     with pytest.raises(InputError, match="cannot read the pictures") as caught:
-        embed(records, load_backbone(str(tmp_path / "fixed.pt2")))
-    assert "exported for 2 x 1 x 8 x 8, and these are 5 x 1 x 8 x 8; a batch of any size" in caught.value.got
-    other = Records(torch.zeros(5, 3, 8, 8), torch.zeros(5))
-    with pytest.raises(InputError, match="cannot read the pictures") as caught:
-        embed(other, load_backbone(str(tmp_path / "b.pt2")))
-    assert caught.value.got.endswith("exported for any x 1 x 8 x 8, and these are 5 x 3 x 8 x 8")
+        embed(wrong, module)
     assert "one number for grey" in caught.value.hint
 
 

@@ -84,7 +84,7 @@ def audit(
 
     A fine-tuned language model is audited with `--model FOLDER --texts train.jsonl`, and needs
     `pip install 'remanence[text]'`: the probability that a secret comes out is computed exactly. A head on a frozen
-    backbone is audited with `--backbone backbone.pt2 --head head.safetensors --images mine/ --public others/` and how
+    backbone is audited with `--backbone file.py:make --head head.safetensors --images mine/ --public others/` and how
     it was trained: heads are made anew in that way, and yours is refused if it is not like them. Writes audit.json for
     machines and report.html for people. Finished work is kept: an audit that was killed goes on with
     `remanence audit TARGET --resume FOLDER`.

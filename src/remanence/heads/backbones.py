@@ -1,4 +1,4 @@
-"""A frozen backbone from the command line: a factory in the user's own file, or what torch.export wrote."""
+"""A frozen backbone from the command line: a factory in the user's own file, and a file of weights."""
 
 from __future__ import annotations
 
@@ -6,45 +6,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from remanence.core.exceptions import InputError
-from remanence.scale.reading import UnusableFileError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-def load_backbone(name: str, device: str | torch.device = "cpu") -> nn.Module:
-    """The module of `path/to/file.py:factory`, or of a .pt2 file of torch.export.
+def load_backbone(name: str, weights: Path | None = None, device: str | torch.device = "cpu") -> nn.Module:
+    """The module of `path/to/file.py:factory`, with the weights of a .safetensors file or a state dict.
 
-    The file is your code and is executed. The archive is not: it is a list of operations that can only compute.
+    The file is your code and is executed. The weights are tensors, and nothing is unpickled.
     """
     from torch import nn
 
     from remanence.scale.user_code import call_factory
 
-    if name.endswith(".pt2"):
-        return _exported(Path(name), device)
     path, colon, factory = name.rpartition(":")
     found = call_factory(Path(path), factory, "a module") if colon else None
     if not isinstance(found, nn.Module):
         raise InputError(
             "There is no such backbone.",
-            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module, or a .pt2 file",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
             got=name if found is None else type(found).__name__,
-            hint="--backbone backbone.py:load, or --backbone backbone.pt2",
+            hint="--backbone backbone.py:make --backbone-weights backbone.safetensors",
         )
+    if weights is not None:
+        _give_weights(found, weights)
     return found.to(device)
 
 
-def _exported(path: Path, device: str | torch.device) -> nn.Module:
-    from remanence.heads.exported import ExportedBackbone
+def _give_weights(module: nn.Module, path: Path) -> None:
+    from remanence.heads.released_head import read_state
 
+    state = read_state(path, "backbone")
     try:
-        return ExportedBackbone(path, device)
-    except UnusableFileError as error:
+        module.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()] or [str(error)]
         raise InputError(
-            "The backbone cannot be read.",
-            needs="a .pt2 file that torch.export.save wrote: plain tensors, and operations that only compute",
-            got=f"{path}: {error}",
-            hint="torch.export.save(torch.export.export(backbone.eval(), (pictures,), dynamic_shapes=...), path)",
+            "The weights do not fit the backbone.",
+            needs=f"the tensors of {type(module).__name__}",
+            got=f"{path}: {' '.join(lines)[:300]}",
+            hint="torch.save(backbone.state_dict(), path)",
         ) from None

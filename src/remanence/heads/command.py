@@ -30,8 +30,10 @@ class HeadFiles:
         Path | None,
         "The head that you are about to publish, instead of a target: .safetensors, or a state dict.",
     ] = None
-    backbone: Annotated[
-        str | None, "The frozen backbone: a .pt2 of torch.export, or file.py:factory for its module."
+    backbone: Annotated[str | None, "The frozen backbone: file.py:factory, which returns its module."] = None
+    backbone_weights: Annotated[
+        Path | None,
+        "The backbone's weights, where the factory does not load them: .safetensors or a state dict.",
     ] = None
     images: Annotated[
         Path | None, "The pictures that it was trained on: a folder with one folder for each class."
@@ -65,7 +67,7 @@ class HeadFiles:
                 else "A target and a head were given.",
                 needs="--head, --backbone, --images and --public, and no other target",
                 got=f"no {', no '.join(missing)}" if missing else f"{given} and --head {self.head}",
-                hint="remanence audit --backbone backbone.pt2 --head head.safetensors --images mine/ --public others/",
+                hint="remanence audit --backbone file.py:make --head head.safetensors --images mine/ --public others/",
             )
         return str(self.head)
 
@@ -139,7 +141,7 @@ class HeadOptions:
         return shlex.join(["--backbone", str(self.files.backbone)])
 
     def stored(self) -> dict[str, Any]:
-        """As a run folder keeps it. A backbone may be code, which is named again."""
+        """As a run folder keeps it. A backbone is code, which is named again."""
         given = stored(self.files, self.trained)
         return {name: value for name, value in given.items() if name != "backbone"}
 
@@ -159,7 +161,7 @@ def load_head_game(options: HeadOptions, device: str) -> HeadGame:
     classes = classes_of(files.images)
     recipe = options.trained.recipe(len(classes))
     prepare = Preparation(files.size, _numbers("mean", files.mean), _numbers("deviation", files.deviation))
-    module = load_backbone(files.backbone, device)
+    module = load_backbone(files.backbone, files.backbone_weights, device)
     own, public = (read_pictures(each, classes, prepare) for each in (files.images, files.public))
     own, public = (embed(each.to(device), module) for each in (own, public))
     return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=files.head)

@@ -93,14 +93,18 @@ def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
             got=f"{type(weights).__name__}: {weights!r}"[:200],
             hint="released=head, or released=head.state_dict()",
         )
-    path = Path(weights)
+    return read_state(Path(weights), "head")
+
+
+def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
+    """Names and tensors out of a file; `what` is what it should hold."""
     try:
         content = read_bytes(path, MOST)
         return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
     except UnusableFileError as error:
         raise InputError(
-            "The head cannot be read.",
+            f"The {what} cannot be read.",
             needs="a .safetensors file, or a state dict that torch.save wrote",
             got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)}",
-            hint="torch.save(head.state_dict(), path)",
+            hint=f"torch.save({what}.state_dict(), path)",
         ) from None
