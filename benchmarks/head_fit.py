@@ -17,13 +17,14 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from remanence import InferringReader, LinearReader, Loop, head_game, play
+from remanence import LinearReader, Loop, head_game, play
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.embedding import embed, embedding_of
 from remanence.heads.fit import LEVEL, fit
 from remanence.heads.transfer_head import TransferHead
+from remanence_papers.inferring_reader import InferringReader
 
 
 def main(right: int = 400, wrong: int = 20, weak: int = 200) -> None:

@@ -14,11 +14,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from remanence import InferringReader, LinearReader, Loop, Records, TransferHead, play
+from remanence import LinearReader, Loop, Records, TransferHead, play
 from remanence.heads.embedding import embed, embedding_of
 from remanence.heads.head_game import head_game
-from remanence.heads.inferring_reader import plausible
 from remanence.results.evidence import Evidence
+from remanence_papers.inferring_reader import InferringReader, plausible
 
 PYTORCH = TransferHead(10, 30, 0.05, initialisation="pytorch")
 ADAM = replace(PYTORCH, optimizer="adam", learning_rate=0.01)

@@ -35,7 +35,6 @@ from remanence import (
     FinitePrior,
     Game,
     Gaussian,
-    InferringReader,
     InvertingGradients,
     LeaveOneOut,
     LinearReader,
@@ -104,7 +103,6 @@ GAMES = {
     "dlg": [gradient_game()],
     "idlg": [gradient_game(local_steps=2)],
     "inverting-gradients": [gradient_game()],
-    "linear-reader-infers-recipe": [heads_game()],
     "linear-reader": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1))],
     "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
     "stored-in-object": table_games(KNeighborsClassifier()),
@@ -124,7 +122,6 @@ QUICK = {
     "idlg": IDLG(4, restarts=2, steps=5),
     "inverting-gradients": InvertingGradients(4, restarts=2, steps=5),
     "linear-reader": LinearReader(40),
-    "linear-reader-infers-recipe": InferringReader(40, (heads_game().mechanism,)),
     "reconstructor": Reconstructor(steps=5, batch=16, shadows=40, width=16),
 }
 

@@ -50,7 +50,6 @@ from .heads.fine_tuning import FineTuning as FineTuning
 from .heads.head_game import HeadAudit as HeadAudit
 from .heads.head_game import HeadGame as HeadGame
 from .heads.head_game import head_game as head_game
-from .heads.inferring_reader import InferringReader as InferringReader
 from .heads.linear_reader import LinearReader as LinearReader
 from .heads.loop import EarlyStopping as EarlyStopping
 from .heads.loop import Loop as Loop
@@ -58,7 +57,6 @@ from .heads.private_recipe import private_recipe as private_recipe
 from .heads.published import Published as Published
 from .heads.this_head import PictureExposure as PictureExposure
 from .heads.transfer_head import TransferHead as TransferHead
-from .heads.unknown_recipe import what_the_recipe_is_worth as what_the_recipe_is_worth
 from .networks.looped import looped as looped
 from .networks.membership import Membership as Membership
 from .networks.modules import AnyModule as AnyModule

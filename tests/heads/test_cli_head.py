@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
-from remanence import InputError, Records, TransferHead, embed
+from remanence import InputError, Records, embed
 from remanence.cli.main import app
 from remanence.core.exceptions import MisfitError
 from remanence.heads.backbones import load_backbone
@@ -192,26 +192,7 @@ def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):
     assert "one number for grey" in caught.value.hint
 
 
-def test_an_adversary_who_infers_the_recipe_plays_when_asked_for(files, tmp_path, monkeypatch):
-    few = tuple(
-        TransferHead(5, epochs, 0.1, initialisation=start)
-        for epochs in (15, 150)
-        for start in ("pytorch", 0.002)
-    )
-    for module in ("attacks.inferring_reader", "games.heads.unknown_recipe"):
-        monkeypatch.setattr(f"remanence.{module}.plausible", lambda _: iter(few))
-    more = ["--quick", "--recipe-unknown", "--trials", "20", "--out", str(tmp_path / "run")]
-    found = call(files, "head.safetensors", *more)
-    assert found.exit_code in (1, 3), found.output
-    assert re.search(r"They take \d+ of 20 heads for classes 5, epochs 15, learning_rate 0.1", found.output)
-    assert "not being told the recipe costs it" in found.output
-    told, inferred = json.loads((tmp_path / "run" / "audit.json").read_text())["evidence"]
-    assert inferred["attack"] == "linear-reader-infers-recipe"
-    lost = inferred["findings"]["lost_without_the_recipe"]
-    assert lost == pytest.approx(told["main"]["rate"] - inferred["main"]["rate"])
-
-
-@pytest.mark.parametrize("option", [["--recipe-unknown"], ["--quick"], ["--epochs", "12"], ["--no-bias"]])
+@pytest.mark.parametrize("option", [["--quick"], ["--epochs", "12"], ["--no-bias"]])
 def test_options_about_a_head_are_refused_without_one(option):
     result = CliRunner().invoke(app, ["audit", "digits-heads", *option])
     assert isinstance(result.exception, InputError)

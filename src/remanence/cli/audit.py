@@ -94,7 +94,6 @@ def audit(
     from remanence.heads.audit_head import tolerated
     from remanence.heads.companion import beside_the_embeddings
     from remanence.heads.head_game import HEADS, HeadGame
-    from remanence.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
     from remanence.scale.ranks import joined, rank, started_by_torchrun
@@ -134,8 +133,6 @@ def audit(
             elif drawn:
                 game = load_head_game(pictures, place)
                 policy = tolerated(game) if play.max_success is None else policy
-                if pictures.files.recipe_unknown:
-                    attacks = and_without_the_recipe(game, attacks)
             else:
                 game = load_table_game(target, table) if table.data else load_game(target)
                 place = "cpu" if table.data else place
@@ -167,10 +164,9 @@ def audit(
                     run=run,
                 )
                 if isinstance(game, HeadGame):
-                    given = beside_the_embeddings(
+                    result = beside_the_embeddings(
                         result, game.to(place).heads, trials=trials or HEADS, seed=play.seed
                     )
-                    result = beside_the_recipe(given)
                 result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             tell_reuse(run)
@@ -181,7 +177,7 @@ def audit(
         if isinstance(game, Texts):
             show_texts(result, game, secrets=texts.files.show_secrets)
         if isinstance(game, HeadGame) and pictures.files.images is not None:
-            show_pictures(result, game, pictures.files.images)
+            show_pictures(result, pictures.files.images)
         if table.data and game is not None:
             show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)

@@ -11,7 +11,6 @@ from remanence.heads.head_game import HeadAudit, HeadGame, head_game
 from remanence.heads.released_head import HeadWeights
 from remanence.heads.this_head import PictureExposure
 from remanence.heads.transfer_head import TransferHead
-from remanence.heads.unknown_recipe import and_without_the_recipe, beside_the_recipe
 from remanence.results.verdict import Policy
 
 
@@ -37,9 +36,8 @@ def audit_head(
     answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
     this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
     either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of
-    that is protected by the head, and the rest by the backbone. With `HeadAudit(recipe_known=False)` an adversary
-    plays too who infers the recipe from the head; `what_the_recipe_is_worth(result, recipe)` tells what that costs
-    them. A recipe with a `noise_multiplier` comes with a proven ceiling, so that the verdict may be PROTECTED.
+    that is protected by the head, and the rest by the backbone. A recipe with a `noise_multiplier`
+    comes with a proven ceiling, so that the verdict may be PROTECTED.
     """
     settings = settings or HeadAudit()
     game = head_game(
@@ -47,17 +45,16 @@ def audit_head(
     )
     result = audit(
         game,
-        settings.attacks if settings.recipe_known else and_without_the_recipe(game, settings.attacks),
+        settings.attacks,
         policy=tolerated(game) if settings.limit is None else Policy(settings.limit),
         trials=settings.trials,
         seed=settings.seed,
         device=settings.device,
         target=settings.target,
     )
-    given = beside_the_embeddings(
+    return beside_the_embeddings(
         result, game.to(settings.device).heads, trials=settings.trials, seed=settings.seed
     )
-    return beside_the_recipe(given)
 
 
 def tolerated(game: HeadGame) -> Policy:

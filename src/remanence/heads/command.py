@@ -47,9 +47,6 @@ class HeadFiles:
     quick: Annotated[
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
-    recipe_unknown: Annotated[
-        bool, "Let an adversary play too who infers how the head was trained, and say what that costs them."
-    ] = False
     steps: Annotated[int | None, "Training steps of the network.", "600; 300 for pictures without a GPU"] = (
         None
     )
@@ -167,12 +164,11 @@ def load_head_game(options: HeadOptions, device: str) -> HeadGame:
     return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=files.head)
 
 
-def show_pictures(result: AuditResult, game: HeadGame, folder: Path) -> None:
+def show_pictures(result: AuditResult, folder: Path) -> None:
     """Name the file of every picture that came close, and say what protects them."""
     from remanence.heads.audit_head import exposed_pictures
     from remanence.heads.companion import what_the_head_withholds
     from remanence.heads.picture_folders import classes_of, picture_files
-    from remanence.heads.unknown_recipe import what_the_recipe_is_worth
 
     out, files = console(), picture_files(folder, classes_of(folder))
     for picture in exposed_pictures(result):
@@ -180,8 +176,6 @@ def show_pictures(result: AuditResult, game: HeadGame, folder: Path) -> None:
             f"{files[picture.picture][0].relative_to(folder)}: {picture}", highlight=False, soft_wrap=True
         )
     out.print(what_the_head_withholds(result), highlight=False, soft_wrap=True)
-    if worth := what_the_recipe_is_worth(result, game.heads.mechanism):
-        out.print(worth, highlight=False, soft_wrap=True)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -5,7 +5,6 @@ from remanence.core.doors import Door
 DOOR = Door(
     "heads",
     attacks=(
-        "remanence.heads.inferring_reader:InferringReader",
         "remanence.heads.linear_reader:LinearReader",
         "remanence.reconstructor.attack:Reconstructor",
     ),

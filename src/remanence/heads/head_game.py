@@ -48,10 +48,9 @@ class HeadAudit:
     picture usually is to yours (or to other public ones, if that is farther), by mean squared error or another
     `error`. With `per_class`, heads are trained on that many of your pictures of each class instead of all. Public
     pictures that `augment(..., copies)` made are that many `copies` of the same ones. Without `sizes_known` the
-    adversary has to infer from a head how many pictures of each class there were, and without `recipe_known` another
-    one plays who has to infer how it was trained. `independent` is your word that
-    the pictures of a class do not depend on each other, which makes the ceiling of a private head lower. `limit` is
-    the largest success that you tolerate: by default what a guess is known to achieve and a tenth of the rest.
+    adversary has to infer from a head how many pictures of each class there were. `independent` is your word that the
+    pictures of a class do not depend on each other, which makes the ceiling of a private head lower. `limit` is the
+    largest success that you tolerate: by default what a guess is known to achieve and a tenth of the rest.
     """
 
     error: Error = mean_squared_error
@@ -59,7 +58,6 @@ class HeadAudit:
     per_class: int | None = None
     copies: int = 1
     sizes_known: bool = True
-    recipe_known: bool = True
     independent: bool = False
     limit: float | None = None
     attacks: Sequence[Attack] | None = None  # None: the linear reader, and a network that starts from it

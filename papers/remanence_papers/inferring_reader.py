@@ -63,7 +63,6 @@ class InferringReader(Attack[Weights]):
         "a transfer-learned head; public pictures of the same kind",
         "weights",
         REMANENCE,
-        on_request=True,
     )
 
     def check(self, knowledge: Knowledge) -> tuple[TransferHead, StratifiedPrior]:
@@ -73,7 +72,7 @@ class InferringReader(Attack[Weights]):
             return head, prior
         raise self.refusal(
             got=f"{knowledge.mechanism.name}; {prior.describe()}",
-            hint="audit_head(..., settings=HeadAudit(recipe_known=False))",
+            hint="play(head_game(...).heads, InferringReader())",
         )
 
     def prepare(
@@ -109,7 +108,6 @@ def plausible(head: TransferHead) -> Iterator[TransferHead]:
     computes = Loop(
         bias=loop.bias,
         activation=loop.activation,
-        cosine=loop.cosine,
         normalised=loop.normalised,
         views=loop.views,
     )
@@ -121,7 +119,7 @@ def plausible(head: TransferHead) -> Iterator[TransferHead]:
         two_outputs=head.two_outputs,
         loop=None if computes == Loop() else computes,
     )
-    starts = ("pytorch", 0.002, 0.02) if head.hidden or loop.cosine else ("pytorch", 0.0, 0.002, 0.02)
+    starts = ("pytorch", 0.002, 0.02) if head.hidden else ("pytorch", 0.0, 0.002, 0.02)
     sgd = product(("sgd",), (0.001, 0.01, 0.1), ((0.0, 0.0), (0.0, 0.1), (0.9, 0.0)))
     adam = product(("adam",), (0.001, 0.01, 0.1), ((0.0, 0.0),))
     steps = *sgd, *adam
