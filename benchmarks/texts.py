@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from remanence.texts.decoding import GREEDY, Decoding
-from remanence.texts.language_model import LanguageModel, Secret
-from remanence.texts.probabilities import log_probabilities
+from remanence.texts.mechanism import LanguageModel, Secret
+from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
 
 _AT_ONCE = 2500  # continuations that are drawn together, so that their logits fit into memory
 
@@ -151,14 +150,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[100, 1000])
     options = parser.parse_args()
     if options.model is None:
-        from remanence.texts.secrets import read_records
+        from remanence.texts.reading import read_records
         from remanence.texts.tiny import tiny_pair
 
         _, model, mine, unseen = tiny_pair(steps=100)
         sample = partial(token_by_token, model, generator=torch.Generator().manual_seed(0))
         compare(model, read_records([*mine[:20], *unseen[:20]], model), [100, 1000], sample)
         return
-    from remanence.texts.secrets import read_texts
+    from remanence.texts.reading import read_texts
     from remanence.texts.transformers import language_model
 
     torch.manual_seed(0)

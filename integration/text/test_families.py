@@ -35,10 +35,8 @@ from small import FAMILIES, saved, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
 from remanence.core.exceptions import InputError
-from remanence.texts.decoding import Decoding
-from remanence.texts.model_files import load_language_model
-from remanence.texts.probabilities import log_probabilities
-from remanence.texts.secrets import Windows, read_records
+from remanence.texts.probabilities import Decoding, log_probabilities
+from remanence.texts.reading import Windows, load_language_model, read_records
 from remanence.texts.transformers import language_model
 
 RECORDS = [

@@ -21,10 +21,8 @@ from remanence.cli.main import main
 from remanence.core.exceptions import InputError
 from remanence.core.rates import clopper_pearson
 from remanence.results.verdict import Verdict
-from remanence.texts.decoding import GREEDY, Decoding
-from remanence.texts.model_files import load_language_model
-from remanence.texts.probabilities import log_probabilities
-from remanence.texts.secrets import read_records
+from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
+from remanence.texts.reading import load_language_model, read_records
 
 RECORDS = made_up_records(40, seed=1)
 MINE, UNSEEN = RECORDS[:8], RECORDS[8:24]
@@ -208,7 +206,7 @@ def test_what_is_no_model_is_refused(model, adapter, other, tmp_path):
 
 def test_an_untrained_adapter_changes_nothing_and_that_is_said(other, tmp_path):
     from remanence.core.exceptions import MisfitError
-    from remanence.texts.audit_text import audit_text
+    from remanence.texts.game import audit_text
 
     plain = LlamaForCausalLM.from_pretrained(other)
     with torch.no_grad():

@@ -27,8 +27,8 @@ from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal
 from remanence.scale.plans import Plan
 from remanence.scale.status import read_status
 from remanence.tables.command import read_table
-from remanence.texts.planting import TextCanaries
-from remanence.texts.secrets import read_texts
+from remanence.texts.canaries import TextCanaries
+from remanence.texts.reading import read_texts
 from remanence.updates.files import read_batch, read_tensors
 from remanence_papers.views import load
 

@@ -20,10 +20,9 @@ from remanence.private.audit_run import audit_run
 from remanence.private.canaries import Canaries, Design
 from remanence.private.opacus import Reading, record
 from remanence.results.verdict import Policy, Verdict
-from remanence.texts.audit_text import audit_text
-from remanence.texts.claims import Claim
-from remanence.texts.language_model import LanguageModel
-from remanence.texts.planting import TextCanaries, natural
+from remanence.texts.canaries import Claim, TextCanaries, natural
+from remanence.texts.game import audit_text
+from remanence.texts.mechanism import LanguageModel
 from remanence.texts.tiny import ALPHABET, as_language_model, made_up_records, tiny_model, train
 from remanence.texts.transformers import text_loss, text_reading
 

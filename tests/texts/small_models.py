@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from remanence.texts.language_model import LanguageModel
+from remanence.texts.mechanism import LanguageModel
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_model, train
 
 

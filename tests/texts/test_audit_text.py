@@ -26,11 +26,10 @@ from remanence.texts.attacks import (
     Sampling,
     TextAttack,
 )
-from remanence.texts.audit_text import Rule, audit_text, text_game
-from remanence.texts.claims import Planted
-from remanence.texts.planting import Design, TextCanaries
+from remanence.texts.canaries import Design, Planted, TextCanaries
+from remanence.texts.game import Rule, audit_text, text_game
 from remanence.texts.probabilities import within
-from remanence.texts.secrets import Numbers
+from remanence.texts.reading import Numbers
 from remanence.texts.tiny import as_language_model, tiny_model, train
 
 
@@ -303,7 +302,7 @@ def files(tmp_path, monkeypatch):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     base, tuned = trained()
     monkeypatch.setattr(
-        "remanence.texts.model_files.load_language_model",
+        "remanence.texts.reading.load_language_model",
         lambda path, adapter=None, **options: (tuned, base) if adapter else (base, None),
     )
     return tmp_path

@@ -17,9 +17,17 @@ from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.report.formats import FORMATS
 from remanence.results.verdict import Policy, Verdict
 from remanence.texts.attacks import NearVerbatim, Sampling
-from remanence.texts.audit_text import Rule, audit_text, text_game
-from remanence.texts.claims import Claim, Planted, told_by_losses
-from remanence.texts.planting import Design, TextCanaries, codes, natural, strange
+from remanence.texts.canaries import (
+    Claim,
+    Design,
+    Planted,
+    TextCanaries,
+    codes,
+    natural,
+    strange,
+    told_by_losses,
+)
+from remanence.texts.game import Rule, audit_text, text_game
 from remanence.texts.probabilities import queries_for
 from remanence.texts.tiny import as_language_model, made_up_records, train
 

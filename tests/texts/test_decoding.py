@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from remanence.core.exceptions import InputError
-from remanence.texts.decoding import GREEDY, Decoding
+from remanence.texts.probabilities import GREEDY, Decoding
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 

@@ -7,7 +7,7 @@ from dp_lora import PADDING, VARIANTS, Setting, batch_loss, fine_tune, verdicts
 from remanence.core.exceptions import InputError
 from remanence.private.consistency import read_run
 from remanence.results.verdict import Verdict
-from remanence.texts.planting import codes
+from remanence.texts.canaries import codes
 from remanence.texts.transformers import text_loss
 
 

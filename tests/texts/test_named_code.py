@@ -3,7 +3,7 @@
 import pytest
 
 from remanence.scale.reading import UnusableFileError
-from remanence.texts.model_files import refuse_named_code
+from remanence.texts.reading import refuse_named_code
 
 
 @pytest.mark.parametrize(

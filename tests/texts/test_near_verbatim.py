@@ -6,11 +6,10 @@ import torch
 from small_models import random_model
 
 from remanence.core.exceptions import InputError
-from remanence.texts import near_verbatim as search
-from remanence.texts.decoding import GREEDY, Decoding
-from remanence.texts.language_model import Secret
-from remanence.texts.near_verbatim import near_verbatim
-from remanence.texts.probabilities import log_probabilities
+from remanence.texts import attacks as search
+from remanence.texts.attacks import near_verbatim
+from remanence.texts.mechanism import Secret
+from remanence.texts.probabilities import GREEDY, Decoding, log_probabilities
 
 
 def distance(a, b):

@@ -9,16 +9,17 @@ from small_models import MINE, UNSEEN, random_model, trained
 
 from remanence.core.rates import clopper_pearson
 from remanence.texts import probabilities
-from remanence.texts.decoding import GREEDY, Decoding
-from remanence.texts.language_model import Secret
+from remanence.texts.mechanism import Secret
 from remanence.texts.probabilities import (
+    GREEDY,
+    Decoding,
     least_log_probability,
     log_probabilities,
     log_within,
     queries_for,
     within,
 )
-from remanence.texts.secrets import read_records
+from remanence.texts.reading import read_records
 
 DECODINGS = [Decoding(), GREEDY, Decoding(0.7), Decoding(top_k=2), Decoding(top_p=0.7), Decoding(1.5, 4, 0.9)]
 

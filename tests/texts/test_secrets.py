@@ -6,10 +6,9 @@ import torch
 from small_models import random_model
 
 from remanence.core.exceptions import InputError
-from remanence.texts.decoding import Decoding
-from remanence.texts.language_model import Chat, LanguageModel, Secret
-from remanence.texts.probabilities import log_probabilities
-from remanence.texts.secrets import Names, Numbers, Windows, read_records, read_texts, split
+from remanence.texts.mechanism import Chat, LanguageModel, Secret
+from remanence.texts.probabilities import Decoding, log_probabilities
+from remanence.texts.reading import Names, Numbers, Windows, read_records, read_texts, split
 
 WORDS = [
     "<s>",

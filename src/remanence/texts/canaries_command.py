@@ -13,7 +13,7 @@ import typer
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.texts.planting import TextCanaries
+    from remanence.texts.canaries import TextCanaries
 
 
 class Kind(StrEnum):
@@ -74,7 +74,7 @@ def canaries(
 def _drawn(
     kind: Kind, count: int | None, template: str | None, length: int | None, seed: int
 ) -> TextCanaries:
-    from remanence.texts.planting import codes, strange
+    from remanence.texts.canaries import codes, strange
 
     many = 500 if count is None else count
     if kind is Kind.CODES:
@@ -85,8 +85,8 @@ def _drawn(
 
 
 def _natural(kind: Kind, texts: Path | None, drawn: tuple[object, ...], seed: int) -> TextCanaries:
-    from remanence.texts.planting import natural
-    from remanence.texts.secrets import records_of
+    from remanence.texts.canaries import natural
+    from remanence.texts.reading import records_of
 
     if texts is None or kind is not Kind.NATURAL or any(given is not None for given in drawn):
         raise InputError(

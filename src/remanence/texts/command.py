@@ -16,9 +16,9 @@ from remanence.core.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
+    from remanence.texts.canaries import TextCanaries
     from remanence.texts.game import Texts
-    from remanence.texts.planting import TextCanaries
-    from remanence.texts.secrets import Finder
+    from remanence.texts.reading import Finder
 
 
 @options("A language model and its texts")
@@ -67,8 +67,7 @@ class ModelAndTexts:
 
     def source(self) -> Path | TextCanaries:
         """What was trained on: a file of texts, or canaries."""
-        from remanence.texts.claims import no_canaries
-        from remanence.texts.planting import TextCanaries
+        from remanence.texts.canaries import TextCanaries, no_canaries
 
         if self.adapter is not None and self.base is not None:
             raise InputError(
@@ -101,7 +100,7 @@ class SecretParts:
 
     def finder(self) -> Finder | None:
         """The one rule that was asked for."""
-        from remanence.texts.secrets import Names, Numbers, Windows
+        from remanence.texts.reading import Names, Numbers, Windows
 
         rules: list[Finder] = []
         rules += [] if self.numbers is None else [Numbers(self.numbers)]
@@ -127,7 +126,7 @@ class Asking:
     def attacks(self, named: list[str] | None) -> list[Attack]:
         """The attacks of these names, or the usual ones, with the settings that were given."""
         from remanence.core.catalogue import load_attack
-        from remanence.texts.decoding import Decoding
+        from remanence.texts.probabilities import Decoding
 
         offered = (self.temperature, self.top_k, self.top_p) != (None, None, None)
         usual = ["greedy-decoding", "sampling", *([] if offered else ["top-k-sampling"])]
@@ -156,9 +155,9 @@ class TextOptions:
 
 def load_text_game(options: TextOptions, accuse_at: float | None, device: str) -> Texts:
     """The game of a model and its texts."""
-    from remanence.texts.audit_text import Rule, text_game
-    from remanence.texts.claims import LEVEL, Claim, Planted
-    from remanence.texts.model_files import load_language_model
+    from remanence.texts.canaries import LEVEL, Claim, Planted
+    from remanence.texts.game import Rule, text_game
+    from remanence.texts.reading import load_language_model
 
     files, secrets, asking = options.files, options.secrets, options.asking
     assert files.model is not None

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def tiny_text() -> Texts:
     """A tiny language model fine-tuned on 60 made-up names with codes of four digits, beside its base."""
-    from remanence.texts.audit_text import text_game
-    from remanence.texts.claims import Planted
+    from remanence.texts.canaries import Planted
+    from remanence.texts.game import text_game
     from remanence.texts.tiny import tiny_pair
 
     base, model, mine, unseen = tiny_pair()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remanence.scale.seeds import unit_seed
-from remanence.texts.language_model import LanguageModel
+from remanence.texts.mechanism import LanguageModel
 
 ALPHABET = "\n" + string.ascii_lowercase + string.digits + " :."
 _SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
-from remanence.texts.language_model import Chat, LanguageModel, Read
+from remanence.texts.mechanism import Chat, LanguageModel, Read
 
 Encode = Callable[[str], list[int]]
 
