@@ -23,7 +23,7 @@ from remanence.private.recording import RecordingWriter, read_recording
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
-from remanence.scale.journal import BEAT, MANIFEST, DamagedUnitError, Journal
+from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal
 from remanence.scale.plans import Plan
 from remanence.scale.status import read_status
 from remanence.tables.command import read_table
@@ -69,14 +69,9 @@ def _run(folder: Path) -> Path:
     journal.begin({"options": {"command": "audit", "target": "x.py:game", "seed": 0}, "code": {}, "data": {}})
     plan = Plan("playing", "x", 10, 3)
     journal.announce([plan])
-    journal.beat(1, 2, 3.0)
     journal.write(plan.key(0), {"error": torch.rand(3)})
     journal.folder.unlock()
     return folder / MANIFEST
-
-
-def _beat(folder: Path) -> Path:
-    return _run(folder).with_name(BEAT)
 
 
 def _unit(folder: Path) -> Path:
@@ -89,12 +84,6 @@ def _read_unit(path: Path) -> None:
         Journal(path.parent.parent).read(path.stem)
     except DamagedUnitError as error:  # set aside and run again
         raise InputError("damaged", needs="", got=str(error), hint="") from None
-
-
-def _read_beat(path: Path) -> None:
-    read_status(path.parent)
-    if Journal(path.parent).last_beat() is None:  # taken for none
-        raise InputError("no heartbeat", needs="", got="", hint="")
 
 
 def _settings(folder: Path) -> Path:
@@ -220,7 +209,6 @@ READERS = {
     "arrays": (_arrays, _show_arrays),
     "gallery": (_gallery, lambda path: read_gallery(path.parent)),
     "run.json": (_run, lambda path: read_status(path.parent)),
-    "heartbeat": (_beat, _read_beat),
     "unit": (_unit, _read_unit),
     "audit.toml": (_settings, read_settings),
     "gradient as safetensors": (_gradient, read_tensors),

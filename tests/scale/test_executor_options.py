@@ -50,7 +50,7 @@ def test_status_is_readable_for_machines(run):
     found = json.loads(out)
     assert code == 0
     assert [work["units"] for work in found["works"]] == [8]
-    assert (found["done"], found["running"], found["left"]) == (8, 0, 0)
+    assert (found["done"], found["left"], found["at_work"]) == (8, 0, False)
     assert found["finished"]
     assert found["settings"]["options"]["target"] == "diabetes-shortlist"
 

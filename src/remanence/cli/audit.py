@@ -96,7 +96,6 @@ def audit(
     from remanence.heads.head_game import HEADS, HeadGame
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
-    from remanence.scale.ranks import joined, rank, started_by_torchrun
     from remanence.targets import TARGETS
     from remanence.texts.game import Texts
 
@@ -127,7 +126,8 @@ def audit(
         path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
     else:
         # A factory may print; our own output stays clean.
-        with contextlib.redirect_stdout(sys.stderr), joined(compute_device(play.device)) as place:
+        with contextlib.redirect_stdout(sys.stderr):
+            place = compute_device(play.device)
             if spoken:
                 game = load_text_game(texts, telling.accuse_at, place)
             elif drawn:
@@ -136,14 +136,11 @@ def audit(
             else:
                 game = load_table_game(target, table) if table.data else load_game(target)
                 place = "cpu" if table.data else place
-            if rank() > 0:  # learns with the others; the first one plays and writes
-                run_audit(game, attacks, policy=policy, trials=1, seed=play.seed, device=place)
-                raise typer.Exit
             options = {
                 "command": "audit",
                 "target": target,
                 **play.stored(),
-                "device": place.split(":")[0],
+                "device": place,
                 "show_reconstructions": telling.show_reconstructions,
                 "accept_unproven": telling.accept_unproven,
                 **(stored(table) if table.data else {}),
@@ -181,8 +178,7 @@ def audit(
         if table.data and game is not None:
             show_table(result, game, folder, table, rows=telling.show_reconstructions)
         show_report(report)
-    # torchrun takes any other number for a crash of the rank; `remanence show` tells the verdict in its own.
-    raise typer.Exit(0 if started_by_torchrun() else exit_code(result, telling.accept_unproven))
+    raise typer.Exit(exit_code(result, telling.accept_unproven))
 
 
 def _audit_recorded(

@@ -11,7 +11,6 @@ import typer
 from remanence.cli.output import console
 from remanence.cli.run_folder import continuation
 from remanence.core.plain_text import plain
-from remanence.scale.progress import about
 
 if TYPE_CHECKING:
     from remanence.scale.status import RunStatus
@@ -21,7 +20,7 @@ def status(
     run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
     as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
 ) -> None:
-    """Show what a run has done and what is left, and for how long; also after a kill."""
+    """Show what a run has done and what is left, also after a kill."""
     from remanence.scale.status import read_status
 
     found = read_status(run)
@@ -41,16 +40,16 @@ def _show(found: RunStatus) -> None:
     for work in found.works:
         table.add_row(plain(work.name), str(work.done), str(work.units))
     out.print(table)
-    lines = [f"Units: {found.done} done, {found.running} running, {found.left} left."]
+    lines = [f"Units: {found.done} done, {found.left} left."]
     if found.finished:
         lines.append(f"Finished {plain(found.finished)}.")
-    elif found.process:
-        lines.append(f"Running in process {plain(found.process)}{about(found.seconds_left)}.")
+    elif found.at_work:
+        lines.append("A process is at work on it.")
     else:
         options = found.settings.get("options", {})
         again = "--backbone BACKBONE" if "head" in options else "" if "model" in options else None
         target = options.get("target", "TARGET")
         command = continuation(options.get("command", "audit"), target, found.place, again)
-        speed = about(found.seconds_left) and f"; what is known would take{about(found.seconds_left)[1:]}"
-        lines.append(f"Nobody is at work{speed}. `{plain(command)}` continues.")
+        nobody = "If nobody is at work on it, " if found.at_work is None else "Nobody is at work on it. "
+        lines.append(f"{nobody}`{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -283,10 +283,7 @@ class Reconstructor(Attack[Release]):
         return self.separation
 
     def _fingerprint(self, knowledge: Knowledge, generator: torch.Generator, shadows: Shadows | None) -> str:
-        """What a checkpoint belongs to: this reconstructor, training, records, draws, kind of device, and code.
-
-        The generator is the one that all ranks have in common, before each takes a stream of its own.
-        """
+        """What a checkpoint belongs to: this reconstructor, training, records, draws, kind of device, and code."""
         given = None if shadows is None else (dict(shadows.tensors), shadows.targets)
         return fingerprint(self, knowledge, generator, generator.device.type, given, versions())
 

@@ -19,7 +19,6 @@ from remanence.core.exceptions import InputError
 from remanence.scale.files import read_checked, write_checked
 from remanence.scale.folders import MOST
 from remanence.scale.progress import track
-from remanence.scale.ranks import agreed, in_step, rank
 from remanence.scale.reading import UnusableFileError, parse_state
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -63,9 +62,8 @@ class Learner:
         for parameter in network.parameters():
             if parameter.ndim == 4:  # convolutions are several times faster this way on a GPU
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        trained = in_step(network)
         device = next(network.parameters()).device
-        captured = self.capture and device.type == "cuda" and trained is network
+        captured = self.capture and device.type == "cuda"
         optimizer = torch.optim.AdamW(
             network.parameters(),
             torch.tensor(self.learning_rate, device=device) if captured else self.learning_rate,
@@ -79,7 +77,7 @@ class Learner:
             with torch.autocast(
                 device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False
             ):
-                value = loss(trained, batch)
+                value = loss(network, batch)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
             optimizer.step()
@@ -106,7 +104,7 @@ class Learner:
         for _ in range(0 if finished and not self.others_follow else state["step"]):
             draw()
         if self.from_start and not state["step"]:
-            state["quality"] = agreed(quality(average.eval(), 0)[0])
+            state["quality"] = quality(average.eval(), 0)[0]
         look_every = max(1, self.steps // _LOOKS)
         said = ""
         last = state["step"] if finished else self.steps
@@ -118,7 +116,6 @@ class Learner:
             _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
                 reached, said = quality(average.eval(), step + 1)
-                reached = agreed(reached)
                 state["stale"] += 1
                 if reached > state["quality"]:
                     state.update(quality=reached, stale=0)
@@ -130,7 +127,7 @@ class Learner:
         return best.eval().requires_grad_(False)
 
     def _store(self, parts: dict, state: dict) -> None:
-        if self.checkpoint is None or rank() > 0:
+        if self.checkpoint is None:
             return
         states = {name: part.state_dict() for name, part in parts.items()}
         packed = io.BytesIO()

@@ -18,7 +18,6 @@ from remanence.core.releases import Release
 from remanence.core.stratified import StratifiedPrior
 from remanence.scale.fingerprints import fingerprint
 from remanence.scale.progress import note
-from remanence.scale.ranks import own_stream, ranks
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
 
@@ -48,9 +47,6 @@ class ShadowFarm:
     knowledge: Knowledge
     generator: torch.Generator
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "generator", own_stream(self.generator))
-
     @property
     def at_once(self) -> int:
         """How many fit into memory together."""
@@ -79,11 +75,7 @@ class ShadowFarm:
             note(f"{count:,} shadow models take about {seconds / 60:.0f} minutes to train here.")
 
     def stored(self, count: int, run: Run = IN_PROCESS) -> Shadows:
-        """A fixed number, trained block by block and kept; single records are used up before one comes twice.
-
-        Ranks that learn together train a share each.
-        """
-        count = -(-count // ranks())
+        """A fixed number, trained block by block and kept; single records are used up before one comes twice."""
         prior, most = self.knowledge.prior, self.at_once
         targets = prior.sample(count, self.generator)
         if isinstance(prior, EmpiricalPrior) and prior.set_size == 1:

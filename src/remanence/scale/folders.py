@@ -57,6 +57,10 @@ class Folder(Protocol):
         """Let others in."""
         ...
 
+    def locked(self) -> bool | None:
+        """Whether somebody is at work there; None where nobody can tell."""
+        ...
+
 
 @final
 @dataclass(frozen=True)
@@ -125,6 +129,18 @@ class LocalFolder:
         """Let others in."""
         self._lock.release()
         self.remove([LOCK])
+
+    def locked(self) -> bool | None:
+        """Whether a process holds the lock; one that a killed process left behind is nobody's."""
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with FileLock(self.path / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:
+            return None
 
     @cached_property
     def _lock(self) -> FileLock:
@@ -200,11 +216,14 @@ class RemoteFolder:
         """Nothing to do: object storage has no folders."""
 
     def lock(self) -> bool:
-        """Object storage has no locks that end with a process; the heartbeat tells of another writer."""
+        """Object storage has no locks that end with a process: one run at a time is up to you there."""
         return True
 
     def unlock(self) -> None:
         """Nothing to do."""
+
+    def locked(self) -> None:
+        """Nobody can tell."""
 
     def __str__(self) -> str:
         return self.url

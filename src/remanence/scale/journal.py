@@ -3,7 +3,6 @@
 run.json     what the run is: its settings, and the works that it consists of
 units/       KEY.safetensors, named by the hash of everything that the unit depends on
 learning/    what is being learnt, and what was, for who resumes
-beat.json    who runs it, and how fast
 run.lock     held by the one process that may write
 log.txt      what was lost, damaged or run again
 
@@ -29,11 +28,10 @@ from torch import Tensor
 from remanence.core.exceptions import InputError
 from remanence.scale.fingerprints import changed
 from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
-from remanence.scale.heartbeat import alive, beating, is_ours
 from remanence.scale.plans import Plan
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
 
-MANIFEST, BEAT, LOG, UNITS, LEARNING = "run.json", "beat.json", "log.txt", "units", "learning"
+MANIFEST, LOG, UNITS, LEARNING = "run.json", "log.txt", "units", "learning"
 RESULT = "audit.json"  # a folder with one is ours too
 VERSION = 1
 _MARK = b'{\n  "remanence_run": '  # how every run.json begins, so that one that was cut off is known
@@ -99,8 +97,6 @@ class Journal:
         self._require_ours()
         if not self.folder.lock():
             raise self._taken()
-        if not isinstance(self.folder, LocalFolder) and self._someone() is not None:
-            raise self._taken()
         before = self._before()
         self.__dict__["_earlier"] = [] if before is None else before["works"]
         if before is not None and before["finished"] and not resume:
@@ -123,9 +119,7 @@ class Journal:
         wanted = {plan.key(number) for plan in plans(manifest) for number in range(len(plan))}
         self.folder.remove(map(_file, self.finished() - wanted))
         learnt = self.__dict__.get("_asked", set())
-        self.folder.remove(
-            [BEAT, *(n for n in self._learning() if learnt and n.split("/")[1][:64] not in learnt)]
-        )
+        self.folder.remove(n for n in self._learning() if learnt and n.split("/")[1][:64] not in learnt)
         self._put_manifest({**manifest, "finished": _now()})
         self.folder.unlock()
 
@@ -134,7 +128,7 @@ class Journal:
         empty = not self.finished() and not self._learning()
         if empty:
             aside = [f"{UNITS}/{name}" for name in self.folder.names(UNITS) if _KEY.match(name)]
-            self.folder.remove([BEAT, *aside])
+            self.folder.remove(aside)
             self.folder.prune(UNITS, LEARNING)
             if not self.folder.names() & {UNITS, LEARNING}:  # without the mark, they would be nobody's
                 self.folder.remove([MANIFEST])
@@ -152,21 +146,9 @@ class Journal:
             version = found.get("remanence_run") if isinstance(found, dict) else None
             if isinstance(version, int) and version > VERSION:
                 raise _later(self.place, version)
-            return parse_json(content, _schema("run"))
+            return parse_json(content, _schema())
         except UnusableFileError as error:
             raise _no_run(self.place, f"{MANIFEST}: {error}", DamagedRunError) from None
-
-    def beat(self, workers: int, played: int, seconds: float) -> None:
-        """Say that somebody is at work, and how fast."""
-        self._put(BEAT, beating(workers, played, seconds))
-
-    def last_beat(self) -> Json | None:
-        """The latest of them; None where there is none that can be read."""
-        content = self.folder.read(BEAT)
-        try:
-            return None if content is None else parse_json(content, _schema("beat"))
-        except UnusableFileError:
-            return None
 
     def log(self, line: str) -> None:
         """Keep a line about something that went wrong and was mended."""
@@ -196,7 +178,7 @@ class Journal:
         there = self.folder.names() - {LOCK}
         content = self.folder.read(MANIFEST) if MANIFEST in there else None
         marked = content is not None and content[: len(_MARK)] == _MARK[: len(content)]
-        if there and not marked and not (RESULT in there and not there & {MANIFEST, UNITS, LEARNING, BEAT}):
+        if there and not marked and not (RESULT in there and not there & {MANIFEST, UNITS, LEARNING}):
             raise InputError(
                 "This folder is not a run's.",
                 needs="a folder that does not exist yet, an empty one, or one that a run made",
@@ -210,19 +192,12 @@ class Journal:
         except DamagedRunError:
             return None  # cut off: its units say themselves what they are
 
-    def _someone(self) -> Json | None:
-        """Who else was heard of lately."""
-        beat = self.last_beat()
-        return beat if beat is not None and not is_ours(beat) and alive(beat) else None
-
     def _taken(self) -> InputError:
-        beat = self.last_beat()
-        who = f"process {beat['process']} on {beat['host']}" if beat else "another process"
         return InputError(
             "Another run is using this folder.",
             needs="one run in a folder at a time",
-            got=f"{self.place}, held by {who}",
-            hint="wait for it (`remanence status` tells how long), end it, or --out with another folder",
+            got=f"{self.place}, held by another process",
+            hint="wait for it, end it, or --out with another folder",
         )
 
     def _manifest(self) -> Json:
@@ -232,11 +207,8 @@ class Journal:
         return found
 
     def _put_manifest(self, document: Json) -> None:
-        self._put(MANIFEST, {**document, "remanence_run": VERSION})
-
-    def _put(self, name: str, document: Json) -> None:
-        first = {"remanence_run": VERSION} if "remanence_run" in document else {}
-        self.folder.write(name, json.dumps({**first, **document}, indent=2, ensure_ascii=False).encode())
+        content = json.dumps({"remanence_run": VERSION, **document}, indent=2, ensure_ascii=False)
+        self.folder.write(MANIFEST, content.encode())
 
     def __str__(self) -> str:
         return str(self.place)
@@ -264,8 +236,8 @@ def existing(place: str | Path) -> tuple[Journal, Json]:
 
 
 @cache
-def _schema(name: str) -> Json:
-    return json.loads((files("remanence.scale") / f"{name}.schema.json").read_text(encoding="utf-8"))
+def _schema() -> Json:
+    return json.loads((files("remanence.scale") / "run.schema.json").read_text(encoding="utf-8"))
 
 
 def _now() -> str:

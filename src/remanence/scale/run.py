@@ -10,7 +10,6 @@ depend on the seed and on its own number alone, so that its outcome does not dep
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +24,7 @@ from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, p
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors
 from remanence.scale.plans import Plan
 from remanence.scale.progress import note, track
-from remanence.scale.ranks import ranks
 from remanence.scale.sources import versions
-
-_BETWEEN_BEATS = 1.0  # seconds
 
 _TOGETHER = 64  # units that are joined at a time
 
@@ -56,8 +52,6 @@ class Run:
     _used: bool = field(default=False, init=False)
     _replayed: bool = field(default=False, init=False)
     _told: bool = field(default=False, init=False)
-    _last_beat: float = field(default=0.0, init=False)
-    _since: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         if self.unit_trials is not None:
@@ -106,7 +100,7 @@ class Run:
 
     def checkpoint(self, belongs_to: str) -> Path | None:
         """A file of the run folder in which one thing that is learnt may keep its state between kills."""
-        if self.journal is None or ranks() > 1:  # a run folder belongs to one rank, and all would need it
+        if self.journal is None:
             return None
         return self.journal.checkpoint(
             fingerprint(versions(), arithmetic(), self.settings.get("code"), belongs_to)
@@ -117,9 +111,8 @@ class Run:
         if self.journal is None:
             return
         if not self._opened:  # only now: input that is refused leaves no trace
-            workers = self.executor.workers  # and neither does a cluster that is not there
+            _ = self.executor.workers  # and neither does a cluster that is not there
             self.journal.begin(self.settings, resume=self.resume)
-            self.journal.beat(workers, 0, 0.0)
             self._opened = True
         self.journal.announce(plans)
 
@@ -143,9 +136,7 @@ class Run:
                 found.add(number, tensors)
                 self.reused += 1
         self._tell_stale(plan, recorded is None and bool(there))
-        if (
-            missing or (recorded and not self._replayed) or ranks() > 1
-        ):  # ranks that learn wait for each other
+        if missing or (recorded and not self._replayed):
             with one_thread():
                 task = Task(plan, prepare(), self.journal)
                 if recorded is not None:
@@ -155,7 +146,6 @@ class Run:
                     for number, tensors in bar:
                         found.add(number, tensors if self.journal is None else self._written(plan, number))
                         self.played += 1
-                        self._beat()
         return found.joined()
 
     def _replay(self, task: Task, number: int, recorded: Tensors) -> None:
@@ -212,12 +202,6 @@ class Run:
     def _doing(self, plan: Plan, found: _Found) -> str:
         left = len(plan) - found.count
         return f"{plan.name} ({min(self.executor.workers, left)} running)"
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        if self.journal is not None and now - self._last_beat > _BETWEEN_BEATS:
-            self._last_beat = now
-            self.journal.beat(self.executor.workers, self.played, now - self._since)
 
     def _report(self, line: str) -> None:
         note(line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remanence.scale.heartbeat import alive
 from remanence.scale.journal import Json, existing, plans
 
 
@@ -20,15 +19,13 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """All that the folder tells. `seconds_left` is at the speed that was measured, where any was."""
+    """All that the folder tells. Whether somebody is at work cannot be told on object storage."""
 
     place: str
     settings: Json
     works: tuple[WorkStatus, ...]
     finished: str | None
-    running: int
-    process: str | None  # who is at work
-    seconds_left: float | None
+    at_work: bool | None
 
     @property
     def done(self) -> int:
@@ -37,8 +34,8 @@ class RunStatus:
 
     @property
     def left(self) -> int:
-        """Units that are neither recorded nor running, of the works that are known so far."""
-        return sum(work.units for work in self.works) - self.done - self.running
+        """Units that are not recorded, of the works that are known so far."""
+        return sum(work.units for work in self.works) - self.done
 
 
 def read_status(place: str | Path) -> RunStatus:
@@ -49,16 +46,5 @@ def read_status(place: str | Path) -> RunStatus:
         WorkStatus(plan.name, sum(plan.key(number) in there for number in range(len(plan))), len(plan))
         for plan in plans(manifest)
     )
-    missing = sum(work.units - work.done for work in works)
-    beat = None if manifest["finished"] else journal.last_beat()
-    at_work = beat is not None and alive(beat)
-    speed = beat["played"] / beat["seconds"] if beat and beat["played"] and beat["seconds"] else None
-    return RunStatus(
-        place=str(place),
-        settings=manifest["settings"],
-        works=works,
-        finished=manifest["finished"],
-        running=min(beat["workers"], missing) if beat and at_work else 0,
-        process=f"{beat['process']} on {beat['host']}" if beat and at_work else None,
-        seconds_left=missing / speed if speed else None,
-    )
+    at_work = False if manifest["finished"] else journal.folder.locked()
+    return RunStatus(str(place), manifest["settings"], works, manifest["finished"], at_work)
