@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from remanence import Records, SharedGradient
-from remanence.updates.descent import Matching
-from remanence.updates.matching import match_gradients
+from remanence_papers.gradients.matching import Matching, match_gradients
 from remanence_papers.picture_quality import quality
 
 

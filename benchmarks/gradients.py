@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from remanence import (
-    DLG,
     EmpiricalPrior,
     ExclusiveNeurons,
     ExclusivityGuard,
     Game,
-    InvertingGradients,
     Records,
     SharedGradient,
     Uninformed,
@@ -33,6 +31,7 @@ from remanence.updates.dense_layers import dense_head
 from remanence.updates.exact import reconstruct
 from remanence.updates.low_rank import reconstruct_low_rank
 from remanence_papers.gradients.hybrid import hybrid_attack
+from remanence_papers.gradients.matching import DLG, InvertingGradients
 from remanence_papers.pan_convolutional import NETWORKS
 from remanence_papers.picture_quality import Quality, quality
 

@@ -27,15 +27,12 @@ from conftest import (
     synthetic,
 )
 from remanence import (
-    DLG,
     GLM,
-    IDLG,
     Attack,
     Criterion,
     FinitePrior,
     Game,
     Gaussian,
-    InvertingGradients,
     LeaveOneOut,
     LinearReader,
     Logistic,
@@ -100,9 +97,6 @@ GAMES = {
     "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "span-fit": [gradient_game(), gradient_game(bias=False)],
     "low-rank": [gradient_game(), gradient_game(bias=False)],
-    "dlg": [gradient_game()],
-    "idlg": [gradient_game(local_steps=2)],
-    "inverting-gradients": [gradient_game()],
     "linear-reader": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1))],
     "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
     "stored-in-object": table_games(KNeighborsClassifier()),
@@ -118,9 +112,6 @@ GAMES = {
 
 # Attacks that search for minutes keep their promises from the first steps on.
 QUICK = {
-    "dlg": DLG(4, restarts=2, steps=5),
-    "idlg": IDLG(4, restarts=2, steps=5),
-    "inverting-gradients": InvertingGradients(4, restarts=2, steps=5),
     "linear-reader": LinearReader(40),
     "reconstructor": Reconstructor(steps=5, batch=16, shadows=40, width=16),
 }

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from remanence.core.records import Records
 from remanence.scale.progress import track
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.descent import Matching
 from remanence.updates.exact import reconstruct
-from remanence.updates.low_rank import reconstruct_low_rank
-from remanence.updates.matching import match_gradients
+from remanence.updates.exclusive_neurons import ExclusiveNeurons
+from remanence.updates.low_rank import LowRank, reconstruct_low_rank
 from remanence.updates.shared_gradient import SharedGradient
+from remanence_papers.gradients.matching import DLG, IDLG, InvertingGradients, Matching, match_gradients
 from remanence_papers.gradients.printed import paper_attack
 from remanence_papers.pan_data import Scenario, insecure, leak, measured, scenarios, summary
 from remanence_papers.picture_quality import match
@@ -35,17 +35,15 @@ Found = tuple[Tensor, Tensor]  # guesses and their labels
 
 def table_1(_: Settings) -> Outcome:
     """The threat models, as the attacks themselves state them."""
-    from remanence.core.catalogue import catalogue
-
-    names = ("dlg", "idlg", "inverting-gradients", "exclusive-neurons", "low-rank")
+    attacks = (DLG, IDLG, InvertingGradients, ExclusiveNeurons, LowRank)
     rows = [
         {
-            "attack": name,
-            "needs": catalogue()[name].needs,
-            "batch size": "required" if "batch size" in catalogue()[name].needs else "not required",
-            "from": catalogue()[name].reference.short,
+            "attack": info.name,
+            "needs": info.needs,
+            "batch size": "required" if "batch size" in info.needs else "not required",
+            "from": info.reference.short,
         }
-        for name in names
+        for info in (attack.info for attack in attacks)
     ]
     note = "The paper's Table 1 has its own attack, DLG, iDLG and Inverting; iDLG for batches is ours (label counts)."
     return Outcome("none", rows, notes=[note])

@@ -21,12 +21,11 @@ from remanence.scale.progress import track
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Perceptron
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.descent import Matching
 from remanence.updates.exposure import activation_rates, expected_exclusive, head_exposure
 from remanence.updates.low_rank import reconstruct_low_rank
-from remanence.updates.matching import match_gradients
 from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.artifacts import artifact_space, equation_9, largest_change
+from remanence_papers.gradients.matching import Matching, match_gradients
 from remanence_papers.pan_attacks import checkpoints, grey_pictures
 from remanence_papers.pan_data import Scenario, measured, scenarios, summary
 from remanence_papers.reproduction import Cell, Outcome, Panel, Row, Settings, curve, interval

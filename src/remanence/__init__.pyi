@@ -110,10 +110,6 @@ from .updates.exposure import Exposure as Exposure
 from .updates.exposure import gradient_exposure as gradient_exposure
 from .updates.guard import ExclusivityGuard as ExclusivityGuard
 from .updates.low_rank import LowRank as LowRank
-from .updates.matching import DLG as DLG
-from .updates.matching import IDLG as IDLG
-from .updates.matching import GradientMatching as GradientMatching
-from .updates.matching import InvertingGradients as InvertingGradients
 from .updates.shared_gradient import SharedGradient as SharedGradient
 
 __version__: str

@@ -56,16 +56,6 @@ PETROV_2024 = Reference(
     "I. Petrov, D. I. Dimitrov, M. Baader, M. N. Müller, M. Vechev. DAGER: Exact Gradient Inversion for Large "
     "Language Models. NeurIPS, 2024. arXiv:2405.15586.",
 )
-GEIPING_2020 = Reference(
-    "Geiping et al. 2020",
-    "J. Geiping, H. Bauermeister, H. Dröge, M. Moeller. Inverting Gradients: How easy is it to break privacy in "
-    "federated learning? NeurIPS, 2020.",
-)
-ZHU_2019 = Reference("Zhu et al. 2019", "L. Zhu, Z. Liu, S. Han. Deep Leakage from Gradients. NeurIPS, 2019.")
-ZHAO_2020 = Reference(
-    "Zhao et al. 2020",
-    "B. Zhao, K. R. Mopuri, H. Bilen. iDLG: Improved Deep Leakage from Gradients. arXiv 2001.02610.",
-)
 BESAG_1989 = Reference(
     "Besag and Clifford 1989",
     "J. Besag, P. Clifford. Generalized Monte Carlo Significance Tests. Biometrika 76, 1989.",

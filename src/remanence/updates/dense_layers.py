@@ -20,9 +20,7 @@ Layers = list[
     tuple[Tensor, Tensor | None]
 ]  # weight (trials, outputs, inputs) and bias (trials, outputs) gradients
 
-_BEYOND = (
-    "no exact attack reads this network; in Python, InvertingGradients searches pictures by optimisation"
-)
+_BEYOND = "no exact attack reads this network; InvertingGradients of remanence_papers searches pictures by optimisation"
 _LOGITS = "a network that returns logits: a softmax or a sigmoid at its end belongs to the loss"
 LARGE = 2**22  # numbers of a layer that is left in the precision in which it is stored
 _TEXTS = "texts are read from transformers with two attention layers; recurrent networks are beyond the exact attacks"

@@ -7,9 +7,6 @@ DOOR = Door(
     attacks=(
         "remanence.updates.exclusive_neurons:ExclusiveNeurons",
         "remanence.updates.low_rank:LowRank",
-        "remanence.updates.matching:DLG",
-        "remanence.updates.matching:IDLG",
-        "remanence.updates.matching:InvertingGradients",
         "remanence.updates.parallel_rows:ParallelRows",
         "remanence.updates.patch_fit:PatchFit",
         "remanence.updates.span_fit:SpanFit",

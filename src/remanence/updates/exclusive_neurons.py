@@ -100,7 +100,7 @@ def _cannot_play(info: AttackInfo, got: str, hint: str | None = None) -> Incompa
         f"The attack {info.name} cannot play this game.",
         needs=info.needs,
         got=got,
-        hint=hint or "inverting-gradients, which takes any network and any number of local steps",
+        hint=hint or "InvertingGradients of remanence_papers.gradients.matching, which takes any network",
     )
 
 

@@ -74,7 +74,10 @@ class PatchFit(Attack[Gradient]):
                 reason = error.got
             else:
                 return mechanism, model
-        raise self.refusal(got=reason, hint="inverting-gradients, for other networks that read pictures")
+        raise self.refusal(
+            got=reason,
+            hint="InvertingGradients of remanence_papers, for other networks",
+        )
 
     def prepare(
         self, knowledge: Knowledge, generator: torch.Generator

@@ -72,7 +72,7 @@ class TokenSpans(Attack[Gradient]):
                 return
         raise self.refusal(
             got=reason,
-            hint="exclusive-neurons or inverting-gradients, for networks that read numbers",
+            hint="exclusive-neurons, for dense networks that read numbers",
         )
 
     def prepare(

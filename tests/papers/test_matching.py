@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from conftest import gradient_game, relu_network
-from remanence import DLG, IDLG, InvertingGradients, Records, SharedGradient, play
-from remanence.updates.descent import Matching, lbfgs
-from remanence.updates.matching import infer_labels, match_gradients
+from remanence import Records, SharedGradient, play
+from remanence_papers.gradients.matching import (
+    DLG,
+    IDLG,
+    InvertingGradients,
+    Matching,
+    infer_labels,
+    lbfgs,
+    match_gradients,
+)
 
 
 def one_sample_release(**settings):
