@@ -1,7 +1,7 @@
 """Which batches come back whole without exclusive neurons: by the layer's width, the batch size and the classes.
 
-python benchmarks/batch_sizes.py table --batches 20 --workers 2       # what `remanence.updates.reach` holds
-python benchmarks/batch_sizes.py held-out --count 200 --workers 2     # forecasts and what happened, on other networks
+python benchmarks/batch_sizes.py table --batches 20 --workers 2
+python benchmarks/batch_sizes.py held-out --count 200 --workers 2     # other networks
 python benchmarks/batch_sizes.py then COMMIT                          # seconds of the processor, now and at that commit
 
 One random network and batch for each seed, float32. A batch counts if every record came back within 1e-3 of its
@@ -142,8 +142,6 @@ def table(options: argparse.Namespace) -> None:
 
 
 def held_out(options: argparse.Namespace) -> None:
-    from remanence.updates.reach import forecast
-
     generator = torch.Generator().manual_seed(2026)
 
     def draw(choices):
@@ -165,17 +163,18 @@ def held_out(options: argparse.Namespace) -> None:
         )  # fmt: skip
     done = play(jobs, options)
     print(f"{len(done)} batches, false records: {sum(result[1] for _, result in done)}")
-    bins: dict[str, list[tuple[float, float, bool]]] = {}
+    bins: dict[int, list[bool]] = {}
     for job, (back, wrong, _) in done:
-        said = forecast(job["width"], job["count"], job["classes"], job["depth"])
-        bins.setdefault(said.words, []).append((said.lower, said.upper, back == job["count"] and not wrong))
+        bins.setdefault(round(job["width"] / job["count"] / 4) * 4, []).append(
+            back == job["count"] and not wrong
+        )
         if options.verbose:
-            print(job, back, said)
-    print("forecast, batches, came back whole (interval), mean of the forecasts' ends")
-    for words, entries in sorted(bins.items()):
-        rate = SuccessRate(sum(whole for *_, whole in entries), len(entries))
-        ends = [sum(entry[end] for entry in entries) / len(entries) for end in (0, 1)]
-        print(f"| {words} | {len(entries)} | {rate} | {ends[0]:.2f} to {ends[1]:.2f} |")
+            print(job, back)
+    print("width over batch, batches, came back whole (interval)")
+    for times, entries in sorted(bins.items()):
+        print(
+            f"| {max(0, times - 2)} to {times + 2} | {len(entries)} | {SuccessRate(sum(entries), len(entries))} |"
+        )
 
 
 _PLAY = """

@@ -166,8 +166,6 @@ def gradient(
                 subject = open_updates(
                     opened, updates, declared, after=weights_after, glance=effort.attack is None
                 )
-            if subject.forecast is not None:  # said before anything is searched for
-                typer.echo(str(subject.forecast), err=True)
             look = audit_gradients if filtered is None else audit_filtered
             result = look(
                 subject,
@@ -179,7 +177,6 @@ def gradient(
             )
             said = [
                 *result.subject["notes"],
-                str(subject.forecast or ""),
                 subject.scope,
                 str(subject.exposure or ""),
             ]

@@ -108,8 +108,6 @@ def audit_gradients(
         "notes": list(subject.notes),
         "updates": [update.to_json() for update in updates_of(result.strongest)],
     }
-    if subject.forecast is not None:
-        found["forecast"] = subject.forecast.to_json()
     return replace(result, subject={**result.subject, **found})
 
 

@@ -43,7 +43,7 @@ class LowRank(Attack[Gradient]):
     """Find the sparse directions of the gradient's column space, one per sample; no neuron need be exclusive.
 
     The batch must be smaller than the first layer's width and its inputs independent. `rounds` bounds the search; at
-    most `slots` samples are returned. How often it succeeds, by the sizes alone: `reach.forecast`.
+    most `slots` samples are returned.
     """
 
     slots: int = SLOTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import final
 
@@ -34,7 +34,6 @@ from remanence.updates.files import (
     widened,
 )
 from remanence.updates.local_training import LocalTraining
-from remanence.updates.reach import Forecast, forecast_of
 from remanence.updates.reading import Reading, read_update
 from remanence.updates.received import traps
 from remanence.updates.rounding import Rounding
@@ -68,18 +67,6 @@ class Subject:
     scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
     reading: Reading | None = None  # of a single update that is as it was read
     again: Callable[[], Subject] | None = None  # the same, read in full: where a glance promised too much
-
-    @cached_property
-    def forecast(self) -> Forecast | None:
-        """How often the search for whole batches succeeds at the first update's size; None where it does not apply."""
-        if self.disturbed is not None or self.filter is not None or not self.declared.training.is_plain:
-            return None
-        layers = self.head.layers_of({name: value[None] for name, value in self.gradients[0].items()})
-        precision = self.rounding.of_largest(layers[0][0])
-        found = None if self.reading is None else self.reading.coordinates
-        if found is not None and not found.gradients[0][:, -1].any():  # in which nothing of it is missing
-            layers = [(found.gradients[0][None], layers[0][1]), *layers[1:]]
-        return forecast_of(self.head, layers, precision)
 
     @property
     def scope(self) -> str:
