@@ -9,6 +9,8 @@ from remanence import gradient_exposure
 from remanence.updates.dense_layers import dense_head
 from remanence.updates.exact import reconstruct
 from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.reading import read_update
+from remanence.updates.rounding import Rounding
 
 
 def batch(count, features, classes, seed):
@@ -69,3 +71,18 @@ def test_the_same_seed_gives_the_same_batch():
     layers = head.layers_of(leak(network, inputs, labels))
     first, second = (reconstruct_low_rank(head, layers, precision=2.2e-16, seed=5) for _ in range(2))
     assert torch.allclose(first.inputs, second.inputs, atol=1e-9)
+
+
+def test_a_batch_of_64_is_proven_whole_and_one_beyond_reach_claims_nothing():
+    for count, width, whole in ((64, 512, True), (48, 120, False)):
+        network = relu_network(100, width, 10, dtype=torch.float32, seed=3)
+        inputs, labels = batch(count, 100, 10, 3)
+        inputs, head = inputs.float().double(), dense_head(network)
+        proof = read_update(head, head.layers_of(leak(network, inputs, labels)), Rounding(1.2e-7)).proof
+        assert (proof.count, proof.batch_size, proof.explains_all) == (
+            (64, 64, True) if whole else (0, None, False)
+        )
+        if whole:
+            apart = torch.cdist(inputs, proof.proposal.inputs) / inputs.norm(dim=1, keepdim=True)
+            assert apart.amin(1).max() < 1e-4
+            assert torch.equal(proof.proposal.labels[apart.argmin(1)], labels)

@@ -20,7 +20,7 @@ from remanence.cli.output import (
     finish,
 )
 from remanence.cli.output import policy as limit
-from remanence.core.checks import exactly_one, goes_with
+from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 
 
@@ -44,12 +44,6 @@ class Sent:
         list[Path] | None, "A client's weights after the round, instead of an update; repeatable."
     ] = None
     batch: Annotated[Path | None, "Your own batch instead: an .npz file with inputs and labels."] = None
-    passed: Annotated[
-        str | None,
-        "--filter",
-        "With --batch: a filter that the update passes before it leaves, as in topk=0.1, int8, sign, svt, "
-        "percentile, clip-noise=1,1. The leak before and after it.",
-    ] = None
 
 
 @options()
@@ -112,9 +106,8 @@ def gradient(
     from remanence.report.svg import as_file
     from remanence.scale.files import check_writable, write_files
     from remanence.updates.declared import Declared, Noise
-    from remanence.updates.inspection import audit_filtered, audit_gradients
+    from remanence.updates.inspection import audit_gradients
     from remanence.updates.leak_map_view import (
-        filter_sentence,
         leak_map_picture,
         leak_table,
         proven_sentence,
@@ -122,12 +115,11 @@ def gradient(
     )
     from remanence.updates.local_training import LocalTraining
     from remanence.updates.opening import open_batch, open_network, open_updates
-    from remanence.updates.sending import Filter
     from remanence.updates.token_updates import Files, audit_token_updates
 
     network = _one_model(model, factory)
     updates, weights_after = list(sent.gradients or []), list(sent.after or [])
-    _check_inputs(updates + weights_after, sent.batch, sent.passed)
+    _check_inputs(updates + weights_after, sent.batch)
     declared = Declared(
         LocalTraining(
             client.local_steps,
@@ -142,7 +134,6 @@ def gradient(
         None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
         effort.candidates,
     )
-    filtered = None if sent.passed is None else Filter.parse(sent.passed)
     policy = limit(effort.max_success)
     first = sent.batch or (updates + weights_after)[0]
     folder = ending.out or default_folder(f"{network}-{first.name}")
@@ -151,7 +142,7 @@ def gradient(
         opened = open_network(network, declared)
         result = audit_token_updates(
             opened,
-            Files(updates, weights_after, sent.batch, filtered),
+            Files(updates, weights_after, sent.batch),
             declared,
             longest=effort.longest,
             policy=policy,
@@ -161,13 +152,12 @@ def gradient(
         said: list[str] = [] if result is None else list(result.subject["notes"])
         if result is None:
             if sent.batch is not None:
-                subject = open_batch(opened, sent.batch, declared, filtered)
+                subject = open_batch(opened, sent.batch, declared)
             else:
                 subject = open_updates(
                     opened, updates, declared, after=weights_after, glance=effort.attack is None
                 )
-            look = audit_gradients if filtered is None else audit_filtered
-            result = look(
+            result = audit_gradients(
                 subject,
                 effort.attack,
                 policy=policy,
@@ -182,7 +172,7 @@ def gradient(
             ]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
-    said += [filter_sentence(result), *tokens_sentence(result), proven_sentence(result, client.batch_size)]
+    said += [*tokens_sentence(result), proven_sentence(result, client.batch_size)]
     finish(result, folder, first=[leak_table(leaks), *filter(None, said)], ending=ending)
 
 
@@ -192,8 +182,7 @@ def _one_model(argument: str | None, option: str | None) -> str:
     return argument or option or ""
 
 
-def _check_inputs(updates: Sequence[Path], batch: Path | None, passed: str | None) -> None:
-    goes_with("--filter", passed, "--batch", batch, "--batch batch.npz --filter topk=0.1")
+def _check_inputs(updates: Sequence[Path], batch: Path | None) -> None:
     given = {"an update (--gradient, or --before and --after)": updates or None, "--batch": batch}
     exactly_one(given, "--gradient for what was captured, --batch for what is about to be sent")
 

@@ -28,7 +28,6 @@ from remanence.updates.dense_layers import DenseHead, Layers
 from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Subject
 from remanence.updates.proven import contradictions, updates_of
-from remanence.updates.sending import disturbance, rounding_after
 from remanence.updates.shared_gradient import SharedGradient
 
 _EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
@@ -111,37 +110,8 @@ def audit_gradients(
     return replace(result, subject={**result.subject, **found})
 
 
-def audit_filtered(
-    subject: Subject, attacks: Sequence[str] | None, *, policy: Policy, seed: int, device: str, target: str
-) -> AuditResult:
-    """The same for an own batch whose update passes a filter: what the attacks recover before it and after it."""
-    assert subject.filter is not None
-    plain = replace(subject, filter=None)
-    before = audit_gradients(plain, attacks, policy=policy, seed=seed, device=device, target=target)
-    generator = torch.Generator().manual_seed(seed)
-    sent = [
-        {name: value.to(one[name]) for name, value in subject.filter.apply(one, generator).items()}
-        for one in subject.gradients
-    ]
-    filtered = replace(
-        subject,
-        gradients=sent,
-        disturbed=disturbance(subject.filter, sent[0]),
-        rounding=rounding_after(subject.filter, sent[0], subject.rounding),
-    )
-    after = audit_gradients(filtered, attacks, policy=policy, seed=seed, device=device, target=target)
-    counts = {
-        name: {"recovered": one.strongest.main.successes, "samples": one.strongest.main.trials}
-        for name, one in (("before", before), ("after", after))
-    }
-    found = subject.filter.to_json(counts, after.bounds)
-    return replace(after, subject={**after.subject, "filter": found})
-
-
 def _ceilings(subject: Subject) -> tuple[Bound, ...]:
     """What no attack exceeds, where there is noise."""
-    if subject.filter is not None:
-        return subject.filter.ceilings(subject.declared.candidates)
     noise = subject.declared.noise
     if noise is None:
         return ()

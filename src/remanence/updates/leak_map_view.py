@@ -53,21 +53,6 @@ def _drawn(entries: str) -> str:
     return picture("leak-map", label, draw, height=0.9 + 0.36 * len(layers))
 
 
-def filter_sentence(result: AuditResult) -> str:
-    """What a filter does to the leak."""
-    found = result.subject.get("filter")
-    if not found:
-        return ""
-    before, after = (
-        f"{found[when]['recovered']} of {found[when]['samples']}" for when in ("before", "after")
-    )
-    ceiling = "".join(f" No attack exceeds {value:.3f} (its ceiling)." for value in found["ceilings"])
-    none = "" if ceiling else " A filter without noise has no ceiling: other attacks may see more."
-    return (
-        f"Filter {found['filter']}: {before} samples recovered before it, {after} after it.{ceiling or none}"
-    )
-
-
 def tokens_sentence(result: AuditResult) -> list[str]:
     """What is known about the words of a text, whether or not their order is."""
     found = [

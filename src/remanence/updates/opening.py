@@ -37,7 +37,7 @@ from remanence.updates.local_training import LocalTraining
 from remanence.updates.reading import Reading, read_update
 from remanence.updates.received import traps
 from remanence.updates.rounding import Rounding
-from remanence.updates.sending import Filter, codes_of, looks_compressed
+from remanence.updates.sending import codes_of, looks_compressed
 from remanence.updates.watching import loss_of
 
 _NO_SEARCH = (
@@ -62,7 +62,6 @@ class Subject:
     declared: Declared = field(default_factory=Declared)
     notes: tuple[str, ...] = ()  # what was found out about the files
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
-    filter: Filter | None = None  # that the owner's own update passes before it leaves
     is_settled: bool = False  # records of every update were proven at sight, and the network is large
     scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
     reading: Reading | None = None  # of a single update that is as it was read
@@ -80,7 +79,7 @@ class Subject:
         )
 
 
-def open_batch(model: nn.Module, batch: Path, declared: Declared, passed: Filter | None = None) -> Subject:
+def open_batch(model: nn.Module, batch: Path, declared: Declared) -> Subject:
     """A batch of the owner's own, and the gradient that would leave."""
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     records = read_batch(batch, dtype)
@@ -91,7 +90,7 @@ def open_batch(model: nn.Module, batch: Path, declared: Declared, passed: Filter
     exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
     rounding = Rounding.of([dtype])
     own = [_own_gradient(model, records)]
-    return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model), filter=passed)
+    return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model))
 
 
 def open_updates(
@@ -126,7 +125,7 @@ def open_updates(
     reading = opened[0].reading if len(opened) == 1 else None
     again = partial(open_updates, model, updates, declared, after=after)
     return Subject(
-        model, head, gradients, None, None, rounding, declared, notes, disturbed, None, settled,
+        model, head, gradients, None, None, rounding, declared, notes, disturbed, settled,
         declared.training.learning_rate is not None or not (after or any(one.is_step for one in opened)),
         reading, again if any(one.is_glance for one in opened) else None,
     )  # fmt: skip

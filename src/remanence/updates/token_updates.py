@@ -35,7 +35,6 @@ from remanence.updates.local_training import LocalTraining
 from remanence.updates.opening import check_labels
 from remanence.updates.patch_models import PatchModel, patch_model
 from remanence.updates.rounding import Rounding
-from remanence.updates.sending import Filter, disturbance, rounding_after
 from remanence.updates.watching import logits_of, loss_of
 
 
@@ -47,7 +46,6 @@ class Files:
     updates: Sequence[Path] = ()
     after: Sequence[Path] = ()
     batch: Path | None = None
-    passed: Filter | None = None  # that the batch's update passes before it leaves
 
 
 def audit_token_updates(
@@ -117,20 +115,7 @@ def audit_token_updates(
     result = replace(result, subject={**result.subject, "notes": notes})
     if patches is not None and not proven and _has_dense_layers(model, patches.shape):
         return None
-    if files.passed is None or batch is None:
-        return result
-    generator = torch.Generator().manual_seed(seed)
-    sent = {n: v.to(gradients[0][n]) for n, v in files.passed.apply(gradients[0], generator).items()}
-    after = look([sent], rounding_after(files.passed, sent, coarse))
-    disturbed = disturbance(files.passed, sent)
-    told = () if disturbed is None else (disturbed,)
-    entries = tuple(replace(entry, caveats=(*entry.caveats, *told)) for entry in after.evidence)
-    counts = {
-        when: {"recovered": one.strongest.proven, "samples": len(batch)}
-        for when, one in (("before", result), ("after", after))
-    }
-    found = files.passed.to_json(counts, files.passed.ceilings(declared.candidates))
-    return replace(after, evidence=entries, subject={**after.subject, "notes": notes, "filter": found})
+    return result
 
 
 @dataclass(frozen=True)
