@@ -179,8 +179,15 @@ def layers(*sizes: int, between: Callable[[], nn.Module] = nn.ReLU) -> Callable[
 
 
 def _scheduled(schedule: Callable[[torch.optim.Optimizer], Any], make: Make = sgd) -> TransferHead:
+    """The rate as PyTorch's own scheduler sets it in every epoch."""
     optimizer = make(nn.Linear(2, 10))
-    return TransferHead.from_training(optimizer, schedule(optimizer), None, EPOCHS)
+    scheduler, rates = schedule(optimizer), []
+    for _ in range(EPOCHS):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    base = ADAMW if make is adamw else START
+    return replace(base, loop=Loop(schedule=tuple(rate / base.learning_rate for rate in rates)))
 
 
 def _looped(recipe: TransferHead = START, **words: Any) -> TransferHead:
@@ -188,12 +195,13 @@ def _looped(recipe: TransferHead = START, **words: Any) -> TransferHead:
 
 
 ADAM = replace(START, optimizer="adam", learning_rate=0.01)
+ADAMW = replace(ADAM, optimizer="adamw", weight_decay=0.01)
 MOMENTUM = replace(START, learning_rate=0.02, momentum=0.9, weight_decay=5e-4)
 CASES: dict[str, tuple[Plain, TransferHead]] = {
     "SGD": (Plain(), START),
     "SGD, momentum, decay": (Plain(momentum), MOMENTUM),
     "Adam": (Plain(adam), ADAM),
-    "AdamW": (Plain(adamw), replace(ADAM, optimizer="adamw", weight_decay=0.01)),
+    "AdamW": (Plain(adamw), ADAMW),
     "cosine schedule": (Plain(schedule=cosine), _scheduled(cosine)),
     "AdamW, warm-up, cosine schedule": (Plain(adamw, schedule=warm), _scheduled(warm, adamw)),
     "label smoothing 0.1": (

@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 from torch.nn.utils import parametrizations
 from torch.nn.utils.parametrize import remove_parametrizations
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
-from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import heads_game, pictures
 from remanence import EarlyStopping, InputError, LinearReader, Loop, Records, TransferHead, embed_views, play
@@ -243,78 +242,9 @@ def test_weights_that_are_computed_from_others_are_refused_by_their_names(norm):
     with pytest.raises(InputError, match="computes its weights from other numbers") as caught:
         read_head(layer, BASE, 24)
     assert "parametrizations.weight.original" in caught.value.got
-    with pytest.raises(InputError, match="No recipe can be read off this optimizer") as caught:
-        TransferHead.from_training(torch.optim.SGD(layer.parameters(), lr=0.1), epochs=3)
-    assert "without weight_norm" in caught.value.needs
     answered = layer.weight.detach().clone()
     remove_parametrizations(layer, "weight")
     torch.testing.assert_close(read_head(layer, BASE, 24)["weight"][0], answered, rtol=1e-3, atol=1e-4)
-
-
-def test_a_recipe_is_read_off_the_objects_of_a_loop():
-    head = nn.Linear(24, 3)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=0.01, betas=(0.8, 0.9), weight_decay=0.1)
-    warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3)
-    cool = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
-    scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cool], [3])
-    loader = DataLoader(TensorDataset(OWN.embedding, OWN.labels), batch_size=4, shuffle=True, drop_last=True)
-    loss = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 1.0]), label_smoothing=0.1)
-    before = copy.deepcopy(optimizer.state_dict())
-    recipe = TransferHead.from_training(optimizer, scheduler, loader, 10, loss=loss)
-    assert optimizer.state_dict() == before  # nothing ran but copies
-    assert (recipe.classes, recipe.hidden, recipe.optimizer, recipe.initialisation) == (
-        3,
-        None,
-        "adamw",
-        "pytorch",
-    )
-    assert (recipe.learning_rate, recipe.weight_decay, recipe.batch_size, recipe.drop_last) == (
-        0.01,
-        0.1,
-        4,
-        True,
-    )
-    assert recipe.class_weights == (1.0, 2.0, 1.0)
-    assert recipe.loop.options == (("betas", (0.8, 0.9)),)
-    assert recipe.loop.label_smoothing == 0.1
-    seen = []
-    for _ in range(10):
-        seen.append(optimizer.param_groups[0]["lr"] / 0.01)
-        optimizer.step()
-        scheduler.step()
-    assert recipe.loop.schedule == pytest.approx(seen)
-
-
-def test_shapes_of_heads_are_read_off_their_layers():
-    plain = TransferHead.from_training(
-        torch.optim.SGD(nn.Linear(9, 5).parameters(), lr=0.1, momentum=0.9), epochs=3
-    )
-    assert (plain.classes, plain.momentum, plain.loop, plain.plain) == (5, 0.9, None, True)
-    bare = TransferHead.from_training(
-        torch.optim.SGD(nn.Linear(9, 2, bias=False).parameters(), lr=0.1), epochs=3
-    )
-    assert (bare.two_outputs, bare.loop) == (True, Loop(bias=False))
-    layers = nn.Sequential(nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 1))
-    deep = TransferHead.from_training(
-        torch.optim.Adam(layers.parameters(), lr=0.1), epochs=3, initialisation=0.1
-    )
-    assert (deep.classes, deep.hidden, deep.outputs, deep.initialisation) == (2, 4, 1, 0.1)
-
-
-def test_what_a_recipe_has_no_words_for_is_refused_by_its_name():
-    head = nn.Linear(9, 3)
-    sgd = torch.optim.SGD(head.parameters(), lr=0.1)
-    data = TensorDataset(torch.zeros(10, 9))
-    cases = [
-        ({"optimizer": torch.optim.LBFGS(head.parameters())}, "optimizer"),
-        ({"optimizer": torch.optim.SGD(nn.Conv2d(1, 2, 3).parameters(), lr=0.1)}, "optimizer"),
-        ({"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)}, "scheduler"),
-        ({"loader": DataLoader(data, batch_size=4)}, "loader"),
-        ({"loss": nn.MSELoss()}, "loss"),
-    ]
-    for wrong, name in cases:
-        with pytest.raises(InputError, match=f"No recipe can be read off this {name}"):
-            TransferHead.from_training(**{"optimizer": sgd, "epochs": 3, **wrong})
 
 
 def test_loops_that_nobody_can_run_are_refused():

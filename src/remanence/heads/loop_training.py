@@ -189,7 +189,7 @@ def _factor(loop: Loop, epochs: int, batches: int, epoch: int, step: int) -> flo
             "The schedule does not fit the training.",
             needs=f"{epochs} factors, one for each epoch, or {epochs * batches}, one for each step",
             got=str(len(loop.schedule)),
-            hint="TransferHead.from_training(...) reads it off your scheduler",
+            hint="what your scheduler's get_last_lr() gives over the rate, written down in a run of its own",
         )
     return loop.schedule[epoch if len(loop.schedule) == epochs else step]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from remanence.core.exceptions import InputError
@@ -19,7 +19,6 @@ from remanence.heads.layers import Hidden, answers, hidden_sizes, layer_names
 from remanence.heads.loop import Loop
 from remanence.heads.loop_training import train_loop
 from remanence.heads.published import Published
-from remanence.heads.reading_loops import recipe_of
 from remanence.heads.span import train_dual
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Perceptron
@@ -74,31 +73,6 @@ class TransferHead(Mechanism[Weights]):
 
     def __post_init__(self) -> None:
         check_recipe(self)
-
-    @classmethod
-    def from_training(
-        cls,
-        optimizer: torch.optim.Optimizer,
-        scheduler: Any = None,
-        loader: Any = None,
-        epochs: int = 1,
-        *,
-        loss: nn.Module | None = None,
-        steps_per: str = "epoch",
-        **more: Any,
-    ) -> TransferHead:
-        """The recipe, read off the objects of your own training loop before it runs.
-
-        The optimizer's tensors are the head's layers, in order, and nothing else. `loader` is the DataLoader (None: all
-        pictures in every step), `loss` a CrossEntropyLoss or BCEWithLogitsLoss where it has settings. `steps_per` says
-        whether the scheduler steps in every "epoch" or "batch". Weights start as nn.Linear draws them; `more` are
-        further fields, such as `initialisation` or `loop=Loop(dropout=0.5)`.
-        """
-        read = recipe_of(optimizer, scheduler, loader, epochs, loss, steps_per)
-        given: Loop | None = more.pop("loop", None)
-        found = replace(given or Loop(), **read.loop)
-        fields = {"initialisation": "pytorch", **read.fields, **more}
-        return cls(epochs=epochs, loop=None if found == Loop() else found, **fields)
 
     @property
     def outputs(self) -> int:
