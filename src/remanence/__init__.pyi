@@ -46,7 +46,6 @@ from .heads.audit_head import exposed_pictures as exposed_pictures
 from .heads.embedding import augment as augment
 from .heads.embedding import embed as embed
 from .heads.embedding import embed_views as embed_views
-from .heads.fine_tuning import FineTuning as FineTuning
 from .heads.head_game import HeadAudit as HeadAudit
 from .heads.head_game import HeadGame as HeadGame
 from .heads.head_game import head_game as head_game
