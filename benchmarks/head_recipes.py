@@ -10,7 +10,6 @@ labels or with a third of the epochs, and the right head declared as plain SGD; 
 from __future__ import annotations
 
 import argparse
-import copy
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -26,11 +25,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset
 
-from remanence import EarlyStopping, Loop, Records, TransferHead
-from remanence.heads.embedding import embed, embed_views, embedding_of
+from remanence import Loop, Records, TransferHead
+from remanence.heads.embedding import embed, embedding_of
 from remanence.heads.fit import LEVEL, fit
 from remanence.heads.released_head import read_head
 
@@ -80,84 +78,26 @@ class Plain:
     batch: int | None = None
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None
     loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
-    balanced: bool = False
-    mixup: float = 0.0
-    ema: float | None = None
-    patience: int | None = None
-    autocast: bool = False
     clip: float | None = None
     half: torch.dtype | None = None
-    views: int = 1
 
     def train(self, features: Tensor, labels: Tensor) -> nn.Module:
         """One head."""
-        head = self.build(features.shape[1] // self.views)
-        held_x, held_y = features, labels
-        if self.patience is not None:
-            held, order = torch.randperm(len(labels)).split(
-                [len(labels) // 5, len(labels) - len(labels) // 5]
-            )
-            held_x, held_y, features, labels = features[held], labels[held], features[order], labels[order]
+        head = self.build(features.shape[1])
         optimizer = self.make(head)
         scheduler = None if self.schedule is None else self.schedule(optimizer)
-        averaged = None
-        if self.ema is not None:
-            averaged = AveragedModel(head, multi_avg_fn=get_ema_multi_avg_fn(self.ema))
-        best, lowest, waited = head, float("inf"), 0
-        sampler = None
-        if self.balanced:
-            counts = torch.bincount(labels)
-            sampler = WeightedRandomSampler((1 / counts[labels].double()).tolist(), len(labels))
         for _ in range(self.epochs):
-            head.train()
-            seen = features.unflatten(1, (self.views, -1))
-            loader = DataLoader(
-                TensorDataset(seen[range(len(labels)), torch.randint(self.views, (len(labels),))], labels),
-                self.batch or len(labels),
-                shuffle=sampler is None,
-                sampler=sampler,
-            )
-            for inputs, wanted in loader:
+            for inputs, wanted in DataLoader(
+                TensorDataset(features, labels), self.batch or len(labels), shuffle=True
+            ):
                 optimizer.zero_grad()
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-                    if self.mixup:
-                        share = float(torch.distributions.Beta(self.mixup, self.mixup).sample())
-                        other = torch.randperm(len(wanted))
-                        answers = head(share * inputs + (1 - share) * inputs[other])
-                        loss = share * self.loss(answers, wanted) + (1 - share) * self.loss(
-                            answers, wanted[other]
-                        )
-                    else:
-                        loss = self.loss(head(inputs), wanted)
-                loss.backward()
+                self.loss(head(inputs), wanted).backward()
                 if self.clip is not None:
                     nn.utils.clip_grad_norm_(head.parameters(), self.clip)
                 optimizer.step()
-                if averaged is not None:
-                    averaged.update_parameters(head)
             if scheduler is not None:
                 scheduler.step()
-            if self.patience is not None:
-                head.eval()
-                with torch.no_grad():
-                    now = float(self.loss(head(held_x), held_y))
-                if now < lowest:
-                    best, lowest, waited = copy.deepcopy(head), now, 0
-                elif (waited := waited + 1) == self.patience:
-                    break
-        made = averaged.module if averaged is not None else best if self.patience is not None else head
-        return made.eval() if self.half is None else made.eval().to(self.half)
-
-
-class Cosine(nn.Module):
-    """Scaled cosines between features and rows."""
-
-    def __init__(self, numbers: int, scale: float) -> None:
-        super().__init__()
-        self.weight, self.scale = nn.Linear(numbers, 10, bias=False).weight, scale
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.scale * normalize(inputs, dim=1) @ normalize(self.weight, dim=1).T
+        return head.eval() if self.half is None else head.eval().to(self.half)
 
 
 class Normalised(nn.Linear):
@@ -218,24 +158,12 @@ CASES: dict[str, tuple[Plain, TransferHead]] = {
         Plain(momentum, batch=8, clip=0.1),
         _looped(replace(MOMENTUM, batch_size=8), max_norm=0.1),
     ),
-    "early stopping": (
-        Plain(adam, epochs=100, patience=5),
-        _looped(replace(ADAM, epochs=100), early_stopping=EarlyStopping(0.2, 5)),
-    ),
-    "mixup 0.4": (Plain(mixup=0.4), _looped(mixup=0.4)),
-    "class-balanced": (Plain(batch=8, balanced=True), _looped(replace(START, batch_size=8), balanced=True)),
-    "averaged weights 0.9": (Plain(ema=0.9), _looped(averaging=0.9)),
-    "bfloat16 while training": (Plain(autocast=True), _looped(autocast="bfloat16")),
     "published in float16": (Plain(half=torch.float16), START),
     "published in bfloat16": (Plain(half=torch.bfloat16), START),
     "no bias": (Plain(build=lambda numbers: nn.Linear(numbers, 10, bias=False)), _looped(bias=False)),
     "normalised features": (
         Plain(adam, build=lambda numbers: Normalised(numbers, 10)),
         _looped(ADAM, normalised=True),
-    ),
-    "cosine head": (
-        Plain(adam, build=lambda numbers: Cosine(numbers, 16.0)),
-        _looped(ADAM, cosine=16.0, bias=False),
     ),
     "16 hidden units": (Plain(adam, build=layers(16)), replace(ADAM, hidden=16)),
     "16 hidden units, GELU": (
@@ -250,7 +178,6 @@ CASES: dict[str, tuple[Plain, TransferHead]] = {
         Plain(adam, build=layers(16, between=nn.Tanh)),
         _looped(replace(ADAM, hidden=16), activation="tanh"),
     ),
-    "augmentation, 8 views": (Plain(adam, views=8), _looped(ADAM, views=8)),
     "32 and 16 hidden units": (Plain(adam, build=layers(32, 16)), replace(ADAM, hidden=(32, 16))),
 }
 
@@ -276,14 +203,8 @@ def _row(asked: argparse.Namespace, name: str) -> str:
     torch.manual_seed(0)
     pictures, labels = _pictures(asked.data)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(pictures[0].numel(), 96), nn.ReLU())
-    case, records, generator = CASES[name], Records(pictures, labels), torch.Generator().manual_seed(0)
-    views = case[0].views
-    seen = (
-        embed(records, backbone) if views == 1 else embed_views(records, backbone, _shifted, views, generator)
-    )
-    # Two of a class leave nothing to validate by.
-    own, others, public = _split(seen, 4 if name == "early stopping" else 2)
-    return f"| {name} | {' | '.join(_shares(case, own, others, public, asked))} |"
+    own, others, public = _split(embed(Records(pictures, labels), backbone), 2)
+    return f"| {name} | {' | '.join(_shares(CASES[name], own, others, public, asked))} |"
 
 
 def _pictures(path: Path | None) -> tuple[Tensor, Tensor]:
@@ -295,11 +216,6 @@ def _pictures(path: Path | None) -> tuple[Tensor, Tensor]:
         x, y = (file["x"], file["y"]) if "x" in file else (file["xte"][:3000], file["yte"][:3000])
     pixels, labels = torch.tensor(x).float() / 127.5 - 1, torch.tensor(y).long()
     return pixels[labels < 10], labels[labels < 10]
-
-
-def _shifted(pictures: Tensor, generator: torch.Generator) -> Tensor:
-    """By up to a pixel in each direction, all alike."""
-    return torch.roll(pictures, torch.randint(-1, 2, (2,), generator=generator).tolist(), (-2, -1))
 
 
 def _split(records: Records, several: int) -> tuple[Records, Records, Records]:
@@ -323,7 +239,6 @@ def _shares(
         replace(START, hidden=declared.hidden),
         bias=words.bias,
         activation=words.activation,
-        views=words.views,
     )
 
     def share(most: float, count: int, wrong: str = "") -> str:
@@ -334,9 +249,7 @@ def _shares(
             labels = labels[torch.randperm(len(labels))] if wrong == "labels" else labels
             epochs = {"training": 0, "epochs": plain.epochs // 3}.get(wrong, plain.epochs)
             recipe = as_sgd if wrong == "recipe" else declared
-            head = read_head(
-                replace(plain, epochs=epochs).train(read, labels), recipe, read.shape[1] // plain.views
-            )
+            head = read_head(replace(plain, epochs=epochs).train(read, labels), recipe, read.shape[1])
             generator = torch.Generator().manual_seed(seed)
             refused += fit(recipe, own, public, head, generator, others=0).p_value <= most
         return f"{refused / count:.2f}"

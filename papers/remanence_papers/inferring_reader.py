@@ -109,7 +109,6 @@ def plausible(head: TransferHead) -> Iterator[TransferHead]:
         bias=loop.bias,
         activation=loop.activation,
         normalised=loop.normalised,
-        views=loop.views,
     )
     shape = TransferHead(
         head.classes,

@@ -45,12 +45,10 @@ from .heads.audit_head import audit_head as audit_head
 from .heads.audit_head import exposed_pictures as exposed_pictures
 from .heads.embedding import augment as augment
 from .heads.embedding import embed as embed
-from .heads.embedding import embed_views as embed_views
 from .heads.head_game import HeadAudit as HeadAudit
 from .heads.head_game import HeadGame as HeadGame
 from .heads.head_game import head_game as head_game
 from .heads.linear_reader import LinearReader as LinearReader
-from .heads.loop import EarlyStopping as EarlyStopping
 from .heads.loop import Loop as Loop
 from .heads.private_recipe import private_recipe as private_recipe
 from .heads.published import Published as Published

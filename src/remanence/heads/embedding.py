@@ -28,22 +28,6 @@ def augment(
     return concatenate(views)
 
 
-def embed_views(
-    records: Records,
-    backbone: nn.Module,
-    change: Callable[[Tensor, torch.Generator], Tensor],
-    views: int,
-    generator: torch.Generator,
-) -> Records:
-    """The records, each with so many views one after the other in its embedding; the first is the picture as it is.
-
-    For heads that see another view in every epoch: `TransferHead(..., loop=Loop(views=...))`.
-    """
-    copies = augment(records, backbone, change, views, generator)
-    side_by_side = embedding_of(copies).unflatten(0, (views, len(records))).transpose(0, 1).flatten(1)
-    return Records(records.features, records.labels, records.weights, side_by_side)
-
-
 def embedding_of(records: Records) -> Tensor:
     """What the frozen backbone made of each record."""
     if records.embedding is None:

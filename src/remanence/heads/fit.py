@@ -149,8 +149,7 @@ def compare(head: Scores, siblings: Scores) -> Fit:
 
 def _without_a_start(recipe: TransferHead) -> TransferHead:
     """The same from weights of 0, where that is possible: nothing random hides what training does."""
-    turns = recipe.loop is not None and recipe.loop.cosine is not None  # a row of 0 has no direction
-    return recipe if recipe.hidden is not None or turns else replace(recipe, initialisation=0.0)
+    return recipe if recipe.hidden is not None else replace(recipe, initialisation=0.0)
 
 
 def _as_precise(heads: Weights, like: Weights) -> Weights:

@@ -234,9 +234,7 @@ def head_game(
             got="both",
             hint="leave per_class out",
         )
-    own, adversary, controls = prepared_pictures(
-        backbone_or_features, images, labels, recipe, prior, settings
-    )
+    own, adversary, controls = prepared_pictures(backbone_or_features, images, labels, prior, settings)
     counts = torch.unique(labels, return_counts=True)[1]
     sizes = tuple(counts.tolist()) if per_class is None else per_class
     # Not from your pictures alone: those that a guess is likely to meet lie close to others, and would lower it.

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, normalize, silu
+from torch.nn.functional import gelu, silu
 
 _FIRST, _MIDDLE, _LAST = ("weight", "bias"), ("middle_weight", "middle_bias"), ("out_weight", "out_bias")
 
@@ -60,19 +60,14 @@ def outgoing(tensors: Mapping[str, Tensor]) -> Tensor | None:
     return last @ tensors["middle_weight"].to(last) if "middle_weight" in tensors else last
 
 
-def answers(
-    tensors: Sequence[Tensor], values: Tensor, activation: str = "relu", cosine: float | None = None
-) -> Tensor:
+def answers(tensors: Sequence[Tensor], values: Tensor, activation: str = "relu") -> Tensor:
     """What heads answer to inputs `(records, numbers)` or `(trials, records, numbers)`, `(trials, records, outputs)`.
 
-    `tensors` are weights and biases in turn. The last layer of a cosine head compares directions.
+    `tensors` are weights and biases in turn.
     """
-    last = len(tensors) - 2
     for layer in range(0, len(tensors), 2):
         weight, bias = tensors[layer], tensors[layer + 1].unsqueeze(1)
         values = ACTIVATIONS[activation](values) if layer else values
-        if cosine is not None and layer == last:
-            return cosine * (normalize(values, dim=-1) @ normalize(weight, dim=-1).mT)
         values = values.expand(len(weight), -1, -1)
         values = torch.baddbmm(bias, values, weight.mT)
     return values

@@ -12,7 +12,6 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.heads.check_pictures import check_enough, check_pictures
 from remanence.heads.embedding import embed, embedding_of
-from remanence.heads.transfer_head import TransferHead
 
 if TYPE_CHECKING:
     from remanence.heads.head_game import HeadAudit
@@ -25,14 +24,13 @@ def prepared_pictures(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
     labels: Tensor,
-    recipe: TransferHead,
     prior: Records,
     settings: HeadAudit,
 ) -> tuple[Records, Records, Records]:
     """Yours, the adversary's and the control's, all embedded; refuses what no audit can use."""
     per_class, copies = settings.per_class, settings.copies
     check_pictures(images, labels, prior, copies)
-    own, public = _embedded(backbone_or_features, images, labels, recipe, prior)
+    own, public = _embedded(backbone_or_features, images, labels, prior)
     classes, counts = torch.unique(labels, return_counts=True)
     if not torch.equal(classes, torch.unique(public.labels)):
         raise InputError(
@@ -68,18 +66,10 @@ def _embedded(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
     labels: Tensor,
-    recipe: TransferHead,
     prior: Records,
 ) -> tuple[Records, Records]:
     """Yours and the public ones, with features that fit."""
     if isinstance(backbone_or_features, nn.Module):
-        if recipe.views > 1:
-            raise InputError(
-                "A backbone alone does not say how pictures are changed.",
-                needs=f"features of {recipe.views} views of each picture, and such a prior",
-                got="a module",
-                hint="own = embed_views(Records(images, labels), backbone, change, views, generator): own.embedding",
-            )
         own = embed(Records(images, labels), backbone_or_features)
         public = embed(prior, backbone_or_features)
     else:

@@ -16,8 +16,7 @@ from remanence.core.releases import Release, Weights
 from remanence.heads.checks import check_recipe
 from remanence.heads.embedding import embedding_of
 from remanence.heads.layers import Hidden, answers, hidden_sizes, layer_names
-from remanence.heads.loop import Loop
-from remanence.heads.loop_training import train_loop
+from remanence.heads.loop import Loop, train_loop
 from remanence.heads.published import Published
 from remanence.heads.span import train_dual
 from remanence.training.dpsgd import DPSGD
@@ -47,8 +46,8 @@ class TransferHead(Mechanism[Weights]):
     steps of 1 / sample_rate. Linear heads trained by SGD never leave the span of their records and their
     initial weights, so that they are trained in coordinates of that span, exactly (`span.py`).
 
-    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias, averaged weights,
-    mixtures, early stopping. What is `published` may be less than what was trained.
+    `loop` has what a training loop does beyond that: schedules, label smoothing, dropout, no bias. What is `published`
+    may be less than what was trained.
     """
 
     classes: int
@@ -136,7 +135,7 @@ class TransferHead(Mechanism[Weights]):
         """Pictures, embeddings, products between them, and weights of all heads at once."""
         records = targets.batch_shape[1]
         rows = sum(hidden_sizes(self.hidden)) or self.outputs
-        numbers = self.inputs_of(targets).shape[-1] * (records * self.views + 2 * rows)
+        numbers = self.inputs_of(targets).shape[-1] * (records + 2 * rows)
         numbers += records * targets.flat.shape[-1]
         if self.hidden is None:  # with noise, their inverses in double precision
             numbers += records**2 * (2 if self.noise_multiplier is None else 10)
@@ -155,7 +154,7 @@ class TransferHead(Mechanism[Weights]):
         return trained if self.published is None else self.published.of(trained, generator)
 
     def _train(self, targets: Records, generator: torch.Generator) -> Weights:
-        inputs, labels = self._views_of(targets), self.classes_of(targets)
+        inputs, labels = self.inputs_of(targets), self.classes_of(targets)
         if self.loop is not None or self.optimizer not in ("sgd", "adam"):
             return train_loop(self, inputs, labels, generator)
         if self.plain:
@@ -194,7 +193,7 @@ class TransferHead(Mechanism[Weights]):
         """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
         loop = self.loop or Loop()
         tensors = [release.tensors[name] for name in layer_names(self.hidden)]
-        values = answers(tensors, self.inputs_of(records), loop.activation, loop.cosine)
+        values = answers(tensors, self.inputs_of(records), loop.activation)
         return values if self.outputs > 1 else torch.cat([torch.zeros_like(values), values], 2)
 
     def accuracy(self, release: Release, test: Records) -> Tensor:
@@ -203,25 +202,7 @@ class TransferHead(Mechanism[Weights]):
 
     def inputs_of(self, records: Records) -> Tensor:
         """What the head reads of each record."""
-        return self._views_of(records)[..., 0, :] if self.views > 1 else self._views_of(records)
-
-    @property
-    def views(self) -> int:
-        """How many changed copies of a picture training sees."""
-        return 1 if self.loop is None else self.loop.views
-
-    def _views_of(self, records: Records) -> Tensor:
-        """What training reads of each record: one row of numbers, or one for each of its views."""
         numbers = embedding_of(records)
-        if self.views > 1:
-            if numbers.shape[-1] % self.views:
-                raise InputError(
-                    "The embeddings are not so many views.",
-                    needs=f"{self.views} views of each picture, one after the other",
-                    got=f"{numbers.shape[-1]} numbers",
-                    hint=f"embed_views(records, backbone, change, {self.views}, generator)",
-                )
-            numbers = numbers.unflatten(-1, (self.views, -1))
         return normalize(numbers, dim=-1) if self.loop is not None and self.loop.normalised else numbers
 
     def classes_of(self, records: Records) -> Tensor:
