@@ -17,7 +17,7 @@ from collections import Counter
 import numpy as np
 
 from remanence.bounds.calibration import calibrate
-from remanence.bounds.engine.bracket import dpsgd_bracket
+from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.engine.schedule import Segment
 from remanence.core.exceptions import InputError
 

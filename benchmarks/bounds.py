@@ -32,8 +32,8 @@ import numpy as np
 
 from remanence.bounds import profile
 from remanence.bounds.calibration import calibrate, noise_for_epsilon
-from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.frontier import evenly, frontier
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from remanence.bounds import Person, Segment, dpsgd, epsilon_upper
-from remanence.bounds.engine.bracket import _bracket
+from remanence.bounds.engine.dpsgd import _bracket
 
 RUN = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
 BASELINE, DELTA = 0.01, 1e-5

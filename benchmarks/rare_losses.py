@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from remanence.bounds import Segment
-from remanence.bounds.engine.bracket import dpsgd_bracket
+from remanence.bounds.engine.dpsgd import dpsgd_bracket
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 from remanence import InputError, calibrate, noise_for_epsilon
 from remanence.bounds import Segment, delta_lower, delta_upper, dpsgd, epsilon_upper
 from remanence.bounds.calibration import MOST_STEPS
-from remanence.bounds.engine.bracket import dpsgd_bracket
+from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.frontier import evenly, frontier
 from remanence.report.frontier import write
 

@@ -6,7 +6,6 @@ import mpmath
 import numpy as np
 import pytest
 
-from remanence.bounds.engine.bracket import delta_lower, delta_upper
 from remanence.bounds.engine.closed_forms import (
     gaussian_log_delta,
     gaussian_log_delta_ends,
@@ -15,6 +14,7 @@ from remanence.bounds.engine.closed_forms import (
     shift_of,
     single_step_success,
 )
+from remanence.bounds.engine.dpsgd import delta_lower, delta_upper
 from remanence.bounds.engine.schedule import Segment
 
 mpmath.mp.dps = 60

@@ -10,12 +10,12 @@ import pytest
 from bounds_by_hand import rounded_test
 
 from remanence import bounds
-from remanence.bounds.engine.bracket import dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.engine.closed_forms import gaussian_success
 from remanence.bounds.engine.contour import Estimate, estimate_success
 from remanence.bounds.engine.cumulant import moments, order_for_baseline
+from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.engine.two_sided import TwoSided
 from remanence.core.exceptions import InputError
 
 LOG_TEN = math.log(10)
@@ -229,7 +229,7 @@ def test_a_thousand_more_random_settings_are_bracketed(seed):
 
 def test_an_estimate_that_contradicts_the_certificate_is_dropped_with_its_reason(monkeypatch):
     wrong = Estimate(math.log(0.5), math.log(0.5), converged=True)
-    monkeypatch.setattr("remanence.bounds.engine.bracket.estimate_success", lambda *_: wrong)
+    monkeypatch.setattr("remanence.bounds.engine.dpsgd.estimate_success", lambda *_: wrong)
     found = dpsgd_bracket(Segment(1.2345, 0.02, 1000), math.log(0.1))
     assert found.log_lower < found.log_estimate < found.log_upper < math.log(0.26)
     assert found.dropped == f"the contour says {math.log(0.5)}"
@@ -244,10 +244,10 @@ def test_the_contour_is_drawn_with_the_moments_of_its_own_order():
 
 
 def test_two_sides_that_cross_are_an_error(monkeypatch):
-    crossed = TwoSided(-1.0, -2.0, -3.0, -2.0)
-    monkeypatch.setattr("remanence.bounds.engine.bracket.lattice_bracket", lambda *_, **__: (crossed, None))
-    monkeypatch.setattr("remanence.bounds.engine.bracket._atomic", lambda *_: crossed)
-    monkeypatch.setattr("remanence.bounds.engine.bracket.TwoSided.excess", lambda *_: 0.0)
+    crossed = Bracket(-1.0, -2.0, -3.0, -2.0)
+    monkeypatch.setattr("remanence.bounds.engine.dpsgd.lattice_bracket", lambda *_, **__: (crossed, None))
+    monkeypatch.setattr("remanence.bounds.engine.dpsgd._atomic", lambda *_: crossed)
+    monkeypatch.setattr("remanence.bounds.engine.dpsgd.Bracket.excess", lambda *_: 0.0)
     with pytest.raises(ArithmeticError, match="crossed"):
         dpsgd_bracket(Segment(1.2346, 0.02, 1000), math.log(0.01))
 

@@ -9,7 +9,8 @@ import pytest
 
 from remanence import NoisySum, bounds
 from remanence.bounds import Segment, dpsgd
-from remanence.bounds.bound import Baselines, Ends
+from remanence.bounds.bound import Baselines
+from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.frontier import frontier
 from remanence.core.references import REMANENCE
 
@@ -167,8 +168,12 @@ def test_no_ceiling_of_five_hundred_more_noisy_sums_is_below_its_best_attack(blo
 def test_ceilings_rise_with_the_baseline_and_with_epsilon_by_construction():
     # Brackets of 1e-4 may come out in the wrong order; what holds at a larger baseline holds at a smaller one.
     logs = tuple(math.log(kappa) for kappa in (0.2, 0.1, 0.3))
-    ends = [Ends(-1.0, -0.5, -1.2, -1.1), Ends(-0.9, -0.6, -1.1, -1.0), Ends(-1.05, -0.45, -1.3, -1.1)]
-    found = Baselines(logs, single=False).bound("a bound", ends, (), REMANENCE)
+    brackets = [
+        Bracket(-1.2, -1.0, -0.5, log_estimate=-1.1),
+        Bracket(-1.1, -0.9, -0.6, log_estimate=-1.0),
+        Bracket(-1.3, -1.05, -0.45, log_estimate=-1.1),
+    ]
+    found = Baselines(logs, single=False).bound("a bound", brackets, (), REMANENCE)
     assert found.log_success.tolist() == [-1.05, -1.05, -1.05]
     assert found.log_lower.tolist() == [-1.1, -1.1, -1.1]
     assert found.log_complement.tolist() == [-0.45, -0.45, -0.45]

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
 from remanence.bounds.engine.closed_forms import gaussian_log_delta
 from remanence.bounds.engine.contour import estimate_log_delta
+from remanence.bounds.engine.dpsgd import delta_upper, epsilon_upper
 from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_upper
 from remanence.bounds.engine.schedule import Segment
 from remanence.core.exceptions import InputError

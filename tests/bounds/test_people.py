@@ -24,8 +24,8 @@ from remanence.bounds import (
     true_positives,
 )
 from remanence.bounds.balls_in_bins import allocation_success
-from remanence.bounds.engine.bracket import dpsgd_bracket
 from remanence.bounds.engine.contour import estimate_success
+from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
 
 
@@ -113,6 +113,79 @@ def test_a_shuffle_is_a_gaussian_mechanism_per_pass(records, replaced):
     assert found.lower == pytest.approx(found.success, rel=1e-9)
 
 
+def test_a_loader_that_drops_its_last_batch_makes_more_passes():
+    """1,999 records in batches of 1,000: one batch in a pass, so that 100 steps are 100 passes."""
+    found = dpsgd(
+        0.5, noise_multiplier=8.0, sample_rate=1000 / 1999, steps=100, person=Person(batches="shuffled")
+    )
+    assert found.success == pytest.approx(gaussian_ceiling(0.5, math.sqrt(100) / 8))
+    assert "drop_last" in found.assumptions[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "noise", "passes"),
+    [
+        ([Segment(4.0, 0.1, 41)], 4.0, 5),
+        ([Segment(4.0, 1 / 49, 98)], 4.0, 2),
+        ([Segment(4.0, 0.1, 15), Segment(3.0, 0.1, 15)], 3.0, 3),  # the noise changes within a pass
+        ([Segment(4.0, 0.1, 15), Segment(5.0, 0.25, 3)], 4.0, 3),  # another batch size starts a new one
+    ],
+)
+def test_passes_are_counted_up_and_the_least_noise_counts(run, noise, passes):
+    found = dpsgd(0.05, schedule=run, person=Person(batches="shuffled"))
+    assert found.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(passes) / noise))
+
+
+def test_fixed_batches_say_which_comparison_the_number_is_for():
+    left_out, removed = (
+        "the same batches without the target's gradient",
+        "the same training without the target",
+    )
+    few = dpsgd(
+        0.01, noise_multiplier=0.816, sample_rate=0.5, steps=2, person=Person(batches="fixed")
+    )  # a test of membership reaches 0.431
+    assert few.success == pytest.approx(gaussian_ceiling(0.01, math.sqrt(2) / 0.816))
+    assert left_out in few.assumptions[3]
+    assert removed not in few.assumptions[3]
+    many = {"noise_multiplier": 4.0, "sample_rate": 0.01, "steps": 1000, "person": Person(batches="fixed")}
+    rare = dpsgd(0.01, **many)
+    assert rare.success == dpsgd(0.01, noise_multiplier=2.0, sample_rate=0.01, steps=1000).success
+    assert removed in rare.assumptions[3]
+    assert left_out not in rare.assumptions[3]
+    several = dpsgd([0.01, 0.99], noise_multiplier=0.9, sample_rate=0.5, steps=4, person=many["person"])
+    alone = [
+        dpsgd(kappa, noise_multiplier=0.9, sample_rate=0.5, steps=4, person=many["person"]).assumptions[3]
+        for kappa in (0.01, 0.99)
+    ]
+    assert all(
+        (text in several.assumptions[3]) == any(text in one for one in alone) for text in (left_out, removed)
+    )
+
+
+def test_replacing_a_person_of_three_records_moves_a_step_by_six():
+    run = Segment(30.0, 0.5, 4)
+    found = dpsgd(log_baseline=math.log(1e-13), schedule=run, person=Person(3, replaced=True))
+    assert found.success == pytest.approx(gaussian_ceiling(1e-13, 6 * math.sqrt(4) / 30), rel=1e-9)
+
+
+def test_final_weights_of_a_replaced_person_move_twice_as_far():
+    run = {
+        "learning_rate": 0.5,
+        "strong_convexity": 0.1,
+        "smoothness": 1.0,
+        "noise_multiplier": 10.0,
+        "steps": 1,
+    }
+    for person, shift in (
+        (Person(), 0.1),
+        (Person(3), 0.3),
+        (Person(replaced=True), 0.2),
+        (Person(3, replaced=True), 0.6),
+    ):
+        found = final_weights(0.05, **run, person=person)
+        assert found.success == pytest.approx(gaussian_ceiling(0.05, shift))
+
+
 def test_whole_people_sampled_and_clipped_are_one_record_whatever_they_bring():
     settings = {"noise_multiplier": 1.1, "sample_rate": 0.01, "steps": 1000}
     plain = dpsgd(0.01, **settings)
@@ -173,6 +246,13 @@ def test_banded_noise_counts_each_participation_once():
     assert known.success == pytest.approx(gaussian_ceiling(0.05, math.sqrt(10) / 1.5), rel=1e-6)
     with pytest.raises(InputError, match="bands"):
         correlated_noise(0.05, factor=factor, noise_multiplier=1.5, separation=2, sample_rate=0.2)
+
+
+def test_a_participation_that_has_begun_counts():
+    found = correlated_noise(0.05, factor=np.eye(5), noise_multiplier=2.0, separation=2, sample_rate=0.1)
+    assert found.success == pytest.approx(
+        dpsgd(0.05, noise_multiplier=2.0, sample_rate=0.1, steps=3).success, rel=1e-9
+    )
 
 
 def test_the_shift_of_correlated_noise_is_the_longest_that_gradients_can_make():

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from remanence import bounds
 from remanence.bounds import Segment
+from remanence.bounds.calibration import calibrate, noise_for_epsilon
 from remanence.bounds.engine.closed_forms import gaussian_log_delta
 from remanence.core.exceptions import InputError
 
@@ -217,6 +218,57 @@ def test_what_has_no_meaning_is_refused_with_needs_got_try(attempt):
         attempt()
     assert caught.value.needs
     assert caught.value.got
+
+
+WRONG_VALUES = ("1.1", None, [1.0, 2.0], [], {}, math.nan, True, 1j, -1, object())
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda value: bounds.dpsgd(0.1, noise_multiplier=value or "none"),
+        lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, sample_rate=value),
+        lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, steps=value),
+        lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, rtol=value),
+        lambda value: bounds.dpsgd(0.1, noise_multiplier=1.0, person=value or 3),
+        lambda value: bounds.dpsgd(0.1, schedule=value),
+        lambda value: bounds.approximate_dp(0.1, epsilon=value, delta=1e-5),
+        lambda value: bounds.approximate_dp(0.1, epsilon=1.0, delta=value),
+        lambda value: bounds.laplace(0.1, scale=value),
+        lambda value: bounds.delta_upper(Segment(1.0), value),
+        lambda value: bounds.epsilon_upper(Segment(1.0), value),
+        lambda value: bounds.fano(10, mutual_information=value),
+        lambda value: bounds.mutual_information(Segment(1.0), candidates=value),
+        lambda value: bounds.individual(0.1, norms=[0.5], noise_multiplier=value),
+        lambda value: bounds.pair_success(value, 0.1),
+        lambda value: calibrate(value, 0.1, sample_rate=0.1, steps=10),
+        lambda value: noise_for_epsilon(value, delta=1e-5),
+    ],
+)
+def test_a_value_that_is_not_a_number_is_refused_as_an_input(attempt):
+    for value in WRONG_VALUES:
+        with pytest.raises(InputError):
+            attempt(value)
+
+
+@pytest.mark.parametrize("baseline", [[], "0.1", object(), {}, 1j, True, [[0.1], [0.1, 0.2]]])
+def test_a_baseline_that_is_not_a_number_is_refused_as_an_input(baseline):
+    with pytest.raises(InputError):
+        bounds.dpsgd(baseline, noise_multiplier=1.0)
+
+
+def test_the_ends_of_the_documented_range_neither_overflow_nor_pass():
+    with pytest.raises(InputError, match="1e\\+12"):
+        bounds.dpsgd(0.1, noise_multiplier=1e300)
+    for noise, rate, log_baseline in (
+        (1e12, 0.5, -1e5),
+        (1e-6, 0.5, -1e5),
+        (1e-6, 1e-9, -1e-9),
+        (1e12, 1e-9, -1e-9),
+    ):
+        found = bounds.dpsgd(log_baseline=log_baseline, noise_multiplier=noise, sample_rate=rate, steps=10**9)
+        assert log_baseline <= found.log_success <= 0
+        assert found.baseline == math.exp(log_baseline)
 
 
 def test_an_infinite_order_is_pure_privacy_and_hides_no_other():

@@ -9,7 +9,7 @@ from remanence.bounds.attributes import attribute
 from remanence.bounds.bound import Bound
 from remanence.bounds.crowd import crowd
 from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
-from remanence.bounds.engine.bracket import delta_lower, delta_upper, epsilon_upper
+from remanence.bounds.engine.dpsgd import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information, squared_error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from remanence.bounds.baselines import shortlist
 from remanence.bounds.bound import Bound
@@ -34,6 +34,10 @@ def attribute(
     >>> {name: (round(bound.baseline, 2), round(bound.success, 2)) for name, bound in found.items()}
     {'f': (0.75, 0.8), 'm': (0.5, 0.56)}
     """
+    if not isinstance(values, Collection):
+        raise InputError(
+            "The values cannot be used.", needs="one for each person", got=f"{values!r:.80}", hint="[0, 1, 1]"
+        )
     groups = ["everybody"] * len(values) if by is None else [str(name) for name in by]
     if len(groups) != len(values):
         raise InputError(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from scipy.special import betainc, betaln, gammainc, gammaln
 
-from remanence.bounds.bound import require
+from remanence.bounds.bound import numbers, require
+from remanence.core.checks import number, whole
 
 _ROUNDING = 1e-12  # relative, many times what the special functions lose
 _SMALL = 1e-280
@@ -24,16 +25,17 @@ def shortlist(candidates: int | Sequence[float]) -> float:
     0.5
     """
     if isinstance(candidates, int):
-        require(candidates, "shortlist", "at least 1 candidate", candidates >= 1, "10")
+        require(candidates, "shortlist", "at least 1 candidate", lambda: candidates >= 1, "10")
         return _up(-math.log(candidates))
+    weights = numbers("shortlist", candidates, "10, or one weight for each candidate").ravel().tolist()
     require(
-        min(candidates),
+        min(weights),
         "weights",
         "numbers of at least 0, not all 0",
-        max(candidates) > 0 <= min(candidates),
+        lambda: max(weights) > 0 <= min(weights),
         "",
     )
-    return _up(math.log(max(candidates)) - math.log(math.fsum(candidates)))
+    return _up(math.log(max(weights)) - math.log(math.fsum(weights)))
 
 
 def cube(dimension: int, *, radius: float, side: float = 1.0, euclidean: bool = False) -> float:
@@ -73,7 +75,7 @@ def sphere(dimension: int, *, radius: float, size: float = 1.0) -> float:
     0.1
     """
     _check(dimension, radius, size)
-    require(dimension, "dimension", "at least 2 for a sphere", dimension >= 2, "2")
+    require(dimension, "dimension", "at least 2 for a sphere", lambda: dimension >= 2, "2")
     if radius >= size:
         return 0.0
     return _up(math.log(0.5) + _log_betainc((dimension - 1) / 2, 0.5, (radius / size) ** 2))
@@ -108,9 +110,9 @@ def pixels(dimension: int, *, share: float, chance: float) -> float:
     >>> round(pixels(784, share=0.6, chance=0.25) / math.log(10), 1)
     -95.1
     """
-    require(dimension, "dimension", "at least 1", dimension >= 1, "784")
-    require(share, "share", "above 0 and at most 1", 0 < share <= 1, "1")
-    require(chance, "chance", "above 0 and at most 1", 0 < chance <= 1, "0.25")
+    whole("dimension", dimension, hint="784")
+    require(share, "share", "above 0 and at most 1", lambda: 0 < share <= 1, "1")
+    require(chance, "chance", "above 0 and at most 1", lambda: 0 < chance <= 1, "0.25")
     needed = math.ceil(dimension * share - 1e-9)
     if chance == 1:
         return 0.0
@@ -125,7 +127,8 @@ def radius_of(mean_squared_error: float, dimension: int) -> float:
     >>> radius_of(0.01, 100)
     1.0
     """
-    return math.sqrt(mean_squared_error * dimension)
+    error = number("mean_squared_error", mean_squared_error, least=0)
+    return math.sqrt(error * whole("dimension", dimension))
 
 
 def _log_betainc(first: float, second: float, at: float) -> float:
@@ -148,6 +151,12 @@ def _up(log_value: float) -> float:
 
 
 def _check(dimension: int, radius: float, size: float) -> None:
-    require(dimension, "dimension", "at least 1", dimension >= 1, "the number of pixels or columns")
-    require(radius, "radius", "a positive number", 0 < radius < math.inf, "radius_of(threshold, dimension)")
-    require(size, "size", "a positive number", 0 < size < math.inf, "1")
+    whole("dimension", dimension, hint="the number of pixels or columns")
+    require(
+        radius,
+        "radius",
+        "a positive number",
+        lambda: 0 < radius < math.inf,
+        "radius_of(threshold, dimension)",
+    )
+    require(size, "size", "a positive number", lambda: 0 < size < math.inf, "1")

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from remanence.core.checks import exactly_one
+from remanence.bounds.engine.bracket import Bracket
+from remanence.core.checks import exactly_one, is_number
 from remanence.core.exceptions import InputError
 from remanence.core.references import Reference
 
 NOT_MET = "NOT MET: "  # before an assumption that is known not to hold, of a bound that is 1 therefore
 
 Values = Any  # a float, or an array where several baselines were given
-
-
-class Ends(NamedTuple):
-    """What is known of γ at one baseline, in logarithms."""
-
-    log_success: float
-    log_complement: float | None = None
-    log_lower: float | None = None
-    log_estimate: float | None = None
-    converged: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,15 +75,15 @@ class Baselines:
     single: bool
 
     def bound(
-        self, name: str, ends: Sequence[Ends], assumptions: tuple[str, ...], reference: Reference
+        self, name: str, brackets: Sequence[Bracket], assumptions: tuple[str, ...], reference: Reference
     ) -> Bound:
         """Put what is known at each baseline into one bound; no ceiling is below its baseline or above 1.
 
         γ rises with κ, so that what holds at a larger κ holds at a smaller one, and ceilings rise by construction.
         """
         columns = [
-            Ends(min(0.0, max(end.log_success, log)), *end[1:])
-            for end, log in zip(ends, self.logs, strict=True)
+            replace(bracket, log_upper=min(0.0, max(bracket.log_upper, log)))
+            for bracket, log in zip(brackets, self.logs, strict=True)
         ]
         rising = sorted(range(len(columns)), key=lambda index: self.logs[index])
         for smaller, larger in reversed(list(pairwise(rising))):
@@ -99,40 +91,42 @@ class Baselines:
         for smaller, larger in pairwise(rising):
             columns[larger] = _no_lower(columns[larger], columns[smaller])
 
-        def column(end_name: str) -> Values:
-            values = [getattr(end, end_name) for end in columns]
-            if values[0] is None:
+        def column(of: str) -> Values:
+            values = [getattr(bracket, of) for bracket in columns]
+            if None in values or max(values) == -math.inf:
                 return None
             return values[0] if self.single else np.array(values)
 
         return Bound(
             name=name,
+            log_success=column("log_upper"),
             assumptions=assumptions,
             reference=reference,
             log_baseline=self.logs[0] if self.single else np.array(self.logs),
-            **{name: column(name) for name in Ends._fields},
+            log_complement=column("log_complement_lower"),
+            log_lower=column("log_lower"),
+            log_estimate=column("log_estimate"),
+            converged=column("converged"),
         )
 
 
-def _no_higher(one: Ends, other: Ends) -> Ends:
+def _no_higher(one: Bracket, other: Bracket) -> Bracket:
     """What is known at one baseline, with what is known from above at a larger one."""
-    complements = [log for log in (one.log_complement, other.log_complement) if log is not None]
-    upper = min(one.log_success, other.log_success)
-    return one._replace(
-        log_success=upper,
-        log_complement=max(complements) if len(complements) == 2 else one.log_complement,
-        log_lower=None if one.log_lower is None else min(one.log_lower, upper),
+    upper = min(one.log_upper, other.log_upper)
+    return replace(
+        one,
+        log_upper=upper,
+        log_complement_lower=max(one.log_complement_lower, other.log_complement_lower),
+        log_lower=min(one.log_lower, upper),
         log_estimate=None if one.log_estimate is None else min(one.log_estimate, upper),
     )
 
 
-def _no_lower(one: Ends, other: Ends) -> Ends:
+def _no_lower(one: Bracket, other: Bracket) -> Bracket:
     """What is known at one baseline, with the test of a smaller one."""
-    if one.log_lower is None or other.log_lower is None:
-        return one
-    lower = min(max(one.log_lower, other.log_lower), one.log_success)
+    lower = min(max(one.log_lower, other.log_lower), one.log_upper)
     estimate = None if one.log_estimate is None else max(one.log_estimate, lower)
-    return one._replace(log_lower=lower, log_estimate=estimate)
+    return replace(one, log_lower=lower, log_estimate=estimate)
 
 
 def _plain(values: Values) -> Values:
@@ -147,7 +141,7 @@ def read_baselines(baseline: Values, log_baseline: Values) -> Baselines:
     """
     exactly_one({"baseline": baseline, "log_baseline": log_baseline}, "baseline=0.1: ten candidates")
     logarithms = log_baseline is not None
-    given = np.asarray(log_baseline if logarithms else baseline, dtype=np.float64)
+    given = numbers("baseline", log_baseline if logarithms else baseline, "baseline=0.1: ten candidates")
     for value in np.atleast_1d(given).ravel().tolist():
         if not (-math.inf < value < 0 if logarithms else 0 < value < 1):
             raise InputError(
@@ -160,7 +154,20 @@ def read_baselines(baseline: Values, log_baseline: Values) -> Baselines:
     return Baselines(tuple(np.atleast_1d(logs).ravel().tolist()), given.ndim == 0)
 
 
-def require(value: float, name: str, needs: str, allowed: bool, hint: str) -> None:
-    """Refuse a number that no bound can be computed for."""
-    if not (allowed and not math.isnan(value)):
+def numbers(name: str, values: object, hint: str) -> npt.NDArray[np.float64]:
+    """A number, or a list or an array of at least one of them."""
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        found = np.array([])
+    if found.size == 0 or found.dtype.kind not in "fiu":
+        raise InputError(
+            f"The {name} cannot be used.", needs="a number, or several", got=f"{values!r:.80}", hint=hint
+        )
+    return found.astype(np.float64)
+
+
+def require(value: float, name: str, needs: str, allowed: Callable[[], bool], hint: str) -> None:
+    """Refuse a number that no bound can be computed for, or a value that is not a finite number at all."""
+    if not (is_number(value) and allowed()):
         raise InputError(f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint=hint)

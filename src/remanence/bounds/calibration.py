@@ -15,12 +15,12 @@ from typing import Literal
 from scipy.special import ndtri
 
 from remanence.bounds.bound import Bound, read_baselines, require
-from remanence.bounds.engine.bracket import delta_lower, delta_upper
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
+from remanence.bounds.engine.dpsgd import delta_lower, delta_upper
 from remanence.bounds.engine.hockey_stick import log_delta_upper
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import MOST_STEPS, Segment, log_never_sampled, normalise
-from remanence.bounds.person import Person
+from remanence.bounds.person import Person, read_person
 from remanence.bounds.settings import dpsgd
 from remanence.core.exceptions import InputError
 
@@ -75,9 +75,9 @@ def calibrate(
             got=f"{3 - len(missing)} of them",
             hint="leave out the one that you want to know; a full batch has a sampling rate of 1",
         )
-    baselines, person = read_baselines(baseline, log_baseline), person or Person()
+    baselines, person = read_baselines(baseline, log_baseline), read_person(person)
     log_kappa = baselines.logs[0]
-    require(max_success, "max_success", "a share above 0 and below 1", 0 < max_success < 1, "0.05")
+    require(max_success, "max_success", "a share above 0 and below 1", lambda: 0 < max_success < 1, "0.05")
     if math.log(max_success) <= log_kappa:
         raise InputError(
             "No setting can meet this limit.",
@@ -94,11 +94,11 @@ def calibrate(
             found = estimate_success(person.schedules(segment)[0], log_kappa)
             if found.converged:
                 return found.log_success - log_limit
-        return person.ends(segment, [log_kappa], rtol=10 * width)[0].log_success - log_limit
+        return person.brackets(segment, [log_kappa], rtol=10 * width)[0].log_upper - log_limit
 
     def certified(segment: Segment) -> float:
         """The same for the certified ceiling."""
-        return person.ends(segment, [log_kappa], rtol=width)[0].log_success - log_limit
+        return person.brackets(segment, [log_kappa], rtol=width)[0].log_upper - log_limit
 
     if noise_multiplier is None:
         shape = Segment(1.0, sample_rate, steps)  # pyright: ignore
@@ -137,8 +137,8 @@ def noise_for_epsilon(
     >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
     0.9874
     """
-    require(epsilon, "epsilon", "a positive, finite number", 0 < epsilon < math.inf, "epsilon=8")
-    require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "delta=1e-5")
+    require(epsilon, "epsilon", "a positive, finite number", lambda: 0 < epsilon < math.inf, "epsilon=8")
+    require(delta, "delta", "a share above 0 and below 1", lambda: 0 < delta < 1, "delta=1e-5")
     shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
     if -math.expm1(log_never_sampled((shape,))) < delta:
         return _NOISE_RANGE[0]  # so seldom sampled that no noise is needed

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
+from remanence.bounds.bound import Bound, Values, numbers, read_baselines, require
+from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.recipes import recomputable
 from remanence.core.exceptions import InputError
@@ -45,7 +46,7 @@ def approximate_dp(
     0.27184
     """
     _check_epsilon(epsilon)
-    require(delta, "delta", "a share of at least 0 and below 1", 0 <= delta < 1, "1e-5 is common")
+    require(delta, "delta", "a share of at least 0 and below 1", lambda: 0 <= delta < 1, "1e-5 is common")
     baselines = read_baselines(baseline, log_baseline)
     log_delta = math.log(delta) if delta > 0 else -math.inf
     ends = [_from_profile_point(log, epsilon, log_delta) for log in baselines.logs]
@@ -68,7 +69,8 @@ def renyi(
     >>> round(renyi(0.1, order=[2, 4, 8], epsilon=[0.1, 0.2, 0.4]).success, 4)
     0.1892
     """
-    orders, epsilons = np.atleast_1d(np.asarray(order, float)), np.atleast_1d(np.asarray(epsilon, float))
+    orders = np.atleast_1d(numbers("order", order, "order=[2, 4, 8, 16]"))
+    epsilons = np.atleast_1d(numbers("epsilon", epsilon, "epsilon=[0.1, 0.2, 0.4, 0.8]"))
     if orders.shape != epsilons.shape or not (orders > 1).all() or not (epsilons >= 0).all():
         raise InputError(
             "The Rényi curve cannot be used.",
@@ -81,7 +83,8 @@ def renyi(
     for log in baselines.logs:
         # The rounding of a handful of operations, upwards. (α − 1)/α is 1 at α = ∞, which is pure DP.
         exponents = (1 - 1 / orders) * (log + epsilons)
-        ends.append(Ends(float(np.min(exponents + 1e-14 * (np.abs(exponents) + np.abs(log) + epsilons)))))
+        slack = 1e-14 * (np.abs(exponents) + np.abs(log) + epsilons)
+        ends.append(ceiling(float(np.min(exponents + slack))))
     return baselines.bound("Rényi DP", ends, (_ADJACENT,), BALLE_2022.at("Theorem 2"))
 
 
@@ -114,7 +117,7 @@ def profile(
     def delta(epsilon: float) -> float:
         value = float(function(epsilon))  # pyright: ignore[reportArgumentType]
         near = -1e-9 <= value <= 1 + 1e-9  # accountants round
-        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", near, "check the accountant")
+        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", lambda: near, "check the accountant")
         return min(max(value, 0.0), 1.0)
 
     found: dict[float, float] = {}
@@ -123,7 +126,7 @@ def profile(
         if epsilon not in found:
             found[epsilon] = delta(epsilon)
         share = found[epsilon]
-        return _from_profile_point(log, epsilon, math.log(share) if share > 0 else -math.inf).log_success
+        return _from_profile_point(log, epsilon, math.log(share) if share > 0 else -math.inf).log_upper
 
     ends = []
     for log in baselines.logs:
@@ -137,23 +140,23 @@ def profile(
         for _ in range(_REFINEMENTS):
             around = np.linspace(max(0.0, best[1] - step), best[1] + step, 9).tolist()
             best, step = min(best, *((log_success(log, epsilon), epsilon) for epsilon in around)), step / 4
-        ends.append(Ends(best[0]))
+        ends.append(ceiling(best[0]))
     return baselines.bound("privacy profile", ends, (_ADJACENT, _SYMMETRIC), HAYES_2023.at("Theorem 2"))
 
 
-def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -> Ends:
+def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -> Bracket:
     """The better of the two inequalities, rounded up by more than their arithmetic can lose."""
     direct = float(np.logaddexp(log_baseline + epsilon, log_delta))
     direct += 1e-14 * (1 + abs(log_baseline) + epsilon)
     rest = 1 - math.exp(log_delta) - math.exp(log_baseline)  # 1 − δ − κ
-    mirrored, log_rest = 0.0, None
+    mirrored, log_rest = 0.0, -math.inf
     if rest > 1e-12:
         log_rest = math.log(rest - 4e-16) - epsilon - 1e-14 * (1 + epsilon)
         mirrored = float(log_complement(log_rest)) + 1e-15
     log_success = min(direct, mirrored, 0.0)
-    through_mirror = log_rest is not None and mirrored <= direct
-    return Ends(log_success, log_rest if through_mirror else None)
+    through_mirror = mirrored <= direct
+    return ceiling(log_success, log_rest if through_mirror else -math.inf)
 
 
 def _check_epsilon(epsilon: float) -> None:
-    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "epsilon=8")
+    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "epsilon=8")

@@ -13,6 +13,7 @@ from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
+from remanence.core.checks import number
 from remanence.scale.progress import track
 
 Axis = Literal["sample_rate", "epsilon", "candidates"]
@@ -58,7 +59,7 @@ def frontier(
     points, noises = [], {}
     for value in track(values, total=len(values), what="frontier"):
         at = {**settings, over: float(value)}
-        require(at["candidates"], "shortlist", "more than 1 candidate", at["candidates"] > 1, "10")
+        number("candidates", at["candidates"], above=1, hint="10")
         run = (at["epsilon"], at["sample_rate"])
         if run not in noises:
             noises[run] = noise_for_epsilon(
@@ -99,9 +100,9 @@ def evenly(low: float, high: float, count: int) -> list[float]:
     >>> evenly(1, 100, 3)
     [1.0, 10.0, 100.0]
     """
-    require(low, "range", "a positive start", 0 < low < math.inf, "--from 0.01")
-    require(high, "range", "an end above its start", low < high < math.inf, "--to 1")
-    require(count, "range", "from 2 to 10,000 points", 2 <= count <= 10_000, "--points 25")
+    require(low, "range", "a positive start", lambda: 0 < low < math.inf, "--from 0.01")
+    require(high, "range", "an end above its start", lambda: low < high < math.inf, "--to 1")
+    require(count, "range", "from 2 to 10,000 points", lambda: 2 <= count <= 10_000, "--points 25")
     step = (math.log(high) - math.log(low)) / (count - 1)
     inner = [math.exp(math.log(low) + step * index) for index in range(1, count - 1)]
     return [float(low), *(round(value, 12) for value in inner), float(high)]

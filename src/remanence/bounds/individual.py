@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.bounds.bound import Bound, Values, require
+from remanence.bounds.bound import Bound, Values, numbers, require
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS, dpsgd
+from remanence.core.checks import number
 from remanence.core.references import HAYES_2023
 
 _LEVELS = 32  # norms are rounded up to so many levels where each would need a computation of its own
@@ -37,11 +38,13 @@ def individual(
     >>> round(half.success, 4) == round(dpsgd(0.1, noise_multiplier=20.0, steps=100).success, 4)
     True
     """
-    require(len(norms), "list of norms", "one for each step", len(norms) > 0, "norms=[0.3, 0.2]")
-    require(min(norms), "smallest norm", "at least 0", min(norms) >= 0, "norms=[0.3, 0.2]")
+    norms = numbers("list of norms", norms, "norms=[0.3, 0.2], one for each step").ravel().tolist()
+    max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
+    noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
+    require(min(norms), "smallest norm", "at least 0", lambda: min(norms) >= 0, "norms=[0.3, 0.2]")
     limit = f"at most the clipping norm, {max_grad_norm:g}"
     within = max(norms) <= max_grad_norm * (1 + 1e-4)  # single precision may end a little above
-    require(max(norms), "largest norm", limit, within, "norms after clipping")
+    require(max(norms), "largest norm", limit, lambda: within, "norms after clipping")
     shares = [min(1.0, norm / max_grad_norm) for norm in norms]
     schedule = _schedule(shares, noise_multiplier, sample_rate)
     found = dpsgd(baseline, schedule=schedule, log_baseline=log_baseline)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from scipy.special import xlog1py, xlogy
 
-from remanence.bounds.bound import Baselines, Bound, Ends, require
+from remanence.bounds.bound import Baselines, Bound, require
+from remanence.bounds.engine.bracket import ceiling
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.recipes import recomputable
+from remanence.core.checks import whole
 from remanence.core.references import GUO_2022A, GUO_2022B, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
@@ -29,12 +31,12 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
     >>> round(fano(10, mutual_information=0.5).advantage, 3)  # σ = 1, one step
     0.439
     """
-    require(candidates, "shortlist", "at least 2 candidates", candidates >= 2, "candidates=10")
+    whole("candidates", candidates, least=2)
     require(
         mutual_information,
         "information",
         "nats of at least 0",
-        mutual_information >= 0,
+        lambda: mutual_information >= 0,
         "mutual_information()",
     )
 
@@ -50,7 +52,7 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
             least *= 1 - 1e-13
     assumptions = (f"{candidates} equally likely candidates", "the mutual information is a valid upper limit")
     baselines = Baselines((-math.log(candidates),), single=True)
-    return baselines.bound("Fano", [Ends(math.log1p(-least))], assumptions, reference)
+    return baselines.bound("Fano", [ceiling(math.log1p(-least))], assumptions, reference)
 
 
 def mutual_information(
@@ -67,11 +69,20 @@ def mutual_information(
     0.5
     """
     segments = normalise(schedule)
+    whole("candidates", candidates, least=2)
     options = [math.log(candidates), max(0.0, moments(segments, 1.0).mean) * (1 + 1e-9)]
     if distance is not None:
         if any(segment.sample_rate < 1 for segment in segments):
-            require(distance, "distance", "full batches (sampling rate 1)", False, "leave the distance out")
-        require(distance, "distance", "at least 0 and at most 2 clipping norms", 0 <= distance <= 2, "2")
+            require(
+                distance,
+                "distance",
+                "full batches (sampling rate 1)",
+                lambda: False,
+                "leave the distance out",
+            )
+        require(
+            distance, "distance", "at least 0 and at most 2 clipping norms", lambda: 0 <= distance <= 2, "2"
+        )
         spread = math.exp(-(distance**2) * shift_of(segments) ** 2 / 2)
         options.append(-math.log(1 / candidates + (1 - 1 / candidates) * spread))
     return min(options)
@@ -99,10 +110,14 @@ def squared_error(schedule: Segment | Sequence[Segment], *, diameter: float = 1.
     0.0046...
     """
     segments = normalise(schedule)
-    for segment in segments:
-        require(segment.sample_rate, "sampling rate", "full batches (1)", segment.sample_rate == 1, "fano()")
+    least = min(segment.sample_rate for segment in segments)
+    require(least, "sampling rate", "full batches (1)", lambda: least == 1, "fano()")
     require(
-        diameter, "range", "a positive number", 0 < diameter < math.inf, "diameter=1 for pixels in [0, 1]"
+        diameter,
+        "range",
+        "a positive number",
+        lambda: 0 < diameter < math.inf,
+        "diameter=1 for pixels in [0, 1]",
     )
     epsilon = 4 * shift_of(segments) ** 2
     limit = diameter**2 / (4 * math.expm1(epsilon)) if epsilon < 700 else 0.0

@@ -40,8 +40,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from remanence.bounds.engine.bracket import delta_upper, epsilon_upper
 from remanence.bounds.engine.closed_forms import shift_of
+from remanence.bounds.engine.dpsgd import delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.core.exceptions import InputError
 

@@ -33,7 +33,9 @@ def delta_from_pair(success: float, *, epsilon: float) -> float:
     0.02
     """
     _check(epsilon, 0.0)
-    require(success, "success", "a share", 0 <= success <= 1, "the lower end of the attack's interval")
+    require(
+        success, "success", "a share", lambda: 0 <= success <= 1, "the lower end of the attack's interval"
+    )
     return max(0.0, success - (1 - success) * math.exp(min(epsilon, 700.0)))
 
 
@@ -46,7 +48,13 @@ def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
     >>> round(epsilon_from_pair(0.9, delta=1e-5), 3)
     2.197
     """
-    require(success, "success", "a share below 1", 0 <= success < 1, "the lower end of the attack's interval")
+    require(
+        success,
+        "success",
+        "a share below 1",
+        lambda: 0 <= success < 1,
+        "the lower end of the attack's interval",
+    )
     _check(0.0, delta)
     if success <= (1 + delta) / 2:
         return 0.0
@@ -54,5 +62,5 @@ def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
 
 
 def _check(epsilon: float, delta: float) -> None:
-    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "epsilon=1")
-    require(delta, "delta", "a share of at least 0 and below 1", 0 <= delta < 1, "delta=1e-5")
+    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "epsilon=1")
+    require(delta, "delta", "a share of at least 0 and below 1", lambda: 0 <= delta < 1, "delta=1e-5")

@@ -14,16 +14,18 @@ independent noise in what is left of the space. So adaptive directions cost noth
 **people**: each person on their own with probability q, all their records summed and clipped together (DP-FedAvg).
 The pair of one record.
 
-**shuffled**: E passes over the data, each record in one batch of each pass, in whatever order. Reference: the same
-passes with the person's gradients left out of their batches. The order is given away. In a pass, k records move
-batches by lengths whose sum is at most k, so by at most k in the Euclidean norm: one Gaussian mechanism of
-μ = k·√E/σ, and γ = Φ(Φ⁻¹(κ) + k·√E/σ), with equality if all are in one batch of a known order. No amplification.
+**shuffled**: E = ⌈T / ⌊N/B⌋⌉ passes over the data, each record in at most one batch of each pass, in whatever order,
+with an incomplete last batch dropped or not. Reference: the same passes with the person's gradients left out of their
+batches. The order is given away. In a pass, k records move batches by lengths whose sum is at most k, so by at most k
+in the Euclidean norm: one Gaussian mechanism of μ = k·√E/σ, and γ = Φ(Φ⁻¹(κ) + k·√E/σ), with equality if all are in
+one batch of a known order. No amplification.
 
 **fixed**: each step draws a batch of a fixed size from all records without replacement. Two references.
 (1) Training without the target. Draw a batch without it, and with probability q put it in the place of one of its
 records: given all other draws, N(0, σ²) against (1−q)·N(0, σ²) + q·N(c, σ²) with |c| ≤ 2, because one gradient
 comes and another one goes. A `Segment` of half the noise. (2) The same batches with the target's gradient left out:
-at most 1 in every step, μ = √T/σ. With k > 1 records only the second is proven, μ = k·√T/σ.
+at most 1 in every step, μ = √T/σ. The bound says which of the two gave its number. With k > 1 records only the second
+is proven, μ = k·√T/σ.
 
 **balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
 target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass. It is
@@ -43,8 +45,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from remanence.bounds.balls_in_bins import allocation_success
-from remanence.bounds.bound import Ends, require
-from remanence.bounds.engine.bracket import Bracket, dpsgd_bracket, dpsgd_brackets
+from remanence.bounds.bound import require
+from remanence.bounds.engine.bracket import Bracket, ceiling
+from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.roots import boundary
 from remanence.bounds.engine.schedule import (
     MOST_RECORDS,
@@ -52,10 +55,9 @@ from remanence.bounds.engine.schedule import (
     Segment,
     is_full_batch,
     normalise,
-    total_steps,
 )
 from remanence.bounds.record_counts import RecordCounts, averaged
-from remanence.core.checks import is_whole, one_of, whole
+from remanence.core.checks import instance, is_whole, one_of, whole
 from remanence.core.exceptions import InputError
 
 Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
@@ -69,14 +71,20 @@ _SAMPLING = {
     "poisson": "Poisson sampling: each record enters each batch independently with the sampling rate",
     "people": "each person enters each batch independently with the sampling rate, and all their records are "
     "summed and clipped together",
-    "shuffled": "each pass over the data puts each record into one batch, in any order; no amplification is claimed",
+    "shuffled": "each pass over the data puts each record into at most one batch, in any order, and may drop an "
+    "incomplete last batch (drop_last); no amplification is claimed",
     "fixed": "each batch is drawn anew, of a fixed size and without replacement, from all records",
     "balls-in-bins": "each pass throws each record independently into one of its batches",
 }
 _REMOVED = "the comparison is with the same training without the target (add or remove one record)"
 _LEFT_OUT = "the comparison is with the same batches without the target's gradient"
+_EITHER = (
+    "the comparison is with the same batches without the target's gradient, or with the same training without the "
+    "target (add or remove one record), whichever has the lower ceiling at the baseline"
+)
 _REPLACED = "the comparison is with the same training on another record in the target's place"
-_WHOLE_PASSES = 1e-6  # how near to a whole number the passes and the batches of a pass must be
+_WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
+_ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
 _LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
 _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
 
@@ -98,8 +106,10 @@ class Person:
     def __post_init__(self) -> None:
         needs = f"a whole number from 1 to {MOST_RECORDS:,}"
         allowed = is_whole(self.most, 1) and self.most <= MOST_RECORDS
-        require(self.most, "number of records per person", needs, allowed, "1: a person is one record")
-        one_of("batches", self.batches, get_args(Batches))
+        require(
+            self.most, "number of records per person", needs, lambda: allowed, "1: a person is one record"
+        )
+        one_of("batches", str(self.batches), get_args(Batches))
 
     @property
     def whose(self) -> str:
@@ -134,9 +144,17 @@ class Person:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the proof needs."""
-        reference = _REPLACED if self.replaced else _REMOVED
-        if self.batches in ("shuffled", "balls-in-bins") and not self.replaced:
+        return self.assumptions_of(())
+
+    def assumptions_of(self, brackets: Sequence[Bracket]) -> tuple[str, ...]:
+        """What the proof of these brackets needs: with fixed batches, either of two comparisons may give the number."""
+        used = {bracket.method for bracket in brackets} & {_REMOVED, _LEFT_OUT}
+        if self.replaced:
+            reference = _REPLACED
+        elif self.batches in ("shuffled", "balls-in-bins") or used == {_LEFT_OUT}:
             reference = _LEFT_OUT
+        else:
+            reference = _EITHER if len(used) == 2 else _REMOVED
         several = (f"no person has more than {self.records} records",) if self.most > 1 else ()
         if isinstance(self.records, RecordCounts):
             several = (self.records.assumption,)
@@ -164,65 +182,72 @@ class Person:
         """Runs each of which dominates the training, for one record of the engine's kind taken out."""
         return _WAYS[self.batches](normalise(schedule), self.most)
 
-    def ends(
+    def brackets(
         self, schedule: Segment | Sequence[Segment], log_baselines: Sequence[float], *, rtol: float
-    ) -> list[Ends]:
+    ) -> list[Bracket]:
         """What is known of γ at each baseline."""
         if self.on_average and isinstance(self.records, RecordCounts):
             levels = self.records.levels()
             parts = [
-                replace(self, records=count).ends(schedule, log_baselines, rtol=rtol) for count, _ in levels
+                replace(self, records=count).brackets(schedule, log_baselines, rtol=rtol)
+                for count, _ in levels
             ]
             shares, rounded = [share for _, share in levels], levels != self.records.shares
             found = [averaged(list(zip(shares, each, strict=True))) for each in zip(*parts, strict=True)]
             # No test is known to reach what holds for more records than people have.
-            return [ends._replace(log_lower=None, log_estimate=None) if rounded else ends for ends in found]
+            return [
+                replace(each, log_lower=-math.inf, log_estimate=None) if rounded else each for each in found
+            ]
         if self.is_plain:
             (run,) = self.schedules(schedule)
-            return [as_ends(bracket) for bracket in dpsgd_brackets(run, log_baselines, rtol=rtol)]
-        return [self._end(normalise(schedule), log, rtol) for log in log_baselines]
+            return dpsgd_brackets(run, log_baselines, rtol=rtol)
+        return [self._bracket(normalise(schedule), log, rtol) for log in log_baselines]
 
-    def _end(self, schedule: Schedule, log_baseline: float, rtol: float) -> Ends:
-        runs = self.schedules(schedule)
-        if self.replaced:
-            options = [replaced(run, log_baseline, rtol) for run in runs]
-        else:
-            options = [as_ends(dpsgd_bracket(run, log_baseline, rtol=rtol)) for run in runs]
+    def _bracket(self, schedule: Schedule, log_baseline: float, rtol: float) -> Bracket:
+        find = replaced if self.replaced else _removed
+        options = [find(run, log_baseline, rtol) for run in self.schedules(schedule)]
         if self.batches == "balls-in-bins" and self.most == 1 and not self.replaced:
             passes, bins = _passes(schedule)
-            options.append(Ends(allocation_success(schedule[0].noise_multiplier, bins, passes, log_baseline)))
-        best = min(options, key=lambda option: option.log_success)
-        return best._replace(log_lower=self._log_lower(schedule, log_baseline, rtol, best), log_estimate=None)
+            options.append(
+                ceiling(allocation_success(schedule[0].noise_multiplier, bins, passes, log_baseline))
+            )
+        best = min(options, key=lambda option: option.log_upper)
+        # Of two pairs, the second compares with a training without the target.
+        method = _REMOVED if self.batches == "fixed" and best is not options[0] else _LEFT_OUT
+        return replace(
+            best,
+            log_lower=self._log_lower(schedule, log_baseline, rtol, best),
+            log_estimate=None,
+            method=method,
+        )
 
-    def _log_lower(self, schedule: Schedule, log_baseline: float, rtol: float, best: Ends) -> float | None:
+    def _log_lower(self, schedule: Schedule, log_baseline: float, rtol: float, best: Bracket) -> float:
         """The success of a test that exists against the worst data, where one is known."""
         if self.batches == "fixed" and not self.replaced:  # the other records' gradients may be 0
             return dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
-        return best.log_lower if self.batches == "shuffled" or is_full_batch(schedule) else None
+        return best.log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
 
 
-def as_ends(bracket: Bracket) -> Ends:
-    """A bracket of the engine as the ends of a bound."""
-    return Ends(
-        bracket.log_upper,
-        bracket.log_complement_lower,
-        bracket.log_lower,
-        bracket.log_estimate,
-        bracket.converged,
-    )
+def read_person(person: Person | None) -> Person:
+    """Whose ceiling it is; one record's where nobody was named."""
+    return instance("person", Person() if person is None else person, Person, "a Person", "Person(records=5)")
 
 
-def replaced(run: Schedule, log_baseline: float, rtol: float) -> Ends:
+def _removed(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
+    return dpsgd_bracket(run, log_baseline, rtol=rtol)
+
+
+def replaced(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
     """γ where the other training has another record in the target's place: one out, the other in."""
     if is_full_batch(run):
         halved = tuple(replace(segment, noise_multiplier=segment.noise_multiplier / 2) for segment in run)
-        return as_ends(dpsgd_bracket(halved, log_baseline, rtol=rtol))
+        return dpsgd_bracket(halved, log_baseline, rtol=rtol)
     safe = tuple(
         Segment(segment.noise_multiplier / (2 * segment.records), 1.0, segment.steps) for segment in run
     )
     told = dpsgd_bracket(safe, log_baseline, rtol=rtol)  # no amplification, and no inverse to find
     if log_baseline < math.log(_LEAST_INVERTED):
-        return as_ends(told)
+        return told
 
     def allowed(log_size: float) -> bool:
         """Whether G(1 − e^log_size) ≤ 1 − κ, certainly."""
@@ -235,31 +260,36 @@ def replaced(run: Schedule, log_baseline: float, rtol: float) -> Ends:
         return high - low <= _CHAIN_WIDTH * min(1.0, -high)
 
     if not allowed(-_CHAIN_WIDTH):
-        return as_ends(told)
+        return told
     chained = dpsgd_bracket(run, boundary(allowed, log_baseline, -_CHAIN_WIDTH, near=near), rtol=rtol)
     best = min(chained, told, key=lambda bracket: bracket.log_upper)
-    return as_ends(best)._replace(log_lower=None, log_estimate=None)
+    return replace(best, log_lower=-math.inf, log_estimate=None)
 
 
 def _passes(schedule: Schedule) -> tuple[int, int]:
-    """How many passes over the data, and how many batches in each; refuses what is no whole number of passes."""
-    rates = {segment.sample_rate for segment in schedule}
-    steps = total_steps(schedule)
-    if len(rates) == 1 and len({segment.noise_multiplier for segment in schedule}) == 1:
-        (rate,) = rates
-        bins, passes = 1 / rate, steps * rate
-        if abs(bins - round(bins)) < _WHOLE_PASSES * bins:
-            return max(1, math.ceil(passes - _WHOLE_PASSES)), round(bins)
-    raise InputError(
-        "Passes over the data need one noise and batches of equal share.",
-        needs="one noise multiplier and a sampling rate of 1 over a whole number",
-        got=", ".join(f"{segment.sample_rate:g} for {segment.steps} steps" for segment in schedule),
-        hint="sample_rate = 1 / (batches in a pass)",
-    )
+    """How many passes over the data, and how many batches in each; refuses what is no whole number of batches."""
+    (run, *more) = schedule
+    bins = 1 / run.sample_rate
+    if more or abs(bins - round(bins)) >= _WHOLE_BATCHES * bins:
+        raise InputError(
+            "Passes over the data need one noise and batches of equal share.",
+            needs="one noise multiplier and a sampling rate of 1 over a whole number",
+            got=", ".join(f"{segment.sample_rate:g} for {segment.steps} steps" for segment in schedule),
+            hint="sample_rate = 1 / (batches in a pass)",
+        )
+    return -(-run.steps // round(bins)), round(bins)
 
 
 def _shuffled(schedule: Schedule, records: int) -> list[Schedule]:
-    passes = max(1, math.ceil(sum(s.sample_rate * s.steps for s in schedule) - _WHOLE_PASSES))
+    """With `drop_last` a pass has ⌊N/B⌋ batches, the fewest of any loader, and so the most passes.
+
+    A batch size that changes starts a new pass; a noise that changes does not.
+    """
+    steps: dict[int, int] = {}
+    for segment in schedule:
+        batches = math.floor(1 / segment.sample_rate * (1 + _ROUNDING))
+        steps[batches] = steps.get(batches, 0) + segment.steps
+    passes = sum(-(-count // batches) for batches, count in steps.items())
     least = min(segment.noise_multiplier for segment in schedule)
     return [(Segment(least / records, 1.0, passes),)]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from remanence.bounds.bound import Ends
+from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import MOST_RECORDS
-from remanence.core.checks import is_whole
+from remanence.core.checks import is_number, is_whole
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 
@@ -42,25 +42,31 @@ class RecordCounts:
     shares: tuple[tuple[int, float], ...]  # (records, share of the people), by rising numbers of records
 
     def __post_init__(self) -> None:
-        counts, total = [count for count, _ in self.shares], math.fsum(share for _, share in self.shares)
+        paired = isinstance(self.shares, tuple) and all(
+            isinstance(each, tuple) and len(each) == 2 for each in self.shares
+        )
+        counts = [count for count, _ in self.shares] if paired else []
         whole = all(is_whole(count, 1) and count <= MOST_RECORDS for count in counts)
-        positive = all(0 < share <= 1 for _, share in self.shares) and abs(total - 1) < _SHARES_OFF
-        if not (counts and whole and positive and counts == sorted(set(counts))):
+        positive = paired and all(is_number(share, 0) and share <= 1 for _, share in self.shares)
+        adds_up = positive and abs(math.fsum(share for _, share in self.shares) - 1) < _SHARES_OFF
+        if not (counts and whole and adds_up and counts == sorted(set(counts))):
             raise InputError(
                 "The numbers of records per person cannot be used.",
                 needs=f"whole numbers of records from 1 to {MOST_RECORDS:,}, each with so many people, not all 0",
-                got=", ".join(f"{count}: {share:g}" for count, share in self.shares[:5]) or "none",
+                got=f"{self.shares!r:.100}",
                 hint=_EXAMPLE,
             )
 
     @classmethod
     def of(cls, people: Mapping[int, float]) -> RecordCounts:
         """From how many people have so many records, as numbers or as shares."""
-        total = math.fsum(people.values()) if people else 0.0
-        valid = all(math.isfinite(number) and number >= 0 for number in people.values()) and total > 0
-        scale = total if valid else 1.0
-        kept = sorted((count, number / scale) for count, number in people.items() if number != 0 or not valid)
-        return cls(tuple(kept))
+        if not isinstance(people, Mapping) or not all(
+            is_number(number, -1e-300) for number in people.values()
+        ):
+            return cls((people,))  # pyright: ignore[reportArgumentType]  # refused there
+        total = math.fsum(people.values())
+        kept = [(count, number / total) for count, number in people.items() if number > 0]
+        return cls(tuple(sorted(kept)))
 
     @classmethod
     def exactly(cls, records: int) -> RecordCounts:
@@ -107,25 +113,25 @@ class RecordCounts:
         return tuple(sorted(found.items()))
 
 
-def averaged(parts: list[tuple[float, Ends]]) -> Ends:
+def averaged(parts: list[tuple[float, Bracket]]) -> Bracket:
     """What is known of Σ share·γ from what is known of each γ, rounded outwards."""
 
     def mean(logs: list[float], side: int) -> float:
         terms = [math.log(share) + log for (share, _), log in zip(parts, logs, strict=True)]
-        total = float(np.logaddexp.reduce(terms))
+        if -math.inf in terms and side < 0:
+            return -math.inf
         slack = exponent_slack(*(term for term in terms if math.isfinite(term))) + _SHARES_OFF
-        return min(total + side * slack, 0.0)
+        return min(float(np.logaddexp.reduce(terms)) + side * slack, 0.0)
 
-    def known(name: str, side: int) -> float | None:
-        logs = [getattr(ends, name) for _, ends in parts]
-        return None if None in logs else mean(logs, side)
-
-    return Ends(
-        mean([ends.log_success for _, ends in parts], 1),
-        known("log_complement", -1),
-        known("log_lower", -1),
-        known("log_estimate", 0),
-        all(ends.converged for _, ends in parts),
+    brackets = [bracket for _, bracket in parts]
+    estimates = [bracket.log_estimate for bracket in brackets if bracket.log_estimate is not None]
+    return Bracket(
+        mean([bracket.log_lower for bracket in brackets], -1),
+        mean([bracket.log_upper for bracket in brackets], 1),
+        mean([bracket.log_complement_lower for bracket in brackets], -1),
+        log_estimate=mean(estimates, 0) if len(estimates) == len(parts) else None,
+        method=brackets[0].method,
+        converged=all(bracket.converged for bracket in brackets),
     )
 
 

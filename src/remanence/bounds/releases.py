@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from remanence.bounds.bound import Bound, Values, require
+from remanence.bounds.bound import Bound, Values, numbers, require
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.person import Person
+from remanence.bounds.person import Person, read_person
 from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.core.checks import number, whole
@@ -50,7 +50,8 @@ def correlated_noise(
     >>> round(correlated_noise(0.1, factor=independent, noise_multiplier=10.0, separation=1).success, 4)
     0.3891
     """
-    matrix = np.asarray(factor, dtype=np.float64)
+    matrix = numbers("factor", factor, "the C of the factorisation A = B·C")
+    noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and len(matrix) > 0
     if not square or not np.isfinite(matrix).all() or np.triu(matrix, 1).any():
         raise InputError(
@@ -135,12 +136,13 @@ def final_weights(
         eta,
         "learning rate",
         f"below 2 / smoothness = {2 / most:g}, or steps do not contract",
-        contraction < 1,
+        lambda: contraction < 1,
         f"{1 / most:g}",
     )
+    noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
     shrunk = contraction**count
     share = (1 - shrunk) / (1 + shrunk) * (1 + contraction) / (1 - contraction)
-    person = person or Person()
+    person = read_person(person)
     moved = (1 if person.batches == "people" else person.most) * (2 if person.replaced else 1)
     bound = gaussian(
         baseline,
@@ -173,5 +175,7 @@ def participation_matrix(steps: int, coefficients: Any) -> npt.NDArray[np.float6
     >>> participation_matrix(3, [1.0, 0.5]).round(3).tolist()
     [[0.894, 0.0, 0.0], [0.447, 0.894, 0.0], [0.0, 0.447, 0.894]]
     """
-    matrix = sum(value * np.eye(steps, k=-index) for index, value in enumerate(coefficients))
-    return np.asarray(matrix) / float(np.linalg.norm(np.asarray(coefficients, dtype=np.float64)))
+    values = numbers("coefficients", coefficients, "[1.0, 0.5]").ravel()
+    length = number("length of the coefficients", float(np.linalg.norm(values)), above=0)
+    matrix = sum(value * np.eye(whole("steps", steps), k=-index) for index, value in enumerate(values))
+    return np.asarray(matrix) / length

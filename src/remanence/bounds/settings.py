@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.bounds.bound import Bound, Ends, Values, read_baselines, require
-from remanence.bounds.engine.bracket import delta_upper
+from remanence.bounds.bound import Bound, Values, read_baselines, require
+from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
+from remanence.bounds.engine.dpsgd import delta_upper
 from remanence.bounds.engine.schedule import Segment, normalise
-from remanence.bounds.person import Person, replaced
+from remanence.bounds.person import Person, read_person, replaced
 from remanence.bounds.recipes import recomputable
 from remanence.core.checks import exactly_one
 from remanence.core.references import HAYES_2023, REMANENCE
@@ -45,10 +46,10 @@ def dpsgd(
     ('a person with at most 5 records', 0.293)
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
-    baselines, person = read_baselines(baseline, log_baseline), person or Person()
-    ends = person.ends(segments, baselines.logs, rtol=rtol)
+    baselines, person = read_baselines(baseline, log_baseline), read_person(person)
+    brackets = person.brackets(segments, baselines.logs, rtol=rtol)
     reference = HAYES_2023.at("Corollary 4") if person == Person() else REMANENCE
-    bound = baselines.bound("DP-SGD", ends, person.assumptions, reference)
+    bound = baselines.bound("DP-SGD", brackets, person.assumptions_of(brackets), reference)
     return replace(bound, whose=person.whose, on_average=person.on_average)
 
 
@@ -72,7 +73,7 @@ def dpsgd_renyi(
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
     baselines = read_baselines(baseline, log_baseline)
-    ends = [Ends(chernoff_success(segments, log)) for log in baselines.logs]
+    ends = [ceiling(chernoff_success(segments, log)) for log in baselines.logs]
     return baselines.bound("DP-SGD by Rényi", ends, DPSGD_ASSUMPTIONS, HAYES_2023.at("Equation 2"))
 
 
@@ -96,7 +97,7 @@ def true_positives(
     """
     segments = read_schedule(noise_multiplier, sample_rate, steps, schedule)
     rates = read_baselines(false_positive_rate, None)
-    ends = [Ends(replaced(segments, log, 1e-4).log_success) for log in rates.logs]
+    ends = [ceiling(replaced(segments, log, 1e-4).log_upper) for log in rates.logs]
     assumptions = (
         *DPSGD_ASSUMPTIONS[:3],
         "the other model was trained on the same records but one, or on records drawn alike",
@@ -141,7 +142,7 @@ def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = Non
     >>> round(laplace(0.1, scale=1.0).success, 5), round(laplace(0.4, scale=1.0).success, 5)
     (0.27183, 0.77008)
     """
-    require(scale, "noise", "a positive, finite scale", 0 < scale < math.inf, "scale=1 is 1-DP")
+    require(scale, "noise", "a positive, finite scale", lambda: 0 < scale < math.inf, "scale=1 is 1-DP")
     baselines = read_baselines(baseline, log_baseline)
     epsilon = 1 / scale
     ends = []
@@ -149,11 +150,11 @@ def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = Non
         slack = 1e-14 * (1 + abs(log) + epsilon)
         if log <= -epsilon - math.log(2):
             log_success = log + epsilon
-            ends.append(Ends(log_success + slack, None, log_success - slack, log_success))
+            ends.append(Bracket(log_success - slack, log_success + slack, log_estimate=log_success))
             continue
         tail = -epsilon - math.log(4) - log if log <= -math.log(2) else float(log_complement(log)) - epsilon
         upper, lower = (float(log_complement(tail + sign * slack)) for sign in (-1, 1))
-        ends.append(Ends(upper, tail - slack, lower, float(log_complement(tail))))
+        ends.append(Bracket(lower, upper, tail - slack, log_estimate=float(log_complement(tail))))
     assumptions = ("the target moves the released number by at most 1 before the noise", DPSGD_ASSUMPTIONS[3])
     return baselines.bound("Laplace mechanism", ends, assumptions, REMANENCE)
 
@@ -168,4 +169,4 @@ def read_schedule(
     exactly_one({"noise_multiplier": noise_multiplier, "schedule": schedule}, "noise_multiplier=1.1")
     if noise_multiplier is not None:
         return (Segment(noise_multiplier, sample_rate, steps),)
-    return normalise(schedule or [])
+    return normalise([] if schedule is None else schedule)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from remanence.bounds.bound import require
+from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.engine.closed_forms import (
     gaussian_log_delta_ends,
     gaussian_success,
@@ -37,31 +37,10 @@ from remanence.bounds.engine.schedule import (
     normalise,
     total_steps,
 )
-from remanence.bounds.engine.two_sided import TwoSided
 
 _MIXTURE_SLACK = 1e-13  # many times what a sum of a few normal tails was measured to be off
 _ATOMIC_NOISE = 0.15  # below it one step tells for sure whether it used the target
 _TRUSTED = 1e-7  # relative, of an estimate that trusts itself to 1e-8
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """The success γ that the settings allow at one baseline κ, from both sides, in logarithms.
-
-    `log_upper` is the bound to report: no attack exceeds it. `log_lower` is the success of a test
-    that exists, so the bound cannot be improved by more than the difference. `converged` says
-    that the bracket is as narrow as asked for; otherwise it holds all the same. `dropped` says why an
-    independent estimate was not used: it contradicted the two sides, which are proven.
-    """
-
-    log_lower: float
-    log_upper: float
-    log_estimate: float
-    log_complement_lower: float
-    log_complement_upper: float
-    method: str
-    converged: bool
-    dropped: str = ""
 
 
 def dpsgd_bracket(
@@ -120,13 +99,13 @@ def dpsgd_brackets(
 
 def _check(log_baseline: float, rtol: float) -> None:
     finite = -math.inf < log_baseline <= 0
-    require(log_baseline, "log_baseline", "a finite number of at most 0", finite, "math.log(0.1)")
-    require(rtol, "rtol", "at least 1e-9 and below 1", 1e-9 <= rtol < 1, "1e-4")
+    require(log_baseline, "log_baseline", "a finite number of at most 0", lambda: finite, "math.log(0.1)")
+    require(rtol, "rtol", "at least 1e-9 and below 1", lambda: 1e-9 <= rtol < 1, "1e-4")
 
 
 def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     if log_baseline == 0:
-        return Bracket(0.0, 0.0, 0.0, -math.inf, -math.inf, "closed form", converged=True)
+        return Bracket(0.0, 0.0, -math.inf, -math.inf, 0.0, "closed form")
     if is_full_batch(segments):
         shift = shift_of(segments)
         found = gaussian_success(log_baseline, shift=shift)
@@ -143,15 +122,14 @@ def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
     return Bracket(
         max(estimate - slack, log_baseline),
         max(min(estimate + slack, 0.0), log_baseline),
-        max(estimate, log_baseline),
         complement - other,
         min(complement + other, 0.0),
+        max(estimate, log_baseline),
         "closed form",
-        converged=True,
     )
 
 
-def _atomic(segments: Schedule, log_baseline: float) -> TwoSided | None:
+def _atomic(segments: Schedule, log_baseline: float) -> Bracket | None:
     """So little noise that the only secret is whether the target was ever sampled; None where there is more of it.
 
     It was not with probability a = Π (1 − q)^(k·T), and then the transcript is as without it: γ ≤ a·κ + 1 − a.
@@ -171,10 +149,10 @@ def _atomic(segments: Schedule, log_baseline: float) -> TwoSided | None:
     lower -= exponent_slack(lower, absent, log_baseline)
     missed = float(np.logaddexp(absent + log_complement(rest), log_complement(absent) + slip))
     missed += exponent_slack(missed, absent, log_baseline)
-    return ends.meets(TwoSided(lower, 0.0, -math.inf, min(missed, 0.0)))
+    return ends.meets(Bracket(lower, 0.0, -math.inf, min(missed, 0.0)))
 
 
-def _assemble(segments: Schedule, log_baseline: float, ends: TwoSided, method: str, rtol: float) -> Bracket:
+def _assemble(segments: Schedule, log_baseline: float, ends: Bracket, method: str, rtol: float) -> Bracket:
     """The bracket with an independent estimate. The two sides are proven, so an estimate outside them is dropped."""
     lower, upper = max(ends.log_lower, log_baseline), max(min(ends.log_upper, 0.0), log_baseline)
     if lower > upper + exponent_slack(lower, upper):
@@ -189,9 +167,9 @@ def _assemble(segments: Schedule, log_baseline: float, ends: TwoSided, method: s
     return Bracket(
         lower,
         upper,
-        min(max(guess, lower), upper),
         min(ends.log_complement_lower, ends.log_complement_upper),
         ends.log_complement_upper,
+        min(max(guess, lower), upper),
         method,
         converged=ends.excess(rtol) <= 1,
         dropped=f"the contour says {estimate.log_success}" if estimate.converged and not agrees else "",
@@ -205,7 +183,7 @@ def delta_upper(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     1.0
     """
     segments = normalise(schedule)
-    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "8")
+    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "8")
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
     else:
@@ -220,7 +198,7 @@ def delta_lower(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     1.0
     """
     segments = normalise(schedule)
-    require(epsilon, "epsilon", "a finite number of at least 0", 0 <= epsilon < math.inf, "8")
+    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "8")
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[0]
     else:
@@ -235,7 +213,7 @@ def epsilon_upper(schedule: Segment | Sequence[Segment], delta: float) -> float:
     4.0
     """
     segments = normalise(schedule)
-    require(delta, "delta", "a share above 0 and below 1", 0 < delta < 1, "1e-5")
+    require(delta, "delta", "a share above 0 and below 1", lambda: 0 < delta < 1, "1e-5")
     log_delta = math.log(delta) - exponent_slack(math.log(delta))
     if is_full_batch(segments):
         return _gaussian_epsilon(shift_of(segments), log_delta)

@@ -110,6 +110,8 @@ class Law:
         relative = min(self.rounding, 1.0) + (count + 8) * UNIT + 4 * UNIT * abs(self.log_total)
         errors = min(self.point_error * covered, self.energy_error * math.sqrt(energy))  # Cauchy and Schwarz
         slack = self.outside + errors + math.exp(-_NEGLIGIBLE_WEIGHT)
+        if relative > _LARGEST_EXPONENT:  # nothing is known
+            return Interval(0.0, math.inf)
         return Interval(
             max(value - slack, 0.0) * math.exp(-relative), (max(value, 0.0) + slack) * math.exp(relative)
         )

@@ -14,14 +14,16 @@ from scipy.special import gammaln, log_ndtr
 
 from remanence.bounds.bound import require
 from remanence.core.checks import is_whole, whole
+from remanence.core.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]
 
 MOST_STEPS = 10**9
 MOST_RECORDS = 1000
-LEAST_NOISE = 1e-6  # below it, squares leave the range of a float
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e12  # beyond them, squares and exponents leave the range of a float
 _CAPS = 256  # points among which a cap is chosen
 _GUESSES = 1024  # points between which the inverse of the loss is interpolated before Newton's method
+_HUGE = 1e150
 _NEGLIGIBLE_SHARE = 1e-20  # of a likelihood ratio, far below its rounding
 
 
@@ -57,14 +59,20 @@ class Segment:
 
     def __post_init__(self) -> None:
         noise, rate, steps = self.noise_multiplier, self.sample_rate, self.steps
-        enough = f"a finite number of at least {LEAST_NOISE:g}"
-        require(noise, "noise_multiplier", enough, LEAST_NOISE <= noise < math.inf, "1.1")
-        require(rate, "sample_rate", "a share above 0 and at most 1", 0 < rate <= 1, "batch size / records")
+        enough = f"a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
+        require(noise, "noise_multiplier", enough, lambda: LEAST_NOISE <= noise <= MOST_NOISE, "1.1")
+        require(
+            rate,
+            "sample_rate",
+            "a share above 0 and at most 1",
+            lambda: 0 < rate <= 1,
+            "batch size / records",
+        )
         needs = f"a whole number from 1 to {MOST_STEPS:,}"
-        require(steps, "steps", needs, is_whole(steps, 1) and steps <= MOST_STEPS, "1000")
+        require(steps, "steps", needs, lambda: is_whole(steps, 1) and steps <= MOST_STEPS, "1000")
         needs = f"a whole number from 1 to {MOST_RECORDS:,}"
         allowed = is_whole(self.records, 1) and self.records <= MOST_RECORDS
-        require(self.records, "number of records", needs, allowed, "1: a person is one record")
+        require(self.records, "number of records", needs, lambda: allowed, "1: a person is one record")
 
     @property
     def log_absence(self) -> float:
@@ -178,7 +186,8 @@ class Segment:
         once = np.expm1(further / self.noise_multiplier**2)
         grown, total = once, shares[:, :1] * once
         for index in range(1, shares.shape[1]):
-            grown = grown * (1 + once) + once  # e^{(j+1)x} − 1 from e^{jx} − 1, without cancellation
+            # e^{(j+1)x} − 1 from e^{jx} − 1, without cancellation. Its share is below rounding where it is huge.
+            grown = np.minimum(grown * (1 + once) + once, _HUGE)
             total = total + shares[:, index : index + 1] * grown
         return total
 
@@ -198,7 +207,14 @@ def normalise(schedule: Segment | Sequence[Segment]) -> Schedule:
     >>> normalise([Segment(2.0, steps=3), Segment(2.0, steps=4)])
     (Segment(noise_multiplier=2.0, sample_rate=1.0, steps=7, records=1),)
     """
-    segments = [schedule] if isinstance(schedule, Segment) else list(schedule)
+    segments = [schedule] if isinstance(schedule, Segment) else schedule
+    if not isinstance(segments, Sequence) or not all(isinstance(each, Segment) for each in segments):
+        raise InputError(
+            "The schedule cannot be used.",
+            needs="a Segment, or a list of them",
+            got=f"{schedule!r:.80}",
+            hint="[Segment(1.1, 0.01, 1000)]",
+        )
     whole("number of segments", len(segments), hint="[Segment(1.1, 0.01, 1000)]")
     steps: dict[tuple[float, float, int], int] = {}
     for segment in segments:
