@@ -69,7 +69,6 @@ from .results.evidence import Evidence as Evidence
 from .results.verdict import Policy as Policy
 from .results.verdict import Verdict as Verdict
 from .scale.executors import InProcess as InProcess
-from .scale.fingerprints import depends_on as depends_on
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import Run as Run

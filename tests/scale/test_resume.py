@@ -28,7 +28,8 @@ def train(records, seed):
     with open(os.environ["TRAINED"], "a") as file:
         file.write(f"{seed}\\n")
     time.sleep(0.01)
-    return {"mean": records.features.mean(0) + (1e-3 + beside.NOISE) / 2 * (seed % 1000)}
+    import later
+    return {"mean": records.features.mean(0) + later.SCALE * (1e-3 + beside.NOISE) / 2 * (seed % 1000)}
 
 def game():
     return Game(looped(train), FinitePrior(people[:4]), people[4:], Criterion(mismatch, 0.5))
@@ -43,7 +44,7 @@ sys.argv = ["remanence"]
 import remanence.cli.main, remanence.auditing, remanence.cli.loading
 import remanence.report.writing, remanence.scale.processes
 import torch; torch.set_num_threads(1)
-from remanence.scale.sources import code_version
+from remanence.scale.fingerprints import code_version
 code_version()  # once: somebody may be editing the package while this runs
 for line in sys.stdin:
     child = os.fork()
@@ -64,6 +65,7 @@ class CommandLine:
         self.folder = folder
         (folder / "slow.py").write_text(SLOW_GAME)
         (folder / "beside.py").write_text("NOISE = 1e-3\n")
+        (folder / "later.py").write_text("SCALE = 1\n")
         with (folder / "told").open("w") as told:
             self.server = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", SERVER],
@@ -102,11 +104,11 @@ class CommandLine:
     def journal(self) -> Journal:
         return Journal(self.folder / "run")
 
-    def begin(self) -> None:
+    def begin(self, attack: str = "oblivious") -> None:
         """An audit that was killed when eight of its thirty units were done."""
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         (self.folder / "slow.py").write_text(SLOW_GAME)
-        assert self.run(f"{AUDIT} 60 --out run", kill_with=8) == KILLED
+        assert self.run(f"{AUDIT} 60 --out run".replace("oblivious", attack), kill_with=8) == KILLED
 
     def told(self) -> str:
         """All that went to stderr."""
@@ -177,6 +179,23 @@ def test_a_change_of_the_target_file_or_of_what_it_imports_is_noticed(command_li
     command_line.trained()
     assert command_line.run(f"{AUDIT} 60 --out run") == UNPROVEN
     assert len(command_line.trained()) == 60, "units of the older file were used"
+
+
+def test_a_change_of_code_that_no_hash_sees_is_noticed_by_playing_a_unit_again(command_line):
+    command_line.begin("retrain-and-compare")  # whose outcome depends on what training does
+    before = command_line.journal.finished()
+    later = command_line.folder / "later.py"
+    later.write_text("SCALE = 1e6\n")
+    try:
+        for again in (
+            "audit slow.py:game --resume run",
+            f"{AUDIT} 60 --out run".replace("oblivious", "retrain-and-compare"),
+        ):
+            assert command_line.run(again) == -2
+            assert "A recorded unit comes out differently now." in command_line.told()
+    finally:
+        later.write_text("SCALE = 1\n")
+    assert command_line.journal.finished() == before
 
 
 def test_another_run_is_never_continued(command_line):

@@ -225,7 +225,7 @@ def tell_reuse(run: Run) -> None:
 
 def manifest_settings(game: AnyGame, options: Json) -> Json:
     """What a run is, so that another one is never continued in its place."""
-    from remanence.scale.sources import sources, versions
+    from remanence.scale.fingerprints import sources, versions
 
     path = Path(options["target"].rpartition(":")[0])
     return {

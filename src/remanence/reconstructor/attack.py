@@ -35,9 +35,8 @@ from remanence.reconstructor.learning import Learner
 from remanence.reconstructor.network import HeldOut, ReconstructorNetwork
 from remanence.reconstructor.readers import Tensors
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, batches, split
-from remanence.scale.fingerprints import fingerprint
+from remanence.scale.fingerprints import fingerprint, versions
 from remanence.scale.run import IN_PROCESS, Run
-from remanence.scale.sources import versions
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
 _STATISTICS = 2000  # shadows that the reader's units are taken from

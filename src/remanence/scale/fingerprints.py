@@ -1,4 +1,8 @@
-"""One hash for a value and all that it depends on: equal settings, data and code hash alike in every process."""
+"""One hash for what an outcome depends on: settings, data, the user's files, this package and its libraries.
+
+A function counts with its code, its defaults and its closure. What no hash sees, such as a global or a file that
+training reads, is caught by playing one recorded unit again (`Run.map`).
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,24 @@ import dataclasses
 import functools
 import hashlib
 import sys
-import time
-from collections import defaultdict
+import sysconfig
 from collections.abc import Callable, Mapping
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeVar
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 
-from remanence.core.checks import refusing
-from remanence.core.exceptions import InputError
-from remanence.scale.dependencies import (
-    MARK,
-    contents_of_class,
-    contents_of_function,
-    is_own_type,
-    named_file,
-    state_of,
-)
-from remanence.scale.sources import own_file, sources
-
-T = TypeVar("T")
 _MOST_PARTS = 400  # that are kept by name
+_PACKAGE = Path(__file__).parent.parent
+_NUMERICAL = ("torch", "numpy", "scipy", "scikit-learn")
 
 
 def fingerprint(*values: Any) -> str:
-    """The hash of settings, tensors, functions with all that they use, and anything made of them.
+    """The hash of settings, tensors, functions, and anything made of them: the same in every process.
 
     Fields of a dataclass that take no part in its comparison take no part here.
 
@@ -66,21 +59,33 @@ def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name in differing if not any(other.startswith(f"{name}.") for other in differing)]
 
 
-def depends_on(*files: str | Path, version: str | None = None) -> Callable[[T], T]:
-    """Say what a function or a class depends on beyond its code: files that it reads, or a version that you keep.
+@functools.cache
+def code_version() -> str:
+    """The hash of this package's source: no unit outlives a change of the code."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
-    With a version, nothing else is looked at: change it whenever the outcome may change.
 
-    >>> @depends_on(version="2")
-    ... def train(records, seed):
-    ...     return {"mean": records.features.mean(0)}
-    """
+@functools.cache
+def versions() -> dict[str, str]:
+    """What computes: Python, this package by its source, and the libraries whose arithmetic decides the last bits."""
+    told = {"python": ".".join(map(str, sys.version_info[:3])), "remanence": code_version()}
+    return {**told, **{name: version(name) for name in _NUMERICAL}}
 
-    def mark(function: T) -> T:
-        setattr(function, MARK, (tuple(str(Path(file).absolute()) for file in files), version))
-        return function
 
-    return mark
+def sources(start: Path) -> dict[str, str]:
+    """The hashes of a user's file, and of every module beneath its folder that is loaded and was not installed."""
+    start = start.resolve()
+    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    beside = {Path(file).resolve() for file in loaded if file}
+    own = {start, *(file for file in beside if file.is_relative_to(start.parent) and not _is_installed(file))}
+    return {
+        file.relative_to(start.parent).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(own)
+        if file.is_file()
+    }
 
 
 def arithmetic() -> dict[str, str]:
@@ -96,14 +101,19 @@ def device_kind(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
 
 
+def _is_installed(file: Path) -> bool:
+    """Whether a file belongs to Python, to this package, or to an environment that may lie beside the user's code."""
+    places = {_PACKAGE, Path(sysconfig.get_paths()["stdlib"]).resolve()}
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or bool(places & set(file.parents))
+
+
 class _Walk:
     """Visits each thing once; `named` has what a person would recognise."""
 
     def __init__(self) -> None:
         self.named: dict[str, str] = {}
-        self.done: dict[
-            int, tuple[object, bytes]
-        ] = {}  # with the value, or its id might be another's by then
+        # With the value: otherwise its id might be another's by then.
+        self.done: dict[int, tuple[object, bytes]] = {}
         self.under_way: set[int] = set()
 
     def digest(self, value: Any, path: str) -> bytes:
@@ -113,14 +123,8 @@ class _Walk:
             return b"itself"
         self.under_way.add(id(value))
         written = hashlib.sha256(f"{type(value).__module__}.{type(value).__qualname__}:".encode())
-        try:
-            self._write(value, path, written.update)
-        except InputError:
-            raise
-        except Exception:  # noqa: BLE001, too deep, or a class of somebody's that raises
-            raise _unreadable(path, value) from None
-        finally:
-            self.under_way.discard(id(value))
+        self._write(value, path, written.update)
+        self.under_way.discard(id(value))
         self.done[id(value)] = value, written.digest()
         return written.digest()
 
@@ -138,20 +142,11 @@ class _Walk:
             for name, item in items.items():
                 place = f"{path}.{name}"
                 found = self.digest(item, place)
-                if isinstance(item, str | Path) and (file := named_file(item)) is not None:
-                    found += _contents(file)
                 if len(self.named) < _MOST_PARTS:
                     self.named.setdefault(place, found.hex()[:16])
                 take(f"{name!r}:".encode("utf-8", "surrogatepass") + found)
             take(b"}")
 
-        declared = _declared(value)
-        if declared is not None:
-            files, version = declared
-            by_name({f"file {Path(file).name}": _contents(file) for file in files})
-            if version is not None:
-                each(getattr(value, "__qualname__", ""), version)
-                return
         match value:
             case Enum():
                 each(value.name, value.value)
@@ -160,9 +155,8 @@ class _Walk:
             case bytes() | bytearray():
                 take(value)
             case torch.Tensor():
-                dense = (
-                    value.detach().cpu().to_dense() if value.layout != torch.strided else value.detach().cpu()
-                )
+                there = value.detach().cpu()
+                dense = there if value.layout == torch.strided else there.to_dense()
                 each(
                     str(value.dtype), str(value.layout), tuple(value.shape), value.requires_grad, vars(value)
                 )
@@ -176,7 +170,7 @@ class _Walk:
             case torch.Generator():
                 each(value.get_state())
             case Mapping():
-                each(value.default_factory if isinstance(value, defaultdict) else None)
+                each(None)
                 if all(isinstance(key, str) for key in value):
                     by_name(value)
                 else:
@@ -187,83 +181,36 @@ class _Walk:
                 each(*sorted(self.digest(item, path) for item in value))
             case type():
                 each(value.__module__, value.__qualname__)
-                by_name(contents_of_class(value))
             case ModuleType():
-                file = own_file(value)
-                each(value.__name__ if file is None else "own")
-                by_name({} if file is None else sources(file))
+                each(value.__name__)
             case BuiltinFunctionType():
-                owner = value.__self__
-                each(
-                    value.__module__, value.__qualname__, *([] if isinstance(owner, ModuleType) else [owner])
-                )
+                own = () if isinstance(value.__self__, ModuleType) else (value.__self__,)
+                each(value.__module__, value.__qualname__, *own)
             case MethodType():
                 each(value.__func__, value.__self__)
             case FunctionType():
                 each(value.__module__, value.__qualname__)
-                by_name(contents_of_function(value))
+                cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+                closure = {name: cell.cell_contents for name, cell in cells if cell != _EMPTY}
+                defaults = {"defaults": value.__defaults__, "keywords": value.__kwdefaults__}
+                by_name({"code": value.__code__, **defaults, **closure})
             case CodeType():
                 each(value.co_code, value.co_names, value.co_consts, value.co_varnames, value.co_freevars)
                 each(value.co_flags, value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
-                each(value.co_cellvars, value.co_exceptiontable)
-            case property():
-                each(value.fget, value.fset)
-            case staticmethod() | classmethod():
-                each(value.__func__)
-            case functools.cached_property():
-                each(value.func)
             case _ if dataclasses.is_dataclass(value):
-                each(type(value))
                 by_name({f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.compare})
-            case functools._lru_cache_wrapper():
-                each(value.__wrapped__)
             case _:
-                each(*_reduced(value, path))
-        if is_own_type(type(value)):  # which may do and hold more than what it derives from
-            each(type(value))
-            by_name(state_of(value))
+                each(*_reduced(value))
 
 
-def _declared(value: Any) -> tuple[tuple[str, ...], str | None] | None:
-    given = getattr(value, "__dict__", None)
-    return given.get(MARK) if isinstance(given, Mapping) else None
+_EMPTY = CellType()
 
 
-def _contents(file: str) -> bytes:
-    summary, needs = "A file that training depends on cannot be read.", "every file that depends_on names"
-    hint = "put it there, or take it out of depends_on"
-    with refusing(OSError, summary, needs=needs, got=file, hint=hint):
-        state = Path(file).stat()
-        # Before ten seconds have passed, a change may not show in the time.
-        settled = time.time_ns() - state.st_mtime_ns > 10**10
-        place = str(Path(file).absolute())
-        return (_hashed if settled else _hashed.__wrapped__)(place, state.st_mtime_ns, state.st_size)
-
-
-@functools.lru_cache(maxsize=256)
-def _hashed(file: str, *_state: int) -> bytes:
-    with Path(file).open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").digest()
-
-
-def _reduced(value: Any, path: str) -> tuple[Any, ...]:
-    """What a pickle would hold."""
-    if isinstance(value, np.ufunc) and not any(
-        getattr(sys.modules.get(name), value.__name__, None) is value for name in ("numpy", "scipy.special")
-    ):
-        raise _unreadable(path, value)  # a function of somebody's is within
+def _reduced(value: Any) -> tuple[Any, ...]:
+    """What a pickle would hold; nothing beyond its type for what cannot be copied, such as a lock."""
     try:
         known = copyreg.dispatch_table.get(type(value))
         found = known(value) if known else value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001, whatever somebody's class raises
-        raise _unreadable(path, value) from None
+        return ()
     return found if isinstance(found, tuple) else (found,)
-
-
-def _unreadable(path: str, value: object) -> InputError:
-    return InputError(
-        "What this training depends on cannot be read, so that what is finished could not be told from what is stale.",
-        needs="functions, and values that can be copied",
-        got=f"{path.strip('.') or 'a value'}: a {type(value).__module__}.{type(value).__qualname__}",
-        hint='remanence.depends_on(version="1") over the function that uses it, and another version when it changes',
-    )

@@ -20,11 +20,10 @@ import torch
 from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
-from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts
+from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts, versions
 from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors
 from remanence.scale.plans import Plan
 from remanence.scale.progress import note, track
-from remanence.scale.sources import versions
 
 _TOGETHER = 64  # units that are joined at a time
 
@@ -158,7 +157,7 @@ class Run:
                 "A recorded unit comes out differently now.",
                 needs="the code, the data and the files that training read when the run began",
                 got=f"unit {number} of {task.plan.name} in {self.journal}",
-                hint="mend what changed, or begin anew in another folder; depends_on(file) names what training reads",
+                hint="mend what changed, or begin anew in another folder",
             )
 
     def _tell_stale(self, plan: Plan, unfit: bool) -> None:
