@@ -16,10 +16,6 @@ there, so that little is hidden even in half precision.
 With two classes all loss vectors are parallel, and records that activate the same neurons blend behind any number of
 layers. Narrow layers have few patterns. What tells then is shares that are the same, as blends' are not, and neurons
 that other inputs would have switched.
-
-*Near twins*. Records of one label that lie close together add up to their mean, and to a trace of the second order: how
-far loss vectors and neurons turn on the way from one to the other, times that way. What rounding hides of it says how
-far apart they may have been, in a direction that is nobody's in particular: as equal records do, such count once.
 """
 
 from __future__ import annotations
@@ -33,9 +29,6 @@ from torch.nn.functional import one_hot
 from remanence.updates.recomputed import BITS, ROUNDINGS, Recomputed, alike
 
 _DRAWS = 64  # of other inputs for each record
-_DIRECTIONS = 16  # in which twins are tried; the one that shows them least counts
-_NEAR, _FURTHER = 1e-4, (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # how far from the record, relative
-_ABSORBED = 2.0  # the record that explains two best hides some of their trace, and so may rounding
 _VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
 
 
@@ -45,51 +38,6 @@ def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
         return _single_layer(some, scale_is_known=scale_is_known)
     are_one = some.head.classes > 2 or _told_apart(some, scale_is_known=scale_is_known)
     return torch.full_like(some.proposal.shares, 0.0 if are_one else torch.inf)
-
-
-def near_twins(some: Recomputed, neurons: Tensor | None = None, left: Tensor | None = None) -> Tensor:
-    """How far from each record two may lie that show as it, relatively, (records,).
-
-    What twins leave would be part of what is `left` of each layer, by norm; without that, of the first layer's rows of
-    some neurons, `(records, neurons)`; without these, of all its rows and of the last layer.
-    """
-    rows = torch.cat([rest.square().sum(-1) for _, rest in some.left(0)])
-    if neurons is None:
-        neurons = ~some.undecided(0)[None]
-        last = torch.stack([rest.norm() for _, rest in some.left(len(some.layers) - 1)]).norm()
-        hidden = [(neurons * rows).sum(-1).sqrt(), last] if left is None else [left[0], left[-1]]
-    else:
-        hidden = [(neurons * rows).sum(-1).sqrt()]
-
-    def share(apart: float) -> Tensor:
-        """What is hidden, over the trace of twins so far from the record; of the layer that tells most."""
-        traces = [_traces(some, apart * move, neurons)[: len(hidden)] for move in moves]
-        least = [torch.stack(each).amin(0) for each in zip(*traces, strict=True)]
-        ratios = [most / trace.clamp(min=1e-300) for most, trace in zip(hidden, least, strict=True)]
-        return torch.stack(ratios).amin(0)
-
-    inputs, generator = some.proposal.inputs, torch.Generator().manual_seed(0)
-    directions = 1 if some.head.is_large else _DIRECTIONS
-    moves = torch.randn(directions, *inputs.shape, generator=generator, dtype=torch.float64).to(inputs)
-    moves = moves * (inputs.norm(dim=-1) / moves.norm(dim=-1))[..., None]
-    found = _ABSORBED * _NEAR * share(_NEAR).sqrt()  # no neuron of a narrow layer switches on so short a way
-    for apart in () if some.head.is_large else _FURTHER:  # further away, neurons switch
-        found = found.where(_ABSORBED**2 * share(apart) > 1, found.clamp(max=apart))
-    return found
-
-
-def _traces(some: Recomputed, move: Tensor, neurons: Tensor) -> list[Tensor]:
-    """The norm of what two halves of a record have more than the record, in the first layer and in the last."""
-    records, labels = some.proposal, some.proposal.labels.clamp(min=0)
-    one, two = (some.head.parts(records.inputs + sign * move, labels, records.shares) for sign in (1, -1))
-    found = []
-    for at, seen in ((0, neurons), (-1, torch.ones_like(neurons[:, :1]))):
-        entering, pulls = one[at][0] - two[at][0], (one[at][1] - two[at][1]) * seen
-        own = some.deltas[at] * seen
-        own = own / own.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-        pulls = pulls - (pulls * own).sum(-1, keepdim=True) * own  # the rest another input would make up for
-        found.append(entering.norm(dim=-1) * pulls.norm(dim=-1) / 4)
-    return found
 
 
 def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:

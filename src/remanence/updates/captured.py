@@ -179,7 +179,6 @@ class Captured(AnyGame[SharedGradient]):
         numbers = {name: values.cpu() for name, values in guess.diagnostics.items()}
         counts = torch.tensor([proof.count for proof in proofs])
         numbers |= {"update": torch.arange(len(proofs)), "proven": counts}
-        numbers["alike_within"] = torch.tensor([proof.alike_within for proof in proofs], dtype=torch.float64)
         numbers |= {"share_sum": _shares(proofs, torch.sum), "equal_share": _shares(proofs, _common)}
         sizes_proven = torch.tensor([proof.batch_size or 0 for proof in proofs])
         for index, name in enumerate(self._head.names):

@@ -85,3 +85,11 @@ TEXTS_OPEN = Caveat(
     "being computed anew, and hide no text from other attacks.",
     "Audit the update of one batch in evaluation mode: what it gives away, training gives away in part.",
 )
+NEAR_TWINS = Caveat(
+    "near-twins",
+    "records of an update are proven.",
+    "Two records of one label that lie close together leave the gradient of their mean. Where rounding hides the rest, "
+    "their mean is what comes back, and they count once, as equal records do. In double precision such records are all "
+    "but equal. In half precision, or behind a last layer with small weights, they may be some percent apart.",
+    "Read the number of different records as one of records that differ by more than that.",
+)

@@ -17,6 +17,7 @@ from remanence.core.releases import Gradient
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
 from remanence.updates.caveats import (
+    NEAR_TWINS,
     UPDATE_COARSE,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
@@ -84,7 +85,13 @@ def audit_gradients(
     if any(entry.proven for entry in result.evidence):
         refuted = {caveat.id for caveat in _WHY_NOT}
         told = [
-            replace(entry, caveats=tuple(c for c in entry.caveats if c.id not in refuted))
+            replace(
+                entry,
+                caveats=(
+                    *(c for c in entry.caveats if c.id not in refuted),
+                    *[NEAR_TWINS] * bool(entry.proven),
+                ),
+            )
             for entry in result.evidence
         ]
         result = replace(result, evidence=tuple(told))

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from remanence.auditing import AuditResult
 
 
-_HARDLY = 1e-4  # records that differ by less are the same to people
-
-
 def leak_map_picture(layers: Sequence[Mapping[str, Any]]) -> str:
     """One bar per layer, from the entries of audit.json: the share of its update that proven samples explain."""
     return _drawn(json.dumps(layers))
@@ -78,28 +75,18 @@ def tokens_sentence(result: AuditResult) -> list[str]:
     return [*found, f"{number} tokens fit the first update. {doubt}"]
 
 
-def _alike(result: AuditResult) -> str:
-    """How close records may lie that show as one; nothing where nobody has such."""
-    arrays = result.strongest.arrays
-    within = float(arrays["alike_within"][0]) if "alike_within" in arrays else 0.0
-    if within < _HARDLY:
-        return ""
-    return f"Records of one label that differ by less than {min(within, 1.0):.1%} may show as one, and count once too."
-
-
 def proven_sentence(result: AuditResult, declared: int | None) -> str:
     """How many records of the first update are proven, and what is known about the size of its batch."""
     arrays = result.strongest.arrays
     proven, size = (int(arrays[name][0]) if name in arrays else 0 for name in ("proven", "proven_batch_size"))
     if not proven:
         return "No record is proven."
-    once = f" {_alike(result)}" if _alike(result) else ""
     if size == 1:
-        return f"The one record is proven by recomputing the update, and so is that there is no other.{once}"
+        return "The one record is proven by recomputing the update, and so is that there is no other."
     if size:
         return (
             f"{proven} of {size} records are proven by recomputing the update, and so is their number. "
-            f"Equal records count once: a batch that has each twice sends the same.{once}"
+            f"Equal records count once: a batch that has each twice sends the same."
         )
     if declared:
         return (

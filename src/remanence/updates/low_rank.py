@@ -22,19 +22,15 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.references import DIMITROV_2024
 from remanence.core.releases import Gradient
 from remanence.scale.progress import track
-from remanence.updates.candidates import fit_scales
+from remanence.updates.candidates import fit_scales, tolerance_of
 from remanence.updates.dense_layers import DenseHead, Layers
 from remanence.updates.exact import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.updates.exclusive_neurons import (
-    dense_mechanism,
     recovered_records,
     whole_gradient_head,
 )
 from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.sparse_columns import COARSE, ROUNDS, SLOTS, SparseColumns
-from remanence.updates.sparse_directions import whole_sets
-
-_LOOSELY = 0.6  # by how much a sample's derivatives may have changed in the course of several steps
 
 
 @final
@@ -61,9 +57,6 @@ class LowRank(Attack[Gradient]):
         self._subject(knowledge)
 
     def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, DenseHead]:
-        mechanism, head = dense_mechanism(knowledge, self.info)
-        if mechanism.local_steps > 1 and len(head.weights) > 1:
-            return mechanism, head
         return whole_gradient_head(knowledge, self.info)
 
     def prepare(
@@ -72,12 +65,11 @@ class LowRank(Attack[Gradient]):
         """Nothing is to be learnt; one seed serves every release, so that trials stay independent."""
         mechanism, head = self._subject(knowledge)
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-        search = reconstruct_low_rank if mechanism.local_steps == 1 else unmixed
 
         def attack(release: Gradient) -> Reconstruction:
             own = head.to(next(iter(release.tensors.values())).device)
             layers = own.layers_of(release.tensors)
-            found = search(
+            found = reconstruct_low_rank(
                 own, layers, precision=mechanism.precision, seed=seed, slots=self.slots, rounds=self.rounds
             )
             return recovered_records(found, mechanism)
@@ -114,44 +106,6 @@ def reconstruct_low_rank(
     return first
 
 
-def unmixed(
-    head: DenseHead,
-    layers: Layers,
-    *,
-    precision: float,
-    slots: int = SLOTS,
-    rounds: int = ROUNDS,
-    seed: int = 0,
-) -> Recovered:
-    """Inputs behind updates of several steps: the span and the zeros survive, what a step makes of them does not.
-
-    The weights move: where they no longer say which neurons are off, sparsity alone is used. Labels and shares are
-    those that come closest at the weights before the first step.
-    """
-    found = []
-    for trial in range(len(layers[0][0])):
-        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
-        generator = torch.Generator(device=own[0][0].device).manual_seed(seed)
-        best = _one_batch(head, own, precision, generator, slots, rounds, tolerance=_LOOSELY)
-        space = SparseColumns.of(
-            head, own[0][0][0], None, precision=precision, most=slots, generator=generator
-        )
-        if space is not None and int(best.found.sum()) < space.size:
-            sizes, live = space.basis.norm(dim=1), space.live
-            level = torch.linalg.qr(space.basis[live] / sizes[live, None])[
-                0
-            ]  # rows of equal weight count alike
-            for chosen in whole_sets(level, precision, generator):
-                one = _solve(head, own, live, (level @ chosen.mT) * sizes[live, None], _LOOSELY)
-                best = max(best, one, key=lambda named: int(named.found.sum()))
-                if int(best.found.sum()) == space.size:
-                    break
-        found.append(best.padded(slots))
-    return Recovered(
-        *(torch.cat([getattr(one, name) for one in found]) for name in Recovered.__dataclass_fields__)
-    )
-
-
 def _one_batch(
     head: DenseHead,
     layers: Layers,
@@ -159,9 +113,8 @@ def _one_batch(
     generator: torch.Generator,
     slots: int,
     rounds: int,
-    tolerance: float | None = None,
 ) -> Recovered:
-    (rows, bias), within = layers[0], tolerance or min(1e-2, max(1e-6, 1e4 * precision))
+    (rows, bias), within = layers[0], tolerance_of(precision)
     own = None if bias is None else bias[0]
     columns = SparseColumns.of(head, rows[0], own, precision=precision, most=slots, generator=generator)
     if columns is not None:

@@ -80,21 +80,6 @@ class PatchEquations:
             model, directions, rows, embedded, offset, free, places, others, gradient[model.last], count
         )
 
-    def at(self, weights: Parameters) -> PatchEquations:
-        """The same for a gradient that was taken at other weights."""
-        model = self.model.at(weights)
-        return replace(self, model=model, embedded=_embedded(model, self.directions))
-
-    def towards(self, gradient: Mapping[str, Tensor]) -> PatchEquations:
-        """The same geometry with another gradient in it."""
-        return replace(
-            self,
-            rows=_whole(self.model, gradient) @ self.directions.mT,
-            places=_places(self.model, gradient),
-            others={name: gradient[name] for name in self.others},
-            last=gradient[self.model.last],
-        )
-
     def loosened(self) -> PatchEquations:
         """With all coordinates open: what is known about them was rounded, too."""
         rank = torch.eye(self.rank, dtype=self.directions.dtype)

@@ -28,14 +28,15 @@ from remanence.core.releases import Gradient
 from remanence.scale.progress import track
 from remanence.updates.decay import decay_of
 from remanence.updates.patch_equations import PatchEquations
-from remanence.updates.patch_models import PatchModel, patch_model
+from remanence.updates.patch_models import Parameters, PatchModel, patch_model
 from remanence.updates.patch_solver import Solution, Work, descend, solve
-from remanence.updates.patch_steps import Along, PatchSteps
 from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.text_spans import read_part
 
+Along = Callable[[Parameters, Callable[[Parameters], Parameters]], Parameters]
+
 _UNKNOWNS = 1100  # numbers that are solved for at most
-_NEARLY = 1e-2  # what a solution leaves at most, as a square; of several steps, the gradient in their middle
+_NEARLY = 1e-2  # what a solution leaves at most, as a square
 _POLISHING = 12  # steps with all coordinates open
 _FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
 
@@ -120,20 +121,32 @@ def fit_patches(
 ) -> tuple[Tensor, Tensor, int]:
     """Pictures, their labels, and how many independent patches there are (0 where they span everything).
 
-    `along` makes all steps of an update that has several.
+    `along` makes all steps of an update that has several. Every step reads the same patches, so that one picture
+    follows from the mean of their gradients by linear algebra; for several nothing is solved.
     """
     nothing = torch.zeros(0, *model.shape, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
-    steps = None if along is None else PatchSteps.of(model, gradient, along)
-    span = PatchEquations.of(model, gradient if steps is None else steps.sent, precision, even=is_difference)
+    sent = gradient if along is None else _mean_gradient(model, gradient, along)
+    span = PatchEquations.of(model, sent, precision, even=is_difference)
     if span is None:
         return *nothing, 0
-    if span.unknowns > _UNKNOWNS:
+    if span.unknowns > (_UNKNOWNS if along is None else 0):
         return *nothing, span.rank
+    if (
+        along is not None
+    ):  # nothing is open about the one picture, and equations at the first weights improve nothing
+        points = span.start(torch.Generator().manual_seed(seed))
+        return span.pictures(points), span.labels(points, torch.full((span.count,), -1)), span.rank
     fits = max(4 * precision, min(1e3 * precision, _FITS)) ** 2
-    span, found = (
-        _searched(span, fits, seed, starts) if steps is None else _stepped(span, steps, fits, seed, starts)
-    )
+    span, found = _searched(span, fits, seed, starts)
     return span.pictures(found.points), found.labels, span.rank
+
+
+def _mean_gradient(model: PatchModel, update: Mapping[str, Tensor], along: Along) -> Parameters:
+    """The mean gradient of all steps: an update less what the decay of the weights makes, over how often one counts."""
+    one = torch.ones((), dtype=torch.float64)
+    times = float(along({"": torch.zeros_like(one)}, lambda _: {"": one})[""])
+    still = along(model.trained, lambda now: {name: torch.zeros_like(value) for name, value in now.items()})
+    return {name: (value - still[name]) / times for name, value in update.items()}
 
 
 def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tuple[PatchEquations, Solution]:
@@ -154,22 +167,6 @@ def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tupl
     loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
     polished = descend(loose, coordinates, found.labels, work)
     return (loose, polished) if polished.left < found.left else best
-
-
-def _stepped(
-    span: PatchEquations, steps: PatchSteps, fits: float, seed: int, starts: int
-) -> tuple[PatchEquations, Solution]:
-    """The same for an update of several steps, from half as many starts: each takes several times as long."""
-    generator, work, starts = torch.Generator().manual_seed(seed), Work(), -(-starts // 2)
-    best: tuple[PatchEquations, Solution, float] | None = None
-    for _ in track(range(starts), total=starts, what="solving for patches"):
-        middle = span.at(steps.middle)
-        found = steps.settled(middle, solve(middle, generator, _NEARLY, work))
-        best = found if best is None or found[2] < best[2] else best
-        if best[2] < fits or not span.unknowns or work.left <= 0:
-            break
-    assert best is not None
-    return best[:2]
 
 
 def without_decay(

@@ -23,7 +23,6 @@ class ProvenUpdate:
     different_records: int | None  # behind the update, where that number is proven
     share_sum: float | None  # of records that explain the update whole: 1 in a mean
     equal_share: float | None  # where all of them have the same
-    alike_within: float | None = None  # how far from one of them others may lie that show as it, relatively
 
     def to_json(self) -> dict[str, int | float | None]:
         """The entry in audit.json."""
@@ -35,12 +34,12 @@ def updates_of(entry: Evidence) -> list[ProvenUpdate]:
     arrays = entry.arrays
     if "update" not in arrays:
         return []
-    names = ("proven", "proven_batch_size", "share_sum", "equal_share", "alike_within")
+    names = ("proven", "proven_batch_size", "share_sum", "equal_share")
     found: dict[int, ProvenUpdate] = {}
-    for update, proven, size, total, share, alike in zip(
+    for update, proven, size, total, share in zip(
         arrays["update"].tolist(), *(arrays[name].tolist() for name in names), strict=True
     ):
-        one = ProvenUpdate(int(proven), int(size) or None, total or None, share or None, alike or None)
+        one = ProvenUpdate(int(proven), int(size) or None, total or None, share or None)
         found.setdefault(update, one)
     return list(found.values())
 

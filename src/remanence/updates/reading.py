@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from remanence.updates.belonging import Belonging, belonging, without_decay
-from remanence.updates.blending import blended, near_twins
+from remanence.updates.blending import blended
 from remanence.updates.candidates import speaks
 from remanence.updates.condensing import Coordinates, condensed
 from remanence.updates.dense_layers import DenseHead, Layers, dense_head
 from remanence.updates.exact import Recovered, reconstruct_at_any_scale
 from remanence.updates.files import difference, rounding_of_difference
 from remanence.updates.local_training import LocalTraining, explains
-from remanence.updates.low_rank import reconstruct_low_rank, unmixed
+from remanence.updates.low_rank import reconstruct_low_rank
 from remanence.updates.parallel_rows import parallel_rows
 from remanence.updates.parts import working
 from remanence.updates.recomputed import Proposal, Recomputed
@@ -169,12 +169,11 @@ def _by_search(
 ) -> Iterator[Proposal]:
     """What a solution within the gradient's span and its sparse directions give."""
     precision = min(rounding.of_largest(one[0][0]), 0.1)
-    if training.is_plain:
-        yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE, starts=_STARTS))
-    if not head.activation.is_relu:
+    if not training.is_plain:
         return
-    attack = reconstruct_low_rank if training.is_plain else unmixed
-    yield proposed(attack(head, _batched(one), precision=precision))
+    yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE, starts=_STARTS))
+    if head.activation.is_relu:
+        yield proposed(reconstruct_low_rank(head, _batched(one), precision=precision))
 
 
 def _negated(one: list[Layer]) -> list[Layer]:
@@ -244,8 +243,7 @@ def _whole_training(
     coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
     first = Recomputed.of(head, LocalTraining().update(head, equal), equal, coarser)
     error = torch.maximum(error, blended(first, scale_is_known=True))
-    found = Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
-    return found.with_twins(near_twins(first, left=left * first.sizes))
+    return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
 
 
 def proposed(found: Recovered, trial: int = 0) -> Proposal:

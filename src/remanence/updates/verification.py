@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.updates.blending import blended, near_twins
+from remanence.updates.blending import blended
 from remanence.updates.dense_layers import DenseHead
 from remanence.updates.parallel_rows import likely_label
 from remanence.updates.parts import norm
@@ -52,13 +52,6 @@ class Proof:
     unexplained: Tensor  # (layers,): the share of each layer's update, by norm, that the proven records leave
     explains_all: bool
     batch_size: int | None  # of distinct records; None where nothing proves it
-    alike_within: float = (
-        0.0  # how far from a proven record others may lie that show as it, relatively, at worst
-    )
-
-    def with_twins(self, apart: Tensor) -> Proof:
-        """The same where this is known of each record that was looked at."""
-        return replace(self, alike_within=float(apart.max())) if self.count else self
 
     @property
     def count(self) -> int:
@@ -97,16 +90,14 @@ def verify(
             blends = blended(whole, scale_is_known=scale_is_known)
             error = torch.maximum(whole.errors(is_whole=True), blends)
             told = _with_labels(proposal, kept, whole, scale_is_known=scale_is_known)
-            found = _result(told, kept, whole, error, is_whole=True, batch_size=whole.distinct())
-            return found.with_twins(near_twins(whole))
+            return _result(told, kept, whole, error, is_whole=True, batch_size=whole.distinct())
         if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
             break
         proven = some.proven_by_neurons(scale_is_known=scale_is_known)
         if proven.all():
             size = _with_room(some, some.batch_size_of_shares()) if scale_is_known else None
             told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
-            found = _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
-            return found.with_twins(near_twins(some, some.support()))
+            return _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
         kept = kept[proven]
     return _nothing(proposal, layers)
 
