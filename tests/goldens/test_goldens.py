@@ -1,0 +1,43 @@
+"""What was found before is found again: counts and verdicts to the digit, errors but for rounding."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cases import CASES
+from digest import digest
+
+FROZEN = json.loads((Path(__file__).parent / "frozen.json").read_text())
+# Errors this far below every threshold are rounding, which another order of additions changes.
+ROUNDING = 1e-6
+
+
+def assert_same(found, frozen, place=""):
+    """Numbers that are no counts are compared to a millionth, bounds to twelve digits, all else exactly."""
+    if isinstance(frozen, dict):
+        assert found.keys() == frozen.keys(), place
+        for name, value in frozen.items():
+            assert_same(found[name], value, f"{place}/{name}")
+    elif isinstance(frozen, list):
+        assert len(found) == len(frozen), f"{place}: {found} instead of {frozen}"
+        for index, value in enumerate(frozen):
+            assert_same(found[index], value, f"{place}/{index}")
+    elif isinstance(frozen, float) and isinstance(found, float):
+        is_error = "/error/" in place
+        expected = pytest.approx(frozen, rel=1e-6 if is_error else 1e-11, abs=ROUNDING if is_error else 1e-15)
+        assert found == expected, place
+    else:
+        assert found == frozen, place
+
+
+def test_every_case_is_frozen_and_nothing_else():
+    assert FROZEN.keys() == CASES.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if each.is_slow else ()) for name, each in CASES.items()],
+)
+def test_nothing_that_was_found_got_lost(name):
+    found = json.loads(json.dumps(digest(CASES[name])))
+    assert_same(found, FROZEN[name], name)
