@@ -79,20 +79,20 @@ from remanence import (
 
 # The only names that are not public: modules may move, and then this section and `audit_update` follow them.
 from remanence.bounds.frontier import frontier
-from remanence.games.gradients.declared import Declared, Noise
-from remanence.games.gradients.inspection import audit_gradients
-from remanence.games.gradients.local_training import LocalTraining
-from remanence.games.gradients.opening import open_batch, open_updates
-from remanence.games.gradients.token_updates import Files, audit_token_updates
-from remanence.games.recorded_runs.canaries import Canaries, crafted, mislabelled
-from remanence.games.table_knowledge import with_fixed_totals, with_known, with_public
-from remanence.games.texts.audit_text import Rule
-from remanence.games.texts.canaries import natural
-from remanence.games.texts.claims import Claim
-from remanence.games.texts.tiny import as_language_model, made_up_records, tiny_pair, train
-from remanence.integrations.opacus import record
-from remanence.integrations.sklearn import leave_one_out, shortlist_game, table_game
+from remanence.private.canaries import Canaries, crafted, mislabelled
+from remanence.private.opacus import record
+from remanence.tables.sklearn import leave_one_out
+from remanence.tables.sklearn_tables import shortlist_game, table_game
+from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
 from remanence.targets import TARGETS
+from remanence.texts.canaries import Claim, natural
+from remanence.texts.game import Rule
+from remanence.texts.tiny import as_language_model, made_up_records, tiny_pair, train
+from remanence.updates.declared import Declared, Noise
+from remanence.updates.inspection import audit_gradients
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.opening import open_batch, open_updates
+from remanence.updates.token_updates import Files, audit_token_updates
 
 Tensors = dict[str, Tensor]
 

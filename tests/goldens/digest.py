@@ -45,7 +45,7 @@ def _result(result: AuditResult) -> dict[str, Any]:
     return {
         "verdict": document["verdict"],
         "target": document["target"],
-        "evidence": _best_stage(entries),
+        "evidence": sorted(_best_stage(entries), key=lambda entry: entry["attack"]),
         "bounds": [_bound(bound) for bound in result.bounds],
         **({"this_head": sorted(pictures)} if pictures else {}),
     }
