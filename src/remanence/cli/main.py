@@ -19,7 +19,6 @@ from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
 from remanence.cli.grouped import grouped
-from remanence.cli.init import init
 from remanence.cli.interruption import interruptible
 from remanence.cli.report import report
 from remanence.cli.show import show
@@ -65,7 +64,7 @@ def remanence(
 
 
 COMMANDS = (
-    audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore, init,
+    audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore,
     gradient, canaries, status, verify,
 )  # fmt: skip
 for command in COMMANDS:
