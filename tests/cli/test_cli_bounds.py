@@ -167,8 +167,6 @@ WRONG = [
         ],
         "a whole number",
     ),
-    (["bound", *SETTINGS, "--baseline", "0.1", "--people", "10"], "--candidates with --people"),
-    (["bound", *SETTINGS, "--candidates", "10", "--people", "0"], "number of people"),
     (
         ["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "2", "--method", "renyi"],
         "--method certified",
@@ -211,15 +209,10 @@ WRONG = [
     ),
     (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "many"], "exactly 5"),
     (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "1:x"], "exactly 5"),
-    (["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "none.csv"], "No such file"),
     (
         ["bound", *SETTINGS, "--candidates", "9", "--records-per-person", "exactly 0"],
         "whole numbers of records",
     ),
-    (["bound", *SETTINGS, "--candidates", "9", "--person", "patient"], "--person needs --data"),
-    (["bound", *SETTINGS, "--attribute", "smoker"], "--data with"),
-    (["bound", *SETTINGS, "--candidates", "9", "--data", "none.csv"], ".csv or .parquet"),
-    (["bound", "--epsilon", "1", "--candidates", "10", "--people", "5"], "--steps"),
     (["frontier", "--points", "2", "--sample-rate", "0.1"], "--over epsilon"),
     (["explore", "--export", "page.html", *SIZES], "--export alone"),
     (["frontier", "--points", "1"], "2 to 10,000"),
@@ -286,63 +279,17 @@ def test_what_was_assumed_is_said(run):
     assert "Assumed" not in run("bound", *SETTINGS, "--candidates", "100")[1]
 
 
-def test_records_per_person_are_read_as_people_write_them(run, tmp_path):
-    (tmp_path / "counts.csv").write_text("records,people\n1,900\n2,80\n5,20\n")
-    (tmp_path / "counts.json").write_text('{"1": 0.9, "2": 0.08, "5": 0.02}')
-    found = [
-        json.loads(run("bound", *SETTINGS, "--candidates", "100", "--records-per-person", text, "--json")[1])
-        for text in ("1:900,2:80,5:20", "counts.csv", "counts.json")
-    ]
-    assert len({entry["success"]["upper"] for entry in found}) == 1
-    assert found[0]["success"]["upper"] == pytest.approx(
+def test_records_per_person_are_read_as_people_write_them(run):
+    counts = ["--records-per-person", "1:900,2:80,5:20", "--json"]
+    found = json.loads(run("bound", *SETTINGS, "--candidates", "100", *counts)[1])
+    assert found["success"]["upper"] == pytest.approx(
         0.9 * 0.02535 + 0.08 * 0.05584 + 0.02 * 0.29302, rel=1e-3
     )
-    assert found[0]["on_average"]
-    assert found[0]["whose"] == "a random person with 1 to 5 records"
+    assert found["on_average"]
+    assert found["whose"] == "a random person with 1 to 5 records"
     out = run("bound", *SETTINGS, "--candidates", "100", "--records-per-person", "exactly 5")[1]
     assert "narrowed a person with exactly 5 records down to 100 candidates" in out
     assert "every person has exactly 5 records" in out
-
-
-def test_a_table_tells_who_has_several_records_and_what_is_hidden(run, tmp_path):
-    visits = ["1,f,no"] * 3 + ["2,f,yes", "3,m,no", "4,m,no", "5,m,no", "6,m,yes"]
-    (tmp_path / "visits.csv").write_text("\n".join(["patient_id,sex,smoker", *visits]) + "\n")
-    table = ["--data", "visits.csv"]
-    code, out, _ = run("bound", *SETTINGS, "--candidates", "100", *table)
-    assert code == 0
-    assert "Warning: the values of patient_id repeat." in out
-    out = run("bound", *SETTINGS, "--candidates", "100", *table, "--person", "patient_id")[1]
-    assert "a person with at most 3 records" in out
-    assert "Warning" not in out
-    fewer = ["--person", "patient_id", "--records-per-person", "2"]
-    out = run("bound", *SETTINGS, "--candidates", "100", *table, *fewer)[1]
-    assert (
-        "Warning: the data hold people with more than 2 records, up to 3, 1 of them. This is not their" in out
-    )
-    assert (
-        "Warning"
-        not in run("bound", *SETTINGS, "--candidates", "9", *table, *fewer, "--batches", "people")[1]
-    )
-    document = json.loads(
-        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex", "--json")[1]
-    )
-    assert document["baseline"] == pytest.approx(0.75)
-    assert document["groups"].keys() == {"f", "m"}
-    assert [group["baseline"] for group in document["groups"].values()] == pytest.approx([0.75, 0.75])
-    assert all(group["success"]["upper"] > 0.75 for group in document["groups"].values())
-    once = json.loads(
-        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--person", "patient_id", "--json")[1]
-    )
-    assert once["baseline"] == pytest.approx(4 / 6)  # six people, and not eight visits
-    out = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "sex")[1]
-    assert "smoker of one person, by sex: a guess, and at most" in out
-    alone = json.loads(
-        run("bound", *SETTINGS, *table, "--attribute", "smoker", "--by", "patient_id", "--json")[1]
-    )
-    assert {group["success"]["upper"] for group in alone["groups"].values()} == {1.0}  # a name tells it all
-    code, _, err = run("bound", *SETTINGS, *table, "--attribute", "smoker", "--candidates", "9")
-    assert code == 2
-    assert "given twice" in err
 
 
 def test_a_fraction_of_a_step_is_wrong_usage(run):
@@ -362,13 +309,11 @@ def test_a_bound_loads_no_torch():
 
 def test_a_person_is_named_wherever_their_ceiling_is_printed(run):
     arguments = [*SETTINGS, "--candidates", "100", "--records-per-person", "5"]
-    out = " ".join(run("bound", *arguments, "--people", "20")[1].split())
+    out = " ".join(run("bound", *arguments)[1].split())
     assert "narrowed a person with at most 5 records down to 100 candidates" in out
     assert "294 times in 1000 at most" in out
-    assert "Of 20 people: at most 5.861 on average, with 95% confidence at most" in out
-    document = json.loads(run("bound", *arguments, "--people", "20", "--json")[1])
+    document = json.loads(run("bound", *arguments, "--json")[1])
     assert document["whose"] == "a person with at most 5 records"
-    assert document["people"]["expected"] == pytest.approx(20 * document["success"]["upper"])
 
 
 def test_every_way_of_batching_is_compared(run):

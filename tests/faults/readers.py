@@ -14,7 +14,6 @@ from safetensors.torch import save
 
 from audit_results import result
 from remanence import AuditResult, Verdict
-from remanence.bounds.record_counts import read_record_counts
 from remanence.cli.settings_file import read_settings
 from remanence.core.exceptions import InputError
 from remanence.heads.backbones import load_backbone
@@ -197,12 +196,6 @@ def _backbone(folder: Path) -> Path:
     return path
 
 
-def _counts(folder: Path) -> Path:
-    path = folder / "people.csv"
-    path.write_text("records,people\n1,100\n2,30\n7,4\n")
-    return path
-
-
 # What writes a real file into a folder, and what reads it; a refusal is a `RemanenceError`.
 READERS = {
     "audit.json": (_audit, _show),
@@ -221,7 +214,6 @@ READERS = {
     "texts": (_texts, lambda path: read_texts(path, _Letters())),
     "canaries": (_canaries, TextCanaries.load),
     "backbone": (_backbone, lambda path: load_backbone(f"{path.with_name('backbone.py')}:make", path)),
-    "records per person": (_counts, lambda path: read_record_counts(str(path))),
 }
 UPLOADS = {"dropped onto the page": (_audit, lambda path: _render(path.read_bytes()))}
 

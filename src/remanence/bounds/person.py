@@ -125,11 +125,6 @@ class Person:
         """The largest number of records that a person has."""
         return self.records.most if isinstance(self.records, RecordCounts) else self.records
 
-    @property
-    def covers(self) -> float:
-        """How many records a person may have for the ceiling to be theirs."""
-        return math.inf if self.batches == "people" else self.most
-
     def check_within(self, dataset_size: int) -> None:
         """Refuse a person with more records than there are."""
         hint = "count the records of your most frequent person"

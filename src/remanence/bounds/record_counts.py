@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -15,14 +13,10 @@ from remanence.bounds.engine.rounding import exponent_slack
 from remanence.bounds.engine.schedule import MOST_RECORDS
 from remanence.core.checks import is_number, is_whole
 from remanence.core.exceptions import InputError
-from remanence.scale.reading import UnusableFileError, parse_json, read_bytes
 
 _LEVELS = 24  # different counts that are computed; more of them are rounded up to so many
-_EXAMPLE = (
-    "5, 'exactly 5', '1:900,2:80,5:20' (900 people with one record, …), or a .csv or .json file of the same"
-)
+_EXAMPLE = "5, 'exactly 5', or '1:900,2:80,5:20' (900 people with one record, …)"
 _SHARES_OFF = 1e-9  # by how much shares may differ from a sum of 1
-_MOST_BYTES = 2**20  # of a file with counts: a hundred times what a thousand counts need
 
 
 @dataclass(frozen=True)
@@ -145,30 +139,18 @@ def read_record_counts(text: str) -> int | RecordCounts:
     """
     words = text.strip().lower().replace("-", " ").replace("=", " ").split()
     try:
-        if text.lower().endswith((".csv", ".json")):
-            return _counted(_rows(Path(text)))
         if ":" in text:
             return _counted([pair.split(":", 1) for pair in text.split(",")])
         if words[:1] == ["exactly"]:
             return RecordCounts.exactly(int(" ".join(words[1:])))
         return int(" ".join(words[2:] if words[:2] == ["at", "most"] else words))
-    except (ValueError, AttributeError, OverflowError, csv.Error, UnusableFileError) as error:
-        why = error if isinstance(error, UnusableFileError) else "not a number of records"
+    except (ValueError, OverflowError):
         raise InputError(
             "The number of records per person cannot be read.",
             needs=_EXAMPLE,
-            got=f"{text[:60]!r}: {why}",
+            got=f"{text[:60]!r}",
             hint="5: nobody has more than five records",
         ) from None
-
-
-def _rows(path: Path) -> list[tuple[str, str]]:
-    text = read_bytes(path, _MOST_BYTES)
-    if path.suffix.lower() == ".json":
-        return [(str(count), str(number)) for count, number in parse_json(text).items()]
-    rows = [row for row in csv.reader(text.decode("utf-8-sig").splitlines()) if row]
-    header = bool(rows) and not rows[0][0].strip().isdigit()
-    return [(count, number) for count, number in rows[header:]]
 
 
 def _counted(pairs: Sequence[Sequence[str]]) -> RecordCounts:

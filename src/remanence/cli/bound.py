@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli import bound_answers as answers
-from remanence.cli.bound_answers import BoundAnswer, BoundQuestion, Method
 from remanence.cli.grouped import options
-from remanence.cli.people_in_data import Facts, InData
 from remanence.cli.training_options import (
     AsJson,
     BatchesBy,
@@ -26,9 +23,59 @@ from remanence.cli.training_options import (
     Whose,
     bound_entry,
 )
-from remanence.core.checks import exactly_one
+from remanence.core.checks import exactly_one, goes_with
 from remanence.core.exceptions import InputError
-from remanence.report.frequencies import ceiling, frequency, sentence
+from remanence.report.frequencies import EVERY_STEP, ceiling, frequency, sentence
+
+if TYPE_CHECKING:
+    from remanence.bounds import Person, Segment
+    from remanence.bounds.bound import Bound
+
+_NOTHING = 0.999  # a ceiling that no attack notices
+_SIZES = "--sample-rate, or --dataset-size and --batch-size"
+
+
+class Method(StrEnum):
+    """Ways to bound."""
+
+    CERTIFIED = "certified"
+    RENYI = "renyi"
+    FANO = "fano"
+    DP = "dp"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class BoundQuestion:
+    """A question, with everything derived that the options leave open."""
+
+    batching: Batching
+    person: Person
+    log_baseline: float
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is about one record, Poisson sampling, left out."""
+        return self.person == type(self.person)()
+
+
+@dataclass(frozen=True)
+class BoundAnswer:
+    """Bounds by method, what is seen, and what a reader should know beside them."""
+
+    found: dict[str, Bound]
+    what: str = EVERY_STEP
+    notes: tuple[str, ...] = ()
+    run: tuple[Segment, ...] = ()
+    context: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> tuple[str, Bound]:
+        """The lowest ceiling and its method."""
+        return min(self.found.items(), key=lambda item: item[1].log_success)
 
 
 class Published(StrEnum):
@@ -40,14 +87,11 @@ class Published(StrEnum):
 
 @options()
 class Noise:
-    """How much noise there is: as such, as ε and δ, or as a run of Opacus tells."""
+    """How much noise there is: as such, or as ε and δ."""
 
     noise_multiplier: NoiseMultiplier = None
     epsilon: Annotated[float | None, "Privacy budget ε, instead of the noise."] = None
     delta: Delta = None
-    opacus: Annotated[
-        Path | None, "A recorded run's folder or an Opacus checkpoint: read the settings there."
-    ] = None
 
 
 @options()
@@ -73,71 +117,48 @@ def bound(
     guess: Guess,
     whose: Whose,
     seen: Seen,
-    data: InData,
     method: Annotated[Method, "Which bound; `all` compares them."] = Method.CERTIFIED,
     as_json: AsJson = False,
 ) -> None:
     """Bound the success of any reconstruction attack, from DP-SGD's settings alone.
 
     Needs no model and no data. Give the noise and the steps; or ε and δ with the steps, and the noise
-    is solved for; or ε and δ alone, for any mechanism with that guarantee; or a run that Opacus trained.
+    is solved for; or ε and δ alone, for any mechanism with that guarantee.
     The ceiling is about one record, or about a person with several (--records-per-person), under Poisson
     sampling or another way of batching (--batches).
     """
     started = time.perf_counter()
-    facts = data.read()
-    if facts.most is not None and whose.records_per_person is None:
-        whose = replace(whose, records_per_person=str(facts.most))
-    batching = replace(batching, dataset_size=batching.dataset_size or facts.rows)
     asked = BoundQuestion(
         batching.solved(passes=whose.passes),
         whose.person(batching.dataset_size, several=True),
-        facts.log_baseline(guess),
+        guess.log_baseline,
         noise.noise_multiplier,
         noise.epsilon,
         noise.delta,
     )
-    about_training = whose.batches is BatchesBy.ALL or data.people is not None or facts.values is not None
-    answer = _answer(asked, noise.opacus, seen, method, about_training=about_training)
+    answer = _answer(asked, seen, method, compares_batches=whose.batches is BatchesBy.ALL)
     context = dict(answer.context)
-    if data.people is not None:
-        context["people"] = answers.crowd_of(data.people, guess.candidates, answer.run, asked.person)
     if whose.batches is BatchesBy.ALL and answer.run:
-        context["batches"] = answers.every_way(answer.run[0], batching, asked.person, asked.log_baseline)
-    groups = {}
-    if facts.values is not None:
-        groups = answers.of_groups(facts.values, facts.groups, answer.run, asked.person)
+        context["batches"] = _every_way(answer.run[0], batching, asked.person, asked.log_baseline)
     if as_json:
         entries = {key: bound_entry(key, one) for key, one in answer.found.items()}
         document = {**entries[answer.best[0]], **context, "assumed": list(answer.notes)}
-        document["warnings"] = facts.warnings(asked.person.covers)
         if len(entries) > 1:
             document["compared"] = list(entries.values())
-        if groups:
-            document["groups"] = {name: bound_entry("certified", one) for name, one in groups.items()}
         typer.echo(json.dumps({**document, "seconds": time.perf_counter() - started}, indent=2))
         return
-    for line in _lines(answer, asked, guess.candidates, context, facts):
+    for line in _lines(answer, asked, guess.candidates, context):
         typer.echo(line)
-    if len(groups) > 1:
-        width = max(len(name) for name in groups)
-        typer.echo(f"\n{data.attribute} of one person, by {data.by}: a guess, and at most")
-        for name, one in groups.items():
-            typer.echo(f"  {name:{width}} {frequency(float(one.log_baseline)):>15} {ceiling(one):>15}")
 
 
-def _answer(
-    asked: BoundQuestion, opacus: Path | None, seen: Seen, method: Method, *, about_training: bool
-) -> BoundAnswer:
+def _answer(asked: BoundQuestion, seen: Seen, method: Method, *, compares_batches: bool) -> BoundAnswer:
     if seen.release is Published.FINAL or any(value is not None for value in seen.convexity.values()):
-        return answers.of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
-    if opacus is not None:
-        return answers.from_opacus(asked, opacus)
+        return _of_final_weights(asked, seen.convexity, only=seen.release is Published.FINAL)
     given = {"--noise-multiplier": asked.noise_multiplier, "--epsilon (with --delta)": asked.epsilon}
     exactly_one(
         given, "remanence bound --noise-multiplier 1.1 --sample-rate 0.01 --steps 1000 --candidates 100"
     )
-    if asked.batching.steps is None and (asked.noise_multiplier is not None or about_training):
+    if asked.batching.steps is None and (asked.noise_multiplier is not None or compares_batches):
         raise InputError(
             "The number of steps is missing.",
             needs="--steps, or --epochs with --dataset-size and --batch-size",
@@ -145,12 +166,12 @@ def _answer(
             hint="--steps 1000",
         )
     if asked.batching.steps is None:
-        return answers.from_budget(asked, method)
-    return answers.from_training(asked, method)
+        return _from_budget(asked, method)
+    return _from_training(asked, method)
 
 
 def _lines(
-    answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any], facts: Facts
+    answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any]
 ) -> Iterator[str]:
     """What a person reads."""
     from remanence.report.tables import upwards
@@ -166,16 +187,10 @@ def _lines(
         yield f"\n{asked.batching.echoed()}"
     if answer.notes:
         yield "\n" + "\n".join(answer.notes)
-    if warnings := facts.warnings(asked.person.covers):
-        yield "\n" + "\n".join(warnings)
-    if crowd := context.get("people"):
-        share = f"with {crowd['confidence']:.0%} confidence at most {crowd['most']}"
-        yield f"\nOf {crowd['count']} people: at most {upwards(crowd['expected'])} on average, {share}."
     noise, epsilon = context.get("noise_multiplier"), context.get("epsilon")
     if epsilon is not None:
         budget = f"({upwards(epsilon)}, {asked.delta:g})-DP"
-        of_whom = context.get("epsilon_of", "one record under Poisson sampling")
-        who = "" if asked.is_plain else f" for {of_whom}"
+        who = "" if asked.is_plain else " for one record under Poisson sampling"
         if noise is None:
             yield f"That is {budget}{who}."
         else:
@@ -191,3 +206,145 @@ def _lines(
     yield "\nThis holds if"
     yield from (f"  - {assumption};" for assumption in best.assumptions)
     yield f"Method: {'final weights' if name == 'final' else name} ({best.reference.short})."
+
+
+def _from_budget(asked: BoundQuestion, method: Method) -> BoundAnswer:
+    """From ε and δ alone, for any mechanism."""
+    from remanence.bounds import approximate_dp
+
+    rate = asked.batching.sample_rate
+    if method not in (Method.CERTIFIED, Method.DP) or rate is not None or not asked.is_plain:
+        raise InputError(
+            "ε alone does not say how training ran.",
+            needs="--steps, or --epochs, for any bound that depends on the training",
+            got=f"--epsilon {asked.epsilon:g} with --method {method}, a sampling rate, or batches",
+            hint="add --steps, or leave the other options out",
+        )
+    found = approximate_dp(
+        log_baseline=asked.log_baseline, epsilon=asked.epsilon or 0.0, delta=asked.delta or 0.0
+    )
+    nothing = " Here it says nothing." if found.success > _NOTHING else ""
+    notes = (
+        f"Assumed: ({asked.epsilon:g}, {asked.delta or 0:g})-DP and nothing else, so this holds for every mechanism "
+        f"with that guarantee.{nothing}",
+        "The settings of DP-SGD sharpen it: add --steps and --sample-rate, or --dataset-size, --batch-size and "
+        "--epochs.",
+    )
+    return BoundAnswer({"dp": found}, "whatever you release", notes)
+
+
+def _from_training(asked: BoundQuestion, method: Method) -> BoundAnswer:
+    """From the noise, or from ε and δ, with the rate and the steps."""
+    from remanence import bounds
+    from remanence.bounds import Segment
+    from remanence.bounds.calibration import noise_for_epsilon
+
+    steps, rate, delta = asked.batching.steps or 0, asked.batching.sample_rate, asked.delta
+    epsilon, noise, notes = asked.epsilon, asked.noise_multiplier, ()
+    goes_with("--epsilon", epsilon, "--delta", delta, "--delta 1e-5")
+    goes_with(
+        "--epsilon with --steps", epsilon, _SIZES, rate, "--sample-rate 1 if every step uses all records"
+    )
+    if rate is None:
+        rate = 1.0
+        notes = (
+            "Assumed: full batches, a sampling rate of 1. It holds for smaller batches too, where the truth is far "
+            f"lower: add {_SIZES}.",
+        )
+    if epsilon is not None and delta is not None:
+        settings = {"delta": delta, "sample_rate": rate, "steps": steps}
+        noise = noise_for_epsilon(epsilon, **settings)
+        # Another training with this ε may have a little less noise than the one that is certainly enough.
+        run = Segment(noise_for_epsilon(epsilon, **settings, enough=False), rate, steps)
+    else:
+        run = Segment(noise or 0.0, rate, steps)  # one of the two was given
+    if epsilon is None and delta is not None:
+        epsilon = bounds.epsilon_upper(run, delta)
+    context = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "noise_multiplier": noise,
+        "sample_rate": rate,
+        "steps": steps,
+    }
+    found = _by_method(method, run, replace(asked, epsilon=epsilon))
+    return BoundAnswer(found, EVERY_STEP, notes, (run,), context)
+
+
+def _by_method(method: Method, run: Segment, asked: BoundQuestion) -> dict[str, Bound]:
+    from remanence import bounds
+
+    log_baseline, person = asked.log_baseline, asked.person
+    wanted = set(Method) - {Method.ALL} if method is Method.ALL else {method}
+    if not asked.is_plain and wanted != {Method.CERTIFIED}:
+        raise InputError(
+            "The other methods speak about one record under Poisson sampling.",
+            needs="--method certified",
+            got=f"--method {method} for {person.whose}, batches {person.batches}",
+            hint="leave --method out",
+        )
+    found: dict[str, Bound] = {}
+    if Method.CERTIFIED in wanted:
+        found["certified"] = bounds.dpsgd(log_baseline=log_baseline, schedule=[run], person=person)
+    if Method.RENYI in wanted:
+        found["renyi"] = bounds.dpsgd_renyi(log_baseline=log_baseline, schedule=[run])
+    if Method.FANO in wanted:
+        candidates = round(math.exp(-log_baseline)) if log_baseline > -30 else 0
+        if candidates >= 2 and abs(candidates * math.exp(log_baseline) - 1) < 1e-9:
+            information = bounds.mutual_information(run, candidates=candidates)
+            found["fano"] = bounds.fano(candidates, mutual_information=information)
+        elif method is Method.FANO:
+            raise InputError(
+                "Fano's inequality speaks about equally likely candidates.",
+                needs="--candidates N",
+                got="a baseline that is not 1 over a whole number",
+                hint="--candidates 100",
+            )
+    if Method.DP in wanted:
+        if asked.epsilon is not None and asked.delta is not None:
+            found["dp"] = bounds.approximate_dp(
+                log_baseline=log_baseline, epsilon=asked.epsilon, delta=asked.delta
+            )
+        elif method is Method.DP:
+            raise InputError(
+                "The bound from (ε, δ) needs a δ.", needs="--delta", got="none", hint="--delta 1e-5"
+            )
+    return found
+
+
+def _of_final_weights(asked: BoundQuestion, convexity: dict[str, float | None], *, only: bool) -> BoundAnswer:
+    """For an adversary who sees the final weights alone."""
+    from remanence.bounds import final_weights
+
+    settings = {"noise_multiplier": asked.noise_multiplier, "steps": asked.batching.steps, **convexity}
+    missing = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is None]
+    full = asked.batching.sample_rate in (None, 1.0)
+    if not only or missing or not full:
+        raise InputError(
+            "A ceiling for final weights alone is proven for noisy gradient descent on strongly convex objectives.",
+            needs="--release final, --noise-multiplier, --steps, --learning-rate, --strong-convexity, --smoothness, "
+            "and full batches",
+            got=f"without {', '.join(missing)}" if missing else "other options beside them",
+            hint="leave these out for a ceiling that holds whoever sees what",
+        )
+    found = final_weights(log_baseline=asked.log_baseline, person=asked.person, **settings)  # pyright: ignore
+    return BoundAnswer({"final": found}, "your final weights", context=dict(settings))
+
+
+def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: float) -> dict[str, str]:
+    """The ceiling of every way of batching, in words; what the rate does not allow is said."""
+    from remanence.bounds import dpsgd
+
+    found: dict[str, str] = {}
+    for way in [way for way in BatchesBy if way is not BatchesBy.ALL]:
+        settings = batching.solved(passes=Whose(batches=way).passes)
+        one = replace(run, sample_rate=settings.sample_rate or run.sample_rate)
+        try:
+            bound = dpsgd(
+                log_baseline=log_baseline, schedule=[one], person=replace(person, batches=way.value)
+            )
+        except InputError as refused:
+            found[way.value] = f"none: needs {refused.needs}"
+        else:
+            found[way.value] = ceiling(bound)
+    return found

@@ -207,7 +207,7 @@ def audit_run(
             "The run was recorded without canaries.",
             needs="canaries in the training data, to be found again",
             got=f"{folder} with {run.steps} steps and no canary",
-            hint="record(..., canaries=...); `remanence bound --opacus FOLDER` needs none",
+            hint="record(..., canaries=...); bounds.dpsgd(..., schedule=accounted_schedule(folder)) needs none",
         )
     game = OneRun.of(run, ClaimTest.of(run, guessed=guessed, seed=seed), delta=delta, level=level)
     return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
