@@ -40,7 +40,7 @@ test-nvflare:  ## The guard in NVFLARE's own simulator: an environment of its ow
 	$(call environment,nvflare,-e .)
 	unshare -n sh -c 'ip link set lo up && .venv-nvflare/bin/python -m pytest -q -c /dev/null --rootdir integration/nvflare integration/nvflare'
 
-test-tables:  ## Models and tables from .skops and .parquet files, and forests by OR-Tools: an environment of its own
+test-tables:  ## Models and tables from .skops and .parquet files: an environment of its own
 	$(call environment,tables,-e .)
 	.venv-tables/bin/python -m pytest -q -c /dev/null --rootdir integration/tables integration/tables
 

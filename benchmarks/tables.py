@@ -2,9 +2,6 @@
 
 python benchmarks/tables.py holders      every estimator that stores rows is named, and no other
 python benchmarks/tables.py belonging    models of this table and of other people's, of every kind, from files
-python benchmarks/tables.py forest [10]  100 records out of 10, 20 and 40 trees (needs the extra `forests`)
-python benchmarks/tables.py draft FOLDER [5] [compas] the same of the tables of Ferry et al., with so many seeds (`data`
-                                         of github.com/vidalt/DRAFT)
 python benchmarks/tables.py large [rows] leave-one-out on a million rows of 100 columns behind a scaler: time and memory
 python benchmarks/tables.py sacro        beside SACRO-ML on the same fitted models (needs sacroml)
 """
@@ -287,63 +284,6 @@ def belonging() -> None:
     print(f"{time.perf_counter() - started:.0f} s")
 
 
-def binary_people(count: int = 100, columns: int = 10, seed: int = 0):
-    draw = np.random.default_rng(seed)
-    causes = draw.normal(size=(count, 3))
-    table = (causes @ draw.normal(size=(3, columns)) + draw.normal(size=(count, columns)) > 0).astype(int)
-    return table, (table[:, :3].sum(1) + draw.normal(size=count) > 1.5).astype(int)
-
-
-def solved(name: str, model: Any, table: np.ndarray, labels: np.ndarray, blocks: Any = ()) -> float:
-    """Print what comes out of a forest; the share of its columns that is wrong."""
-    from remanence.tables.forests import records_of_forest
-
-    started = time.perf_counter()
-    found = records_of_forest(model, len(table), seconds=115, blocks=blocks)
-    off = found.matched(table, labels)
-    proven = 0 if found.proven is None else found.proven.sum()
-    print(
-        f"{name}: {'solved' if found.solved else 'not solved'}, {time.perf_counter() - started:.0f} s; "
-        f"{(off == 0).sum()} of {len(table)} records exactly, {off.mean() / table.shape[1]:.4f} of the columns wrong; "
-        f"{proven} proven, {found.shared} in every table that was found; "
-        f"training gives {found.reproduced} of {len(model.estimators_)} trees again",
-        flush=True,
-    )
-    return off.mean() / table.shape[1]
-
-
-def forest() -> None:
-    table, labels = binary_people()
-    for trees in [int(number) for number in sys.argv[2:]] or (10, 20, 40):
-        for bootstrap in (False, True):
-            model = ensemble.RandomForestClassifier(trees, bootstrap=bootstrap, random_state=0)
-            solved(f"{trees} trees, bootstrap={bootstrap}", model.fit(table, labels), table, labels)
-
-
-DRAFT = {  # the label, and columns that encode one word
-    "compas": ("recidivate-within-two-years:1", [[1, 2, 3, 4, 5], [9, 10, 11, 12]]),
-    "adult": ("income", [[3, 4, 5, 6, 7, 8]]),
-    "default_credit": ("DEFAULT_PAYEMENT", [[0, 1, 2, 3], [5, 6, 7]]),
-}
-
-
-def draft() -> None:
-    import pandas as pd
-
-    seeds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
-    for bootstrap in (False, True):
-        for name in sys.argv[4:] or DRAFT:
-            (label, blocks), wrong = DRAFT[name], []
-            for seed in range(seeds):
-                everybody = pd.read_csv(Path(sys.argv[2]) / f"{name}.csv")
-                frame = everybody.sample(n=1500, random_state=seed, ignore_index=True)[:100]
-                table, labels = frame.drop(columns=label).to_numpy(), np.asarray(frame[label])
-                model = ensemble.RandomForestClassifier(10, bootstrap=bootstrap, random_state=seed)
-                said = f"{name}, seed {seed}, bootstrap={bootstrap}"
-                wrong.append(solved(said, model.fit(table, labels), table, labels, blocks))
-            print(f"{name}, bootstrap={bootstrap}: {np.mean(wrong):.4f} of the columns wrong")
-
-
 def many_numbers(rows: int) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(0)
     table = draw.normal(50, 10, (rows, 100))
@@ -435,6 +375,6 @@ def sacro() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    commands = {"holders": holders, "belonging": belonging, "forest": forest, "draft": draft}
+    commands = {"holders": holders, "belonging": belonging}
     commands |= {"large": large, "sacro": sacro}
     commands[sys.argv[1]]()

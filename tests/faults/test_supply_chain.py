@@ -32,7 +32,7 @@ def test_every_locked_package_has_one_version_and_hashes(path):
         (("dev", "explore", "opacus"), ("ci", "torch")),
         (("docs",), ("ci", "docs", "torch")),
         (("browser",), ("ci", "browser", "torch")),
-        (("tables", "forests"), ("tables", "torch")),
+        (("tables",), ("tables", "torch")),
         (("text",), ("text", "torch")),
         (("opacus",), ("peft", "torch")),
         (("flower",), ("flower", "torch")),

@@ -1,4 +1,4 @@
-"""Published sums from files, and whole training sets at once."""
+"""Published sums from files."""
 
 import json
 import sys
@@ -6,20 +6,8 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from sklearn.ensemble import RandomForestClassifier
 
-from remanence import audit
 from remanence.cli.main import main
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.exceptions import IncompatibleGameError
-from remanence.core.records import Records
-from remanence.core.references import REMANENCE
-from remanence.results.verdict import Policy
-from remanence.tables.forest_solver import ForestSolver
-from remanence.tables.sklearn import table_game
-from remanence.tables.whole_set import WholeSet
 
 PEOPLE = pd.DataFrame(
     {
@@ -105,50 +93,3 @@ WRONG = [
 def test_other_numbers_are_refused(command, capsys, spoil, said):
     assert command(spoil(published("salary", "mean", (), ("region",))), "--label", "salary") == (2, None)
     assert said in capsys.readouterr().err
-
-
-BITS = np.random.default_rng(0).integers(0, 2, (30, 5))
-OUTCOME = (BITS[:, 0] ^ BITS[:, 1]).astype(int)
-
-
-class Proposes(Attack):
-    """Always the same records."""
-
-    info = AttackInfo("proposes", "Proposes records.", "nothing", "nothing", REMANENCE)
-
-    def __init__(self, records):
-        self.proposed = records
-
-    def check(self, knowledge):
-        pass
-
-    def prepare(self, knowledge, generator):
-        return lambda release: Reconstruction(self.proposed[None])
-
-
-def whole_set():
-    forest = RandomForestClassifier(3, random_state=0).fit(BITS, OUTCOME)
-    return WholeSet.of(table_game(forest, BITS, OUTCOME))
-
-
-def test_a_set_counts_in_any_order_and_a_drawn_one_is_the_control():
-    game, order = whole_set(), torch.randperm(30, generator=torch.Generator().manual_seed(1))
-    found = audit(game, [Proposes(game.data[order])], policy=Policy(0.9)).strongest
-    assert found.main.successes == 30
-    assert found.control.successes < 25
-    others = Records(1 - game.data.features, game.data.labels)
-    assert audit(game, [Proposes(others)], policy=Policy(0.9)).strongest.main.successes < 25
-
-
-def test_a_guess_is_as_good_as_people_drawn_without_the_model():
-    game = whole_set()
-    drawn = game._drawn(torch.Generator().manual_seed(5))
-    met = audit(game, [Proposes(drawn)], policy=Policy(0.9)).strongest.main.rate
-    assert game.baseline().lower - 0.25 < met <= game.baseline().value + 0.2
-
-
-def test_the_solver_wants_an_adversary_who_knows_no_row():
-    forest = RandomForestClassifier(3, random_state=0).fit(BITS, OUTCOME)
-    ForestSolver().check(whole_set().knowledge)
-    with pytest.raises(IncompatibleGameError):
-        ForestSolver().check(table_game(forest, BITS, OUTCOME).knowledge)

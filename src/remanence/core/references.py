@@ -64,10 +64,6 @@ DINUR_NISSIM_2003 = Reference(
     "Dinur and Nissim 2003",
     "I. Dinur, K. Nissim. Revealing Information while Preserving Privacy. PODS, 2003.",
 )
-FERRY_2024 = Reference(
-    "Ferry et al. 2024",
-    "J. Ferry, R. Fukasawa, T. Pascal, T. Vidal. Trained Random Forests Completely Reveal your Dataset. ICML, 2024.",
-)
 MAHLOUJIFAR_2024 = Reference(
     "Mahloujifar et al. 2024",
     "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",

@@ -61,12 +61,10 @@ class TableOptions:
 
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file, or of published numbers and the table behind them."""
-    from remanence.tables.forest_solver import is_solvable
     from remanence.tables.model_files import load_estimator
     from remanence.tables.parts import final_estimator
     from remanence.tables.sklearn_tables import learns_from_labels
     from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
-    from remanence.tables.whole_set import WholeSet
 
     assert options.data is not None
     if Path(target).suffix.lower() in (".csv", ".parquet", ".pq"):
@@ -108,8 +106,6 @@ def load_table_game(target: str, options: TableOptions) -> AnyGame:
     game = with_fixed_totals(game, fixed, label)
     if options.known == "all-but-one":
         return game
-    if options.known == "none" and is_solvable(estimator):
-        return WholeSet.of(game)
     if options.known == "none":
         return with_known(game, others=False)
     if not options.known.startswith("columns:"):

@@ -8,7 +8,6 @@ DOOR = Door(
         "remanence.tables.glm.closed_form:ClosedForm",
         "remanence.tables.glm.scaler_mean:ScalerMean",
         "remanence.tables.aggregates:LinearPrograms",
-        "remanence.tables.forest_solver:ForestSolver",
         "remanence.tables.from_object:StoredInObject",
         "remanence.tables.from_object:PublishedStatistics",
         "remanence.tables.from_object:PipelineEquations",
