@@ -60,10 +60,6 @@ BESAG_1989 = Reference(
     "Besag and Clifford 1989",
     "J. Besag, P. Clifford. Generalized Monte Carlo Significance Tests. Biometrika 76, 1989.",
 )
-DINUR_NISSIM_2003 = Reference(
-    "Dinur and Nissim 2003",
-    "I. Dinur, K. Nissim. Revealing Information while Preserving Privacy. PODS, 2003.",
-)
 MAHLOUJIFAR_2024 = Reference(
     "Mahloujifar et al. 2024",
     "S. Mahloujifar, L. Melis, K. Chaudhuri. Auditing f-Differential Privacy in One Run. ICML, 2025 (arXiv 2024).",

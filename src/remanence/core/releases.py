@@ -114,14 +114,6 @@ class Gradient(Release):
 
 @final
 @dataclass(frozen=True)
-class PublishedSums(Release):
-    """Sums over groups of people, `(trials, groups)`."""
-
-    sees: ClassVar[str] = "the published sums"
-
-
-@final
-@dataclass(frozen=True)
 class FittedObject(Release):
     """All the numbers in a fitted object: the adversary downloads the file."""
 

@@ -53,35 +53,16 @@ class TableOptions:
         "A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
         "guess from it, and try its rows.",
     ] = None
-    noise: Annotated[
-        float, typer.Option(min=0, help="Of published sums: the standard deviation of the noise on each.")
-    ] = 0.0
-    range: Annotated[str | None, "Of published sums: what anybody's value may be, such as 0,100000."] = None
 
 
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
-    """The game of a model file and a table file, or of published numbers and the table behind them."""
+    """The game of a model file and a table file."""
     from remanence.tables.model_files import load_estimator
     from remanence.tables.parts import final_estimator
     from remanence.tables.sklearn_tables import learns_from_labels
     from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
 
     assert options.data is not None
-    if Path(target).suffix.lower() in (".csv", ".parquet", ".pq"):
-        from remanence.tables.sums_command import load_aggregates_game
-
-        frame = read_table(options.data)
-        columns_named(options.by, frame.columns, "--by")
-        _label_column(frame, options.label, needed=True)
-        if options.prior is not None:
-            raise InputError(
-                "A public table says nothing about published sums here.",
-                needs="--range for what anybody's value may be",
-                got=f"--prior {options.prior}",
-                hint="leave --prior out",
-            )
-        limits = options.range
-        return load_aggregates_game(Path(target), frame, str(options.label), options.noise, limits)
     estimator, frame = load_estimator(target), read_table(options.data)
     columns_named(options.by, frame.columns, "--by")
     weights = columns_named(options.weights, frame.columns, "--weights")
@@ -182,8 +163,8 @@ def game_columns(game: TableGame) -> list[str]:
     return [column.name for column in game.mechanism.rows.columns]
 
 
-def read_table(path: Path, *, text: bool = False) -> Any:
-    """A CSV or Parquet file as a DataFrame; as `text`, with the digits of a CSV file as they stand there."""
+def read_table(path: Path) -> Any:
+    """A CSV or Parquet file as a DataFrame."""
     pd = extra("pandas", "tables", "pandas, which reads tables")
     with refusing(
         UnusableFileError, "There is no such table.", needs=_TABLE, got=path, hint="check the path"
@@ -192,7 +173,7 @@ def read_table(path: Path, *, text: bool = False) -> Any:
     hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
     with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
         if path.suffix.lower() not in (".parquet", ".pq"):
-            return pd.read_csv(path, dtype=str if text else None)
+            return pd.read_csv(path)
         with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same

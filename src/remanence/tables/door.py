@@ -7,7 +7,6 @@ DOOR = Door(
     attacks=(
         "remanence.tables.glm.closed_form:ClosedForm",
         "remanence.tables.glm.scaler_mean:ScalerMean",
-        "remanence.tables.aggregates:LinearPrograms",
         "remanence.tables.from_object:StoredInObject",
         "remanence.tables.from_object:PublishedStatistics",
         "remanence.tables.from_object:PipelineEquations",
