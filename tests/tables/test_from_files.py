@@ -111,7 +111,7 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
             ["model.py:fitted", "--data", "train.csv", "--label", "outcome", "--prior", "other.csv"],
             "missing: bmi",
         ),
-        (["model.onnx", "--data", "train.csv", "--label", "outcome"], "an ONNX file of a scaler"),
+        (["model.onnx", "--data", "train.csv", "--label", "outcome"], "a .skops file, which holds data only"),
     ],
 )
 def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, arguments, message):

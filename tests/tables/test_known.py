@@ -1,8 +1,5 @@
 """What the adversary knows: no other row, some columns of the missing one, totals that a design fixes."""
 
-import json
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,10 +15,7 @@ from remanence.core.exceptions import InputError
 from remanence.results.verdict import Policy
 from remanence.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
 from remanence.tables.identifiers import identifiers_in
-from remanence.tables.objects import arrays_in
-from remanence.tables.parts import Part
 from remanence.tables.sklearn import table_game
-from remanence.tables.stored import stored_values
 from remanence.tables.table_knowledge import with_fixed_totals, with_known
 
 
@@ -85,49 +79,6 @@ def test_totals_that_a_design_fixes_are_no_leak():
     assert found["age"].main.rate == found["age"].guess == 1
     assert not found["age"].tells
     assert found["income"].tells
-
-
-@dataclass
-class Booster:
-    """As LightGBM's, or as XGBoost's."""
-
-    text: str
-
-    def model_to_string(self):
-        return self.text
-
-
-@dataclass
-class RawBooster:
-    trees: list
-
-    def save_raw(self, _kind):
-        return json.dumps({"learner": {"gradient_booster": {"model": {"trees": self.trees}}}}).encode()
-
-
-class Boosted:
-    def __init__(self, booster):
-        self._Booster = booster
-
-
-TABLE = np.array([[1.5, 10.1], [2.5, 20.2], [4.25, 30.3], [9.0, 40.4]])
-
-
-def test_extremes_and_splits_of_boosters_are_values_of_the_table():
-    text = "tree\nfeature_infos=[1.5:9] [10.1:40.4]\nTree=0\nthreshold=2 3\n\nparameters:\n[alpha: 0.9]"
-    part = Part("model", Boosted(Booster(text)), TABLE, None)
-    held = {(each.name, each.column): set(each.values) for each in stored_values(part)}
-    assert held == {("model.feature_infos", 0): {1.5, 9.0}, ("model.feature_infos", 1): {10.1, 40.4}}
-    assert dict(arrays_in(part.estimator))["model._Booster.text.0.threshold"].tolist() == [2.0, 3.0]
-    tree = {
-        "left_children": [1, -1, -1],
-        "split_indices": [1, 0, 0],
-        "split_conditions": [float(np.float32(20.2)), 7.0, 7.0],
-    }
-    (found,) = stored_values(Part("model", Boosted(RawBooster([tree])), TABLE, None))
-    assert (found.name, found.column, set(found.values)) == ("model.split_conditions", 1, {20.2})
-    assert found.clue(Part("model", None, TABLE, None)).values[1, 1] == 20.2
-    assert found.clue(Part("model", None, TABLE, None)).values[0, 1] is ...
 
 
 def test_names_and_numbers_of_people_are_found_wherever_they_stand():

@@ -20,8 +20,6 @@ import torch
 from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
-from remanence.tables.booster_files import BoosterFile
-from remanence.tables.exported import Exported
 from remanence.tables.objectives import Objective, is_linear, objective
 from remanence.tables.parts import Part, parts_of
 from remanence.tables.second_fit import compare_with_refit, learned, refit
@@ -91,10 +89,6 @@ def _check_part(part: Part) -> float | bool | None:
     """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
     if part.features is None:
         return None
-    if isinstance(part.estimator, BoosterFile) or (
-        isinstance(part.estimator, Exported) and not is_linear(part.estimator)
-    ):
-        return part.estimator.check(part.features)
     if (
         is_linear(part.estimator)
         and part.labels is not None
@@ -104,10 +98,7 @@ def _check_part(part: Part) -> float | bool | None:
             features = np.ascontiguousarray(np.asarray(part.features, dtype=np.float64))
             own = objective(part.estimator, features, np.asarray(part.labels), part.weights)
         except (InputError, ValueError, TypeError):  # no objective that is known
-            return None if isinstance(part.estimator, Exported) else compare_with_refit(part)
-        if isinstance(part.estimator, Exported):  # rounded, and nobody can fit it again
-            worth = worth_of(own, features, part.weights)
-            return worth if worth <= _EXACT else None
+            return compare_with_refit(part)
         return check_optimum(part, own, features)
     if trees := trees_of(part.estimator):
         return _check_trees(part, trees)

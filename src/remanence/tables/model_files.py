@@ -8,7 +8,6 @@ from typing import Any
 from remanence.core.checks import extra, refusing
 from remanence.core.exceptions import InputError
 from remanence.scale.reading import GIB, UnusableFileError, read_archive
-from remanence.tables.booster_files import read_booster
 from remanence.tables.parts import require_fitted
 
 _MOST = 16 * GIB  # of a model, unpacked
@@ -20,7 +19,7 @@ _CONVERT = (
 
 
 def load_estimator(target: str) -> Any:
-    """A fitted model from a .skops, ONNX or booster's own file, or what a function returns. Nothing is unpickled."""
+    """A fitted model from a .skops file, or what a function returns. Nothing is unpickled."""
     path, colon, function = target.rpartition(":")
     if colon and path.endswith(".py"):
         from remanence.scale.user_code import call_factory
@@ -32,23 +31,10 @@ def load_estimator(target: str) -> Any:
     if not file.is_file():
         raise InputError(
             "There is no such model.",
-            needs="a .skops or .onnx file, or path/to/file.py:function",
+            needs="a .skops file, or path/to/file.py:function",
             got=target,
             hint="check the path",
         )
-    if file.suffix.lower() == ".onnx":
-        from remanence.tables.onnx_files import read_onnx
-
-        return read_onnx(file)
-    if file.suffix.lower() == ".ubj":
-        raise InputError(
-            "XGBoost's binary files are not read.",
-            needs="its JSON file, or a .skops file",
-            got=file.name,
-            hint="booster.save_model('model.json')",
-        )
-    if file.suffix.lower() in (".txt", ".model", ".json") and (booster := read_booster(file)) is not None:
-        return booster
     parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
     if "schema.json" not in parts:
         raise InputError(

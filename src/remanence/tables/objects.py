@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from remanence.tables.boosters import booster_state
-
 _DEEPEST = 12
 
 
@@ -36,8 +34,6 @@ def _walk(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[st
         yield from _walk(held.to_numpy(), path, seen, depth + 1)
         yield from _walk(np.asarray(held.index), f"{path}.index", seen, depth + 1)
         return
-    if (state := booster_state(held)) is not None:
-        held = state
     if hasattr(held, "toarray") and hasattr(held, "nnz"):  # sparse
         held = held.toarray() if held.shape[0] * held.shape[1] < 1e8 else held.data
     if isinstance(held, np.ndarray):

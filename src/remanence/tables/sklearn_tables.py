@@ -29,7 +29,6 @@ from remanence.tables.caveats import (
     TEXTS_AS_WORDS,
 )
 from remanence.tables.checked import numbers
-from remanence.tables.exported import Exported
 from remanence.tables.fitted import FittedModel, numbers_in
 from remanence.tables.from_object import plans_of
 from remanence.tables.leave_one_out import LeaveOneOut
@@ -126,8 +125,6 @@ def table_game(
 
 
 def _why_untold(model: Any) -> str:
-    if isinstance(model, Exported):
-        return "numbers in single precision, which hold on this table only roughly or not at all"
     if getattr(model, "warm_start", False):
         return f"{type(model).__name__}, which went on from an earlier fit (warm_start)"
     return f"{type(model).__name__}, whose training draws at random"

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.spatial import KDTree
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 
-from remanence.tables.boosters import SINGLE, booster_of, values_in_booster
 from remanence.tables.clues import UNKNOWN, Clue, matrix_of
-from remanence.tables.exported import nearest_rows
 from remanence.tables.objects import arrays_in
 from remanence.tables.parts import Part
 
 _FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
+_SNAPS = 1e-10  # of a column's size
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,16 @@ def stored_rows(part: Part) -> list[StoredRows]:
             held_here = numbers[[key in keys for key in own]]
             found.append(StoredRows(path, len(values), keys, _labels(part, matrix, values), held_here))
     return found
+
+
+def nearest_rows(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """For each row the row of a table that is the same in single precision, −1 where there is none."""
+    unit = np.nanstd(matrix, 0) + 1e-5 * np.abs(matrix).max(0) + 1e-300
+    if np.isnan(matrix).any() or not np.isfinite(rows).all():
+        return np.full(len(rows), -1)
+    off, found = KDTree(matrix / unit).query(rows.astype(np.float64) / unit, p=np.inf)
+    rounding = np.finfo(np.float32).eps * (np.abs(rows) / unit).max(1) + 1e-6
+    return np.where(off <= 8 * rounding, found, -1)
 
 
 def _labels(part: Part, matrix: np.ndarray, stored: np.ndarray) -> dict[bytes, Any]:
@@ -154,17 +164,15 @@ def stored_values(part: Part) -> list[StoredValues]:
         return []
     columns, found = part.features.shape[1], []
     table = [Counter(_column(part.features, place)) for place in range(columns)]
-    held = [(*each, 1e-10) for each in _held(part.estimator, columns)]
-    held += [(*each, SINGLE) for each in values_in_booster(booster_of(part.estimator))]
-    for name, place, values, rounding in held:
-        stored = Counter(_snapped(values, table[place], rounding))
+    for name, place, values in _held(part.estimator, columns):
+        stored = Counter(_snapped(values, table[place]))
         if stored and stored.keys() <= table[place].keys():
             found.append(StoredValues(f"{part.path}.{name}", place, stored, stored == table[place]))
     return found
 
 
-def _snapped(values: list, table: Counter, rounding: float) -> list:
-    """Numbers that an interpolation or single precision has moved by a rounding error, as they stand in the table."""
+def _snapped(values: list, table: Counter) -> list:
+    """Numbers that an interpolation has moved by a rounding error, as they stand in the table."""
     numbers = sorted(v for v in table if isinstance(v, int | float) and not isinstance(v, bool))
     if not numbers or not all(isinstance(value, int | float) for value in values):
         return values
@@ -176,7 +184,7 @@ def _snapped(values: list, table: Counter, rounding: float) -> list:
     grid, given = np.asarray(numbers, dtype=np.float64), np.asarray(values, dtype=np.float64)
     left, right = np.maximum(places - 1, 0), places
     nearest = np.where(np.abs(grid[left] - given) <= np.abs(grid[right] - given), left, right)
-    close = np.abs(grid[nearest] - given) <= rounding * max(1e-300, float(np.abs(grid).max()))
+    close = np.abs(grid[nearest] - given) <= _SNAPS * max(1e-300, float(np.abs(grid).max()))
     return [
         numbers[place] if near else value for place, near, value in zip(nearest, close, values, strict=True)
     ]
