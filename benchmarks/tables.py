@@ -242,8 +242,11 @@ def tables() -> Iterator[Any]:
 
 def answer_of(model: Path, table: Path) -> str:
     """What the command says of a model's file and a table's before it attacks."""
+    from skops.io import get_untrusted_types  # pyright: ignore[reportMissingImports]
+
     try:
-        load_table_game(str(model), TableOptions(data=table, label="outcome"))
+        named = ",".join(get_untrusted_types(file=model))
+        load_table_game(str(model), TableOptions(data=table, label="outcome", trusted=named))
     except MisfitError as error:
         return "cannot be told" if "can tell" in error.summary else "not fitted on this table"
     except RemanenceError as error:

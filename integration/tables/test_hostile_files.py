@@ -11,9 +11,8 @@ from sklearn.linear_model import Ridge
 from skops.io import dump
 
 from remanence.core.exceptions import RemanenceError
-from remanence.tables import command as tables
-from remanence.tables.command import read_table
-from remanence.tables.model_files import load_estimator
+from remanence.tables import reading as tables
+from remanence.tables.reading import load_estimator, read_table
 
 INPUTS = int(os.environ.get("REMANENCE_INPUTS", "300"))
 

@@ -25,7 +25,7 @@ from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
 from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal
 from remanence.scale.plans import Plan
 from remanence.scale.status import read_status
-from remanence.tables.command import read_table
+from remanence.tables.reading import read_table
 from remanence.texts.canaries import TextCanaries
 from remanence.texts.reading import read_texts
 from remanence.updates.files import read_batch, read_tensors

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.grouped import options
-from remanence.core.checks import extra, refusing
 from remanence.core.exceptions import InputError, MisfitError
-from remanence.scale.reading import UnusableFileError, measured
+from remanence.tables.reading import load_estimator, read_table
 
 if TYPE_CHECKING:
     from remanence.protocol import AnyGame
     from remanence.tables.table_knowledge import TableGame
-
-_TABLE = "a .csv or .parquet file"
-_MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
 
 
 @options("A fitted model and its table")
@@ -32,6 +28,10 @@ class TableOptions:
     ] = None
     label: Annotated[
         str | None, "The column that the model predicts; what learns without labels needs none."
+    ] = None
+    trusted: Annotated[
+        str | None,
+        "Types in the .skops file that you trust, with commas between, where skops does not trust them by itself.",
     ] = None
     weights: Annotated[str | None, "The column of the sample weights that fit() was given."] = None
     by: Annotated[
@@ -57,13 +57,15 @@ class TableOptions:
 
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
-    from remanence.tables.model_files import load_estimator
     from remanence.tables.parts import final_estimator
     from remanence.tables.sklearn_tables import learns_from_labels
     from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
 
     assert options.data is not None
-    estimator, frame = load_estimator(target), read_table(options.data)
+    estimator, frame = (
+        load_estimator(target, list(filter(None, (options.trusted or "").split(",")))),
+        read_table(options.data),
+    )
     columns_named(options.by, frame.columns, "--by")
     weights = columns_named(options.weights, frame.columns, "--weights")
     label = options.label or ""
@@ -161,21 +163,3 @@ def columns_named(names: str | None, columns: Sequence[Any], option: str) -> lis
 def game_columns(game: TableGame) -> list[str]:
     """The columns of a table's game, by name."""
     return [column.name for column in game.mechanism.rows.columns]
-
-
-def read_table(path: Path) -> Any:
-    """A CSV or Parquet file as a DataFrame."""
-    pd = extra("pandas", "tables", "pandas, which reads tables")
-    with refusing(
-        UnusableFileError, "There is no such table.", needs=_TABLE, got=path, hint="check the path"
-    ):
-        measured(path)
-    hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
-    with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
-        if path.suffix.lower() not in (".parquet", ".pq"):
-            return pd.read_csv(path)
-        with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
-            cells = file.metadata.num_rows * file.metadata.num_columns
-            if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
-                raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
-            return file.read().to_pandas()

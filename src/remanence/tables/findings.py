@@ -10,7 +10,8 @@ from remanence.cli.output import console
 from remanence.core.checks import extra
 from remanence.core.plain_text import inert, plain
 from remanence.scale.files import write_files
-from remanence.tables.command import TableOptions, read_table
+from remanence.tables.command import TableOptions
+from remanence.tables.reading import read_table
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult

@@ -1,0 +1,91 @@
+"""Fitted models and tables from files. Nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from remanence.core.checks import extra, refusing
+from remanence.core.exceptions import InputError
+from remanence.scale.reading import GIB, UnusableFileError, is_whole_array, measured, read_archive
+from remanence.tables.parts import require_fitted
+
+_MOST = 16 * GIB  # of a model, unpacked
+_MOST_CELLS = 2**31  # of a table: 16 GiB of numbers
+_EXECUTES = (".pkl", ".pickle", ".joblib", ".sav", ".pt")
+_TABLE = "a .csv or .parquet file"
+
+
+def load_estimator(target: str, trusted: Sequence[str] = ()) -> Any:
+    """A fitted model from a .skops file, or what a function returns.
+
+    skops opens the types that it trusts itself, and those that are named in `trusted`.
+    """
+    path, colon, function = target.rpartition(":")
+    if colon and path.endswith(".py"):
+        from remanence.scale.user_code import call_factory
+
+        made = call_factory(Path(path), function, "a fitted model")
+        require_fitted(made)
+        return made
+    file = Path(target)
+    if not file.is_file():
+        raise InputError(
+            "There is no such model.",
+            needs="a .skops file, or path/to/file.py:function",
+            got=target,
+            hint="check the path",
+        )
+    parts = {} if file.suffix.lower() in _EXECUTES else _parts(file)
+    if "schema.json" not in parts:
+        raise InputError(
+            "This file is not opened: a pickle or joblib file executes code when it is loaded.",
+            needs="a .skops file, which holds data only",
+            got=f"{file.name}, which is not one",
+            hint='python -c "from joblib import load; from skops.io import dump; '
+            f"dump(load('{file.name}'), 'model.skops')\", if you trust the file",
+        )
+    skops = extra("skops.io", "tables", "skops, which reads fitted models")
+    needs, hint = "a .skops file as skops.io.dump writes it", "skops.io.dump(model, 'model.skops')"
+    with refusing(Exception, "The model cannot be read.", needs=needs, got=file.name, hint=hint):
+        if cut := [
+            name for name, content in parts.items() if name.endswith(".npy") and not is_whole_array(content)
+        ]:
+            raise UnusableFileError(f"{cut[0][:80]} holds objects, or less than it says")
+        unknown = sorted(set(skops.get_untrusted_types(file=file)) - set(trusted))
+        if unknown:
+            raise InputError(
+                "The model holds types that skops does not trust by itself.",
+                needs="types that you know: opening a type can run its code",
+                got=", ".join(unknown)[:300],
+                hint=f"--trusted {','.join([*trusted, *unknown])}, if the file is yours",
+            )
+        model = skops.load(file, trusted=list(trusted))
+    # A folder of joblib's, which would be unpickled.
+    return model.set_params(**dict.fromkeys(name for name in model.get_params() if name.endswith("memory")))
+
+
+def _parts(file: Path) -> dict[str, bytes]:
+    try:
+        return read_archive(file, _MOST)
+    except UnusableFileError:
+        return {}
+
+
+def read_table(path: Path) -> Any:
+    """A CSV or Parquet file as a DataFrame."""
+    pd = extra("pandas", "tables", "pandas, which reads tables")
+    with refusing(
+        UnusableFileError, "There is no such table.", needs=_TABLE, got=path, hint="check the path"
+    ):
+        measured(path)
+    hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
+    with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            return pd.read_csv(path)
+        with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
+            cells = file.metadata.num_rows * file.metadata.num_columns
+            if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
+                raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
+            return file.read().to_pandas()
