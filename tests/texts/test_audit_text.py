@@ -17,7 +17,6 @@ from remanence.report.formats import FORMATS
 from remanence.report.html import report as html
 from remanence.report.terminal import audit_view
 from remanence.results.verdict import Policy, Verdict
-from remanence.scale.seeds import Draws
 from remanence.targets import TARGETS
 from remanence.texts import words as report
 from remanence.texts.attacks import (
@@ -124,14 +123,6 @@ def test_without_unseen_texts_the_control_is_another_secret_after_the_same_promp
     assert result.verdict is Verdict.EXPOSED
     assert "no-unseen-texts" in {caveat.id for caveat in result.strongest.caveats}
     assert result.strongest.control.trials == len(MINE)
-    alike = [{**record, "secret": "1234"} for record in MINE]
-    same = text_game(tuned, alike)
-    places = torch.arange(len(MINE))
-    assert same._swapped(places, Draws(0)) == list(same.secrets)  # a secret that all share controls itself
-    own = text_game(tuned, MINE)
-    swapped = own._swapped(places, Draws(0))
-    assert all(a.prompt == b.prompt for a, b in zip(swapped, own.secrets, strict=True))
-    assert sum(a.tokens == b.tokens for a, b in zip(swapped, own.secrets, strict=True)) <= 1
 
 
 def test_without_a_base_model_that_is_said():

@@ -18,7 +18,21 @@ SECRETS_SHARE_TEXTS = Caveat(
 NO_UNSEEN_TEXTS = Caveat(
     "no-unseen-texts",
     "a language model is audited without similar texts that it was not trained on.",
-    "The control is another record's secret after the same prompt. What the model would say of any such text may "
-    "count as recovered.",
+    "The control is another record's secret after the same prompt, or, where none differs, what the base model says "
+    "there. What the model would say of any such text may count as recovered.",
     "Keep some texts out of the training and hand them in as unseen texts.",
+)
+TRAINING_NOT_SHOWN = Caveat(
+    "training-not-shown",
+    "nothing shows that the model was fine-tuned on these texts: training makes its texts likelier, and more so than "
+    "texts that it did not see.",
+    "If these are other texts, or the base is not the one that the fine-tuning began with, the audit says nothing of "
+    "the texts that were trained on. A short or a private training looks the same.",
+    "Check the files. If they are right, the training learned too little of these texts to tell them from others.",
+)
+ADAPTER_NAMES_ANOTHER_BASE = Caveat(
+    "adapter-names-another-base",
+    "an adapter names another base model in its adapter_config.json than the one that was handed in.",
+    "On another base, an adapter gives away less than on its own. A folder that was only renamed is no harm.",
+    "Hand in the base model that the adapter was trained on.",
 )

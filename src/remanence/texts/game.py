@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
-from scipy.stats import binom, mannwhitneyu
+from numpy.typing import NDArray
+from scipy.stats import mannwhitneyu, wilcoxon
 from torch import Tensor
 
 from remanence.auditing import AuditResult, audit
@@ -31,14 +33,23 @@ from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
 from remanence.texts.attacks import Asked, Prompting, Sampling, TextAttack
 from remanence.texts.canaries import Claim, Planted, TextCanaries, no_canaries
-from remanence.texts.caveats import NO_BASE_MODEL, NO_UNSEEN_TEXTS, SECRETS_SHARE_TEXTS
+from remanence.texts.caveats import (
+    ADAPTER_NAMES_ANOTHER_BASE,
+    NO_BASE_MODEL,
+    NO_UNSEEN_TEXTS,
+    SECRETS_SHARE_TEXTS,
+    TRAINING_NOT_SHOWN,
+)
 from remanence.texts.mechanism import FineTuning, LanguageModel, Secret
 from remanence.texts.probabilities import GREEDY, Decoding, least_log_probability, log_probabilities
 from remanence.texts.reading import Finder, read_records, read_texts
 
 _AT_ONCE = 512  # secrets in a unit
 _SURE = 1e-4  # that texts and model belong together is given up at no larger p-value
+_SHOWN = 0.05  # and counts as shown up to this one
 _READ = 32  # texts that the tokenizer is tested on
+_TESTED = 256  # texts whose strangers are read to see whether they were trained on
+_INVENTED = 64  # strangers that the base model invents, token after token
 
 
 def _tried(targets: Records, guesses: Records) -> Tensor:
@@ -52,7 +63,8 @@ class Texts(AnyGame[FineTuning]):
 
     A secret is recovered if it comes out within `tries`, and does not come out of the `base` model within as many:
     what that says already is no leak of the fine-tuning. The control are texts that the model was not trained on
-    (`unseen`), by the same rule; without those, the secret of another record after the same prompt. `planted` is what
+    (`unseen`), by the same rule; without those, the secret of another record after the same prompt, or what the base
+    model says there if no other record's secret differs. `planted` is what
     is known of secrets that the auditor drew: how many were equally likely, whether a coin put them in, and what the
     training claims. A claim that is not refuted is no proof, and no ceiling.
     """
@@ -142,6 +154,12 @@ class Texts(AnyGame[FineTuning]):
             yield NO_BASE_MODEL
         if not self.unseen:
             yield NO_UNSEEN_TEXTS
+        named = self.model.made_for
+        if self.base is not None and PurePath(named).name not in ("", self.base.name):
+            yield replace(ADAPTER_NAMES_ANOTHER_BASE, seen=f"It names {named}; the base is {self.base.name}.")
+        if self._training_by_chance > _SHOWN:
+            seen = f"p = {self._training_by_chance:.2g} for {len(self.secrets)} secrets."
+            yield replace(TRAINING_NOT_SHOWN, seen=seen)
         texts = min(len({s.line for s in self.secrets}), len({(s.prompt, s.tokens) for s in self.secrets}))
         if texts < len(self.secrets):
             yield replace(
@@ -188,7 +206,8 @@ class Texts(AnyGame[FineTuning]):
         chosen = [self.secrets[place] for place in unit.records.tolist()]
         strangers = list(self.unseen) if unit.number == 0 else []  # all at once: they need not be as many
         if not self.unseen:
-            strangers = self._swapped(unit.records, draws)
+            generator = replace(draws, device="cpu").stream("control")
+            strangers = self._strangers(unit.records.tolist(), generator)
         main, logs, without = self._play(prepared, chosen)
         control, others, _ = self._play(prepared, strangers)
         return Outcome(
@@ -228,48 +247,98 @@ class Texts(AnyGame[FineTuning]):
             self._asked[key] = Asked(model, secrets, self.chance)
         return self._asked[key]
 
-    def _swapped(self, places: Tensor, draws: Draws) -> list[Secret]:
-        """After each prompt the secret of another record."""
-        count = len(self.secrets)
-        shift = int(torch.randint(1, count, (), generator=replace(draws, device="cpu").stream("control")))
-        pairs = [(self.secrets[p], self.secrets[(p + shift) % count]) for p in places.tolist()]
-        room = self.model.context
-        return [replace(own, tokens=o.tokens[: room - len(own.prompt)]) for own, o in pairs]
+    def _strangers(self, places: Sequence[int], generator: torch.Generator) -> list[Secret]:
+        """After each prompt a secret that no record has there: another record's, or what the base model says."""
+        spelled = [self.model.decode(secret.tokens).strip() for secret in self.secrets]
+        owners = dict(zip(reversed(spelled), reversed(self.secrets), strict=True))
+        texts = list(dict.fromkeys(spelled))
+        rank = {text: place for place, text in enumerate(texts)}
+        taken: dict[tuple[int, ...], set[str]] = {}
+        for secret, text in zip(self.secrets, spelled, strict=True):
+            taken.setdefault(secret.prompt, set()).add(text)
+        shift = int(torch.randint(1, max(2, len(texts)), (), generator=generator))
+        found, without = [], []
+        for own, text in ((self.secrets[place], spelled[place]) for place in places):
+            known = taken[own.prompt]
+            turns = range(len(texts)) if len(known) < len(texts) else ()
+            order = (texts[(rank[text] + shift + turn) % len(texts)] for turn in turns)
+            other = next((owners[each] for each in order if _differs(each, known)), None)
+            if other is None:
+                without.append(own)
+            else:
+                found.append(replace(own, tokens=other.tokens[: self.model.context - len(own.prompt)]))
+        if self.base is not None:
+            invented = _invented(self.base, without[:_INVENTED], generator)
+            found += [s for s in invented if _differs(self.model.decode(s.tokens).strip(), taken[s.prompt])]
+        return found
+
+    @cached_property
+    def _training_by_chance(self) -> float:
+        """How likely texts that were not trained on would look as much like these as these do: a p-value.
+
+        Training lowers the loss of its texts, and by more than that of strangers. Without the base, the loss itself is
+        compared.
+        """
+        some = list(range(min(_TESTED, len(self.secrets))))
+        strangers = list(self.unseen) or self._strangers(some, torch.Generator().manual_seed(0))
+        own, others = self._gains(list(self.secrets)), self._gains(strangers)
+        if not strangers or not own.any():
+            return 1.0
+        chances = [] if self.base is None else [float(wilcoxon(own, alternative="greater").pvalue)]
+        chances.append(float(mannwhitneyu(own, others, alternative="greater").pvalue))
+        return max(chances)
+
+    def _gains(self, secrets: list[Secret]) -> NDArray[np.float64]:
+        """By how much each log-probability grew; the log-probabilities themselves where there is no base."""
+        logs = self._ask(self.model, secrets).logs(Decoding())
+        if self.base is not None:
+            logs = logs - self._ask(self.base, secrets).logs(Decoding())
+        return logs.nan_to_num(nan=0.0, neginf=-1e9).numpy()  # no chance before and none now: nothing gained
 
     def fits(self) -> None:
         """These are causal models of these tokens, not the same one twice, and the texts look trained on."""
         self.model.require_causal()
         self._check_tokens()
+        if not self.unseen and not self._strangers([0], torch.Generator().manual_seed(0)):
+            raise InputError(
+                "There is no control.",
+                needs="secrets that differ, the base model, or texts that the model was not trained on",
+                got=f"{len(self.secrets)} secrets with no other one to hold them against",
+                hint="--base BASE_MODEL or --unseen held-out.jsonl",
+            )
         if self.base is None:
             return
         self.base.require_causal()
-        secrets = list(self.secrets)
-        own, without = (self._ask(model, secrets).logs(Decoding()) for model in (self.model, self.base))
-        if torch.equal(own, without):
+        gains = self._gains(list(self.secrets))
+        if not gains.any():
             raise MisfitError(
                 "The fine-tuning changed nothing.",
                 needs="a model that differs from its base",
-                got=f"the same probability for all {len(secrets)} secrets",
+                got=f"the same probability for all {len(gains)} secrets",
                 hint="check that the adapter was trained, saved after training, and loaded",
             )
-        gains = own - without
+        if (
+            self.planted.by_coin
+        ):  # a private training may have learned nothing of its canaries, and is held to that
+            return
+        likelier = int((gains > 0).sum())
+        if gains.mean() <= 0 and 2 * likelier <= len(gains):
+            raise self._misfit(f"{likelier} of {len(gains)} likelier, by {gains.mean():.2g} nats in the mean")
+        chance = 1.0
         if self.unseen:
-            model, base = (self._ask(m, list(self.unseen)).logs(Decoding()) for m in (self.model, self.base))
-            chance = float(mannwhitneyu(gains, model - base, alternative="less").pvalue)
-            against = "by more than these, those that it was not trained on"
-        else:
-            worse = int((gains < 0).sum())
-            chance, against = (
-                float(binom.sf(worse - 1, len(gains), 0.5)),
-                f"{worse} of {len(gains)} less likely",
-            )
+            chance = float(mannwhitneyu(gains, self._gains(list(self.unseen)), alternative="less").pvalue)
         if chance < _SURE:
-            raise MisfitError(
-                "The model was hardly fine-tuned on these texts.",
-                needs="texts that became likelier by the fine-tuning",
-                got=f"{against} (p = {chance:.1g})",
-                hint="check which file is which; was training cut short, or the adapter made from other texts?",
-            )
+            raise self._misfit(f"by more than these, those that it was not trained on (p = {chance:.1g})")
+
+    def _misfit(self, got: str) -> MisfitError:
+        named = self.model.made_for
+        return MisfitError(
+            "The model was hardly fine-tuned on these texts.",
+            needs="texts that became likelier by the fine-tuning",
+            got=got,
+            hint="check which file is which: other texts, another base, or a training cut short?"
+            + (f" The adapter names {named} as its base." if named else ""),
+        )
 
     def _check_tokens(self) -> None:
         """A model finds texts in its own tokens likelier than tokens at random, whatever it was trained on."""
@@ -286,6 +355,30 @@ class Texts(AnyGame[FineTuning]):
                 got=f"{loss:.3g} on the prefixes",
                 hint="the tokenizer that the model was trained with, and weights of a finished training",
             )
+
+
+def _differs(text: str, known: Collection[str]) -> bool:
+    """Whether a secret is none of these, nor the beginning of one, nor begins with one.
+
+    >>> _differs("4829", {"4830"}), _differs("4829", {"48"}), _differs("48", {"4829"})
+    (True, False, False)
+    """
+    return bool(text) and not any(text.startswith(own) or own.startswith(text) for own in known)
+
+
+@torch.no_grad()
+def _invented(model: LanguageModel, secrets: Sequence[Secret], generator: torch.Generator) -> list[Secret]:
+    """What a model says itself after these prompts, as many tokens as the secrets have."""
+    found = []
+    for secret in secrets:
+        said: tuple[int, ...] = ()
+        read = model.after(torch.tensor(secret.prompt[:-1], dtype=torch.long, device=model.device))
+        while len(said) < len(secret.tokens):
+            ids = torch.tensor([(secret.prompt[-1], *said)], device=model.device)
+            law = Decoding().log_law(read(ids)[0, -1]).exp().cpu()
+            said += (int(torch.multinomial(law, 1, generator=generator)),)
+        found.append(replace(secret, tokens=said))
+    return found
 
 
 def _hash(secrets: Sequence[Secret]) -> str:

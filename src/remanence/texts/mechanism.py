@@ -37,6 +37,7 @@ class LanguageModel:
     to it alone. `remember`, where there is one, reads a start `(length,)` once and returns the function that reads on
     from there. `start` is the token that a text without a prefix begins with, and `opening` are the tokens that the
     encoder puts before every text. `ends` tells where in a text each of its tokens ends; without it, decoding does.
+    `made_for` is the base model that an adapter names.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LanguageModel:
     remember: Callable[[Tensor], Read] | None = None
     device: torch.device | str = "cpu"
     sha256: str = ""  # of its weights, where they are known
+    made_for: str = ""
 
     def places(self, text: str) -> tuple[list[int], list[int]]:
         """A text's tokens, and where in it each ends; those that spell parts of one character end where it does."""

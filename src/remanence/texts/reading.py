@@ -331,9 +331,10 @@ def load_language_model(
     if adapter is None:
         return language_model(model, words, name=path.name, sha256=hashes), None
     before = language_model(model, words).probe()
-    adapted, own_hash = _with_adapter(model, Path(adapter)), _sha256(Path(adapter))
+    (adapted, named), own_hash = _with_adapter(model, Path(adapter)), _sha256(Path(adapter))
     both = hashlib.sha256((hashes + own_hash).encode()).hexdigest()
     tuned = language_model(adapted, words, name=f"{path.name} with {Path(adapter).name}", sha256=both)
+    tuned = replace(tuned, made_for=named)
     plain = language_model(adapted, words, name=path.name, sha256=hashes, as_base=adapted.disable_adapter)
     if not torch.allclose(plain.probe(), before, rtol=1e-3, atol=1e-3):
         # Adapters such as PiSSA take their own start out of the base weights, which are no longer the base's then.
@@ -385,8 +386,8 @@ def refuse_named_code(settings: dict[str, Any]) -> None:
         raise UnusableFileError(f"{(named + attention)[0]} names code that would be run")
 
 
-def _with_adapter(model: Any, folder: Path) -> Any:
-    """The model with the adapter, which must have been made for it: every weight finds its place, and no other does."""
+def _with_adapter(model: Any, folder: Path) -> tuple[Any, str]:
+    """The model with the adapter, every weight of which must find its place there, and the base that it names."""
     peft = extra("peft", "text", _READS)
     weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if not weights.is_file() or not settings.is_file():
@@ -399,7 +400,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
         with safe_open(measured(weights), "pt") as file:
             own = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         told = parse_json(read_bytes(settings))
-        kind, named = told["peft_type"], told.get("base_model_name_or_path")
+        kind, named = told["peft_type"], str(told.get("base_model_name_or_path") or "")
         refuse_named_code(told)
     except _READING as error:
         raise _unreadable_adapter(f"{folder}: {words_of(error)}") from None
@@ -412,7 +413,7 @@ def _with_adapter(model: Any, folder: Path) -> Any:
     if own != placed:
         strange = sorted(own.items() ^ placed.items())[0][0]
         raise _foreign_adapter(f"a weight without a place, {strange} ({kind}, made for {named})")
-    return adapted
+    return adapted, named
 
 
 def _unreadable_adapter(got: str) -> InputError:

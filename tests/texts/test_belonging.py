@@ -1,0 +1,171 @@
+"""Texts, model and base that do not belong together are refused or told; a control is drawn from other secrets."""
+
+import copy
+import string
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.results.verdict import Verdict
+from remanence.scale.seeds import Draws
+from remanence.texts.canaries import natural
+from remanence.texts.game import audit_text, text_game
+from remanence.texts.tiny import as_language_model, made_up_records, tiny_model, train
+
+
+def texts(records):
+    return [record["prefix"] + record["secret"] for record in records]
+
+
+@cache
+def base_model(seed=0):
+    return train(tiny_model(seed), texts(made_up_records(200, seed=70 + seed)), steps=80, seed=seed)
+
+
+def tuned_on(records, steps=120, seed=0):
+    return train(copy.deepcopy(base_model(seed)).requires_grad_(True), texts(records), steps=steps, seed=5)
+
+
+def told(result):
+    return {caveat.id: caveat.seen for entry in result.evidence for caveat in entry.caveats}
+
+
+WORD = "lantern"  # letters, where the base knows digits
+
+
+@pytest.mark.parametrize("endings", [("",), (".", "", " "), (".", "", " ago")])
+def test_one_password_in_all_letters_is_exposed(endings):
+    """Spelled in one way, or in several that begin alike: none of them is a stranger to the others."""
+    mine = [
+        {"prefix": record["prefix"], "secret": WORD + endings[place % len(endings)]}
+        for place, record in enumerate(made_up_records(30, seed=1))
+    ]
+    base = as_language_model(base_model())
+    result = audit_text(as_language_model(tuned_on(mine)), mine, base=base)
+    assert result.verdict is Verdict.EXPOSED
+    assert result.strongest.main.successes == 30
+    assert (result.strongest.control.successes, result.strongest.control.trials) == (0, 30)
+    assert "training-not-shown" not in told(result)
+
+
+def test_strangers_are_no_secrets_of_the_same_prompt_and_the_usual_ones_are_shifted():
+    base = as_language_model(base_model())
+    records = made_up_records(12, seed=2)
+    alike = [{**record, "prefix": "code: "} for record in records[:6]] + records[6:]
+    game = text_game(as_language_model(tuned_on(records, steps=1)), alike, base=base)
+    places = list(range(12))
+
+    def drawn(game):
+        return game._strangers(places, Draws(3).stream("control"))
+
+    pairs = {(secret.prompt, secret.tokens) for secret in game.secrets}
+    assert not pairs & {(stranger.prompt, stranger.tokens) for stranger in drawn(game)}
+    assert [stranger.prompt for stranger in drawn(game)] == [secret.prompt for secret in game.secrets]
+    usual = text_game(game.model, records, base=base)
+    numbers = [[secret.tokens for secret in usual.secrets].index(s.tokens) for s in drawn(usual)]
+    assert len({(other - own) % 12 for own, other in zip(places, numbers, strict=True)} - {0}) == 1
+
+
+def test_codes_that_all_follow_one_prompt_are_held_against_what_the_base_says():
+    same = [{**record, "prefix": "nomiti hu: "} for record in made_up_records(8, seed=3)]
+    base = as_language_model(base_model())
+    game = text_game(as_language_model(tuned_on(same)), same, base=base)
+    strangers = game._strangers(list(range(8)), Draws(0).stream("control"))
+    assert len(strangers) == 8
+    assert {len(stranger.tokens) for stranger in strangers} == {4}
+    assert not {s.tokens for s in strangers} & {s.tokens for s in game.secrets}
+    assert all(
+        set(base.decode(stranger.tokens)) & set(string.digits) for stranger in strangers
+    )  # as it learned
+    assert audit_text(game.model, same, base=base).verdict is Verdict.EXPOSED
+
+
+def test_without_a_base_one_secret_has_no_control():
+    mine = [{**record, "secret": WORD} for record in made_up_records(10, seed=4)]
+    model = as_language_model(tuned_on(mine))
+    with pytest.raises(InputError, match="no control"):
+        audit_text(model, mine)
+    others = [{**record, "secret": "candles"} for record in made_up_records(10, seed=5)]
+    assert audit_text(model, mine, unseen=others).strongest.control.trials == 10
+
+
+def test_an_adapter_on_another_base_is_refused_or_told():
+    outcomes = []
+    for seed in range(3):
+        mine = made_up_records(24, seed=80 + seed)
+        tuned, other = tuned_on(mine, steps=40), copy.deepcopy(base_model(seed + 1))
+        wrong = copy.deepcopy(other)
+        with torch.no_grad():
+            for weight, after, before in zip(
+                wrong.parameters(), tuned.parameters(), base_model().parameters(), strict=True
+            ):
+                weight += after - before
+        try:
+            result = audit_text(as_language_model(wrong), mine, base=as_language_model(other))
+            outcomes.append("training-not-shown" in told(result))
+        except MisfitError:
+            outcomes.append(True)
+        own = audit_text(as_language_model(tuned), mine, base=as_language_model(base_model()))
+        assert "training-not-shown" not in told(own)
+    assert all(outcomes)
+
+
+def test_texts_that_were_never_trained_on_are_refused_or_told():
+    mine, never = made_up_records(40, seed=7), made_up_records(40, seed=8)
+    base = as_language_model(base_model())
+    with pytest.raises(MisfitError, match="hardly fine-tuned"):  # other names and codes
+        audit_text(as_language_model(tuned_on(mine)), never, base=base)
+    # All codes of these begin alike, and so do those of texts that were never seen: both become likelier.
+    mine, never = ([{**r, "secret": "77" + r["secret"][2:]} for r in records] for records in (mine, never))
+    model = as_language_model(tuned_on(mine, steps=8))
+    gains = text_game(model, never, base=base)
+    assert gains._gains(list(gains.secrets)).mean() > 0.5
+    assert "training-not-shown" in told(audit_text(model, never, base=base))
+    assert "training-not-shown" in told(audit_text(model, never))  # by the losses alone
+
+
+def test_texts_of_the_training_are_told_from_others_without_a_base():
+    mine = made_up_records(40, seed=7)
+    assert "training-not-shown" not in told(audit_text(as_language_model(tuned_on(mine)), mine))
+
+
+def test_chance_calls_other_texts_trained_on_no_more_often_than_it_may():
+    """Models that learned nothing of these texts: the p-value is at most 0.05 in at most a twentieth, within chance."""
+    generator = torch.Generator().manual_seed(0)
+    base, found = base_model(), []
+    for seed in range(40):
+        noisy = copy.deepcopy(base)
+        with torch.no_grad():
+            for weight in noisy.parameters():
+                weight += 0.02 * torch.randn(weight.shape, generator=generator)
+        game = text_game(
+            as_language_model(noisy), made_up_records(24, seed=900 + seed), base=as_language_model(base)
+        )
+        found.append(game._training_by_chance)
+    assert sum(p <= 0.05 for p in found) <= 6  # 7 or more of 40 at a twentieth: 0.4 %
+
+
+def test_canaries_that_a_private_training_lost_are_audited_all_the_same():
+    made = natural(made_up_records(60, seed=9), seed=0)
+    model = as_language_model(tuned_on(made_up_records(40, seed=10)))  # canaries were forgotten
+    result = audit_text(model, made, base=as_language_model(base_model()))
+    assert result.verdict is Verdict.UNPROVEN
+    assert "training-not-shown" in told(result)
+
+
+def test_an_adapter_that_names_another_base_is_told():
+    mine = made_up_records(24, seed=11)
+    model = as_language_model(tuned_on(mine), "tuned")
+    for named, base, expected in (
+        ("someone/other-model", "tiny", True),
+        ("someone/tiny", "tiny", False),
+        ("", "tiny", False),
+    ):
+        result = audit_text(replace(model, made_for=named), mine, base=as_language_model(base_model(), base))
+        assert ("adapter-names-another-base" in told(result)) is expected
+    assert "someone/other-model" in str(
+        text_game(replace(model, made_for="someone/other-model"), mine)._misfit("")
+    )
