@@ -46,12 +46,14 @@ from remanence import (
     FinitePrior,
     Game,
     Gaussian,
+    GradientBased,
     HeadAudit,
     LeaveOneOut,
     LinearReader,
     Logistic,
     Loop,
     Membership,
+    NearVerbatim,
     Numbers,
     Perceptron,
     Policy,
@@ -63,6 +65,7 @@ from remanence import (
     StratifiedPrior,
     TransferHead,
     Tweedie,
+    Uninformed,
     Weights,
     audit,
     audit_head,
@@ -118,6 +121,7 @@ CASES: dict[str, Case] = {}
 SLOW = (
     "target/digits-heads",
     "target/digits-mlp",
+    "game/gradient-based",
     "game/membership-network",
     "update/batch-size",
     "update/dense-1",
@@ -239,6 +243,18 @@ def private_network(**settings: Any) -> Game:
     return Game(mechanism, FinitePrior(data[:5]), data[5:], Criterion(mismatch, 0.5), bounds=(bound,))
 
 
+def no_shortlist() -> Game:
+    listed = private_network(noise_multiplier=0.05, steps=8, max_grad_norm=0.5)
+    close = Criterion(mean_squared_error, 1e-2, label_scale=1.0)
+    return Game(
+        listed.mechanism,
+        Uninformed(),
+        listed.known_data,
+        close,
+        targets=EmpiricalPrior(listed.prior.candidates),
+    )
+
+
 def network() -> Game:
     data = pictures(530, seed=2)
     data = Records(data.features, data.labels)
@@ -276,6 +292,7 @@ case("game/poisson", lambda: leave_out(Tweedie(1.0), amounts()))
 case("game/own-function", lambda: played(own_function(), trials=60))
 case("game/dpsgd", lambda: played(private_network(), trials=60))
 case("game/dpsgd-poisson", lambda: played(private_network(sample_rate=0.5), trials=60))
+case("game/gradient-based", lambda: played(no_shortlist(), [GradientBased()], trials=15))
 case("game/membership-shortlist", lambda: played(Membership(own_function()), trials=60))
 case("game/membership-network", lambda: played(Membership(network()), [_QUICK], trials=60))
 case("game/network", lambda: played(network(), [_QUICK], trials=40))
@@ -1026,6 +1043,12 @@ def secrets(*, base: bool = True, unseen: bool = True, **rule: Any) -> AuditResu
     )
 
 
+def near_verbatim() -> AuditResult:
+    before, model, mine, others = tiny()
+    game = text_game(model, mine[:12], base=before, unseen=others[:12])
+    return audit(game, [NearVerbatim()], target="near")
+
+
 def untouched() -> AuditResult:
     """A model that never saw the texts."""
     before, _, mine, others = tiny()
@@ -1054,6 +1077,7 @@ def seen_and_unseen() -> Any:
 
 case("text/secrets", secrets)
 case("text/secrets-one-try", lambda: secrets(tries=1))
+case("text/near-verbatim", near_verbatim)
 case("text/secrets-no-base", lambda: secrets(base=False))
 case("text/secrets-no-unseen", lambda: secrets(unseen=False))
 case("text/numbers", numbers_in_texts)
