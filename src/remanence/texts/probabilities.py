@@ -9,7 +9,7 @@ probability of seeing the text. Within n independent queries it comes out with p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -92,11 +92,86 @@ _LENGTHS = 16  # texts whose lengths differ by less than so many tokens are read
 def log_probabilities(
     model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[Decoding]
 ) -> Tensor:
-    """The log-probability of every secret under every decoding, `(decodings, secrets)`, by one reading of each.
+    """The log-probability of every secret under every decoding, `(decodings, secrets)`, by one reading of each."""
+    found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64, device=model.device)
+    for text, token, logits in _read_all(model, secrets):
+        for own, decoding in enumerate(decodings):
+            each = decoding.log_law(logits).gather(-1, token[:, None])[:, 0]
+            found[own].index_add_(0, text, each)
+    return _finite(found.cpu(), model)
+
+
+@final
+@dataclass(frozen=True)
+class RoundedOdds:
+    """Log-probabilities in a coarse precision, `(secrets,)` each, and the ends between which the exact ones lie."""
+
+    logs: Tensor
+    lower: Tensor
+    upper: Tensor
+    spread: float  # by how much the errors of two logits at one place differ at most
+
+
+@torch.no_grad()
+def rounded_log_probabilities(
+    coarse: LanguageModel,
+    exact: LanguageModel,
+    secrets: Sequence[Secret],
+    temperature: float = 1.0,
+    *,
+    checked: int = 64,
+    seed: int = 0,
+) -> RoundedOdds:
+    """The log-probabilities by a model that computes in bfloat16, bracketed so that exact ones are inside.
+
+    If no two logits at a place are off by amounts that differ by more than d, a token of computed probability p has an
+    exact log-probability between log p − log(p + (1 − p) eᵈ) and log p + d − log(1 + p (eᵈ − 1)). The ends add up over
+    tokens: the bracket is narrow for what the model is sure of, and wide only for what hardly ever comes out. d is
+    twice the largest difference at any place of `checked` texts at random, which the exact model reads as well.
+    docs/method/texts.md says why twice is enough.
+    """
+    number("temperature", temperature, above=0, hint="1.0; greedy decoding has no bracket")
+    chosen = torch.randperm(len(secrets), generator=torch.Generator().manual_seed(seed))
+    some = [secrets[place] for place in chosen[: whole("checked", checked)].tolist()]
+    spread = 2 * _largest_spread(coarse, exact, some) / temperature
+    ends = torch.zeros(3, len(secrets), dtype=torch.float64, device=coarse.device)
+    for text, token, logits in _read_all(coarse, secrets):
+        scaled = logits.float() / temperature
+        own = scaled.gather(-1, token[:, None])[:, 0].double() - scaled.logsumexp(-1).double()
+        p = own.clamp(max=0.0).exp()
+        down = -(p + (1 - p) * math.exp(spread)).log()
+        up = spread - torch.log1p(p * math.expm1(spread))
+        ends.index_add_(1, text, torch.stack([own, own + down, own + up]))
+    logs, lower, upper = _finite(ends.cpu(), coarse).clamp(max=0.0)
+    return RoundedOdds(logs, lower, upper, spread)
+
+
+def _largest_spread(coarse: LanguageModel, exact: LanguageModel, secrets: Sequence[Secret]) -> float:
+    """The largest difference between two logits' errors at one place of these texts."""
+    largest = 0.0
+    both = zip(_read_all(coarse, secrets), _read_all(exact, secrets), strict=True)
+    for (*_, rounded), (*_, logits) in both:
+        errors = rounded.to(logits) - logits
+        largest = max(largest, float((errors.amax(-1) - errors.amin(-1)).max()))
+    return largest
+
+
+def _finite(found: Tensor, model: LanguageModel) -> Tensor:
+    if bool(found.isnan().any()):
+        raise InputError(
+            f"{model.name} answers with NaN.",
+            needs="finite logits for every text",
+            got=f"{int(found.isnan().any(0).sum())} of {found.shape[1]} texts without a probability",
+            hint="weights of a training that did not diverge, in a precision that holds them",
+        )
+    return found
+
+
+def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The logits of every place before a token of a secret, `(places, vocabulary)`; whose they are; and the token.
 
     Texts are sorted, so that those with a common beginning lie together; a batch reads that beginning once.
     """
-    found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64)
     lengths = [len(secret.prompt) + len(secret.tokens) for secret in secrets]
 
     def key(place: int) -> tuple[int, tuple[int, ...]]:
@@ -105,15 +180,9 @@ def log_probabilities(
     order = sorted(range(len(secrets)), key=key)
     batches = list(_batches(order, lengths, model))
     for batch in track(batches, total=len(batches), what="reading texts"):
-        found[:, batch] = _read(model, [secrets[place] for place in batch], decodings).cpu()
-    if bool(found.isnan().any()):
-        raise InputError(
-            f"{model.name} answers with NaN.",
-            needs="finite logits for every text",
-            got=f"{int(found.isnan().any(0).sum())} of {len(secrets)} texts without a probability",
-            hint="weights of a training that did not diverge, in a precision that holds them",
-        )
-    return found
+        places = torch.tensor(batch, device=model.device)
+        for row, token, logits in _read(model, [secrets[place] for place in batch]):
+            yield places[row], token, logits
 
 
 def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel):
@@ -131,7 +200,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int], model: LanguageModel)
         yield batch
 
 
-def _read(model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[Decoding]) -> Tensor:
+def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     texts = [secret.prompt + secret.tokens for secret in secrets]
     # Sorted texts agree with each other as far as the first and the last do. The token before a secret is read with it.
     shared = min(_agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
@@ -149,15 +218,10 @@ def _read(model: LanguageModel, secrets: Sequence[Secret], decodings: Sequence[D
         places += range(first, first + len(secret.tokens))
         tokens += secret.tokens
     row, place, token = (torch.tensor(each, device=model.device) for each in (rows, places, tokens))
-    found = torch.zeros(len(decodings), len(secrets), dtype=torch.float64, device=model.device)
     step = max(1, _NUMBERS // (2 * model.vocabulary))  # double precision, and a copy to sort
     for first in range(0, len(rows), step):
         part = slice(first, first + step)
-        asked = logits[row[part], place[part]]
-        for own, decoding in enumerate(decodings):
-            each = decoding.log_law(asked).gather(-1, token[part, None])[:, 0]
-            found[own].index_add_(0, row[part], each)
-    return found
+        yield row[part], token[part], logits[row[part], place[part]]
 
 
 def _agree(first: Sequence[int], second: Sequence[int]) -> int:
