@@ -18,7 +18,7 @@ NOISES, RATES, STEPS, CANDIDATES = (
 
 
 def main() -> None:
-    with TestClient(application(8000), base_url="http://127.0.0.1:8000") as page:
+    with TestClient(application(), base_url="http://127.0.0.1:8000") as page:
         measure(page)
 
 

@@ -2,4 +2,5 @@
 
 from remanence.cli.main import main
 
-main()
+if __name__ == "__main__":  # processes that compute for `explore` load this file, too
+    main()

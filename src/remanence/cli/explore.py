@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.training_options import Batching
+from remanence.core.checks import extra
 from remanence.core.exceptions import InputError
 
 
@@ -43,8 +44,10 @@ def explore(
         write_twin(export)
         typer.echo(f"Page: {export}")
         return
+    for package in ("starlette", "uvicorn"):
+        extra(package, "explore", "a small web server", ", or --export page.html, which needs none")
     from remanence.cli.interruption import let_go
-    from remanence.report.explore.serving import serve
+    from remanence.report.explore.server import serve
 
     let_go()  # to the server, which ends when it is told to
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,6 +216,19 @@ def solve(question: Question, max_success: float) -> Json:
         person=question.person,
     )
     return {"noise_multiplier": float(upwards(found.noise_multiplier, 6))}
+
+
+QUESTIONS: dict[str, Callable[[Question, Mapping[str, str]], Json]] = {
+    "bound": lambda question, _: answer(question),
+    "budget": lambda question, _: budget(question),
+    "rate-curve": lambda question, _: rate_curve(question, budget(question)["epsilon"]),
+    "solve": lambda question, given: solve(question, number(given, "max_success")),
+}  # that take seconds, and so a process of their own
+
+
+def compute(name: str, given: Mapping[str, str]) -> Json:
+    """The answer to one of them."""
+    return QUESTIONS[name](Question.read(given), given)
 
 
 def _estimated(run: Segment, log_baseline: float) -> float:

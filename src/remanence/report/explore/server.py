@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from anyio import CapacityLimiter, move_on_after, to_thread
+import uvicorn
+from anyio import CancelScope, CapacityLimiter, create_task_group, to_process, to_thread
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.plain_text import plain
 from remanence.report.explore import answers
-from remanence.report.explore.answers import Question
-from remanence.report.explore.workers import QUESTIONS, AskerLeftError, Workers
+from remanence.report.explore.answers import QUESTIONS, Question
 from remanence.scale.reading import MOST_TEXT
 
+ADDRESS = "127.0.0.1"
 LARGEST_BODY = MOST_TEXT
 _KEPT_REPORTS = 8
-_PATIENCE = 10.0  # seconds for a body to arrive
+_COMPUTING = 2  # processes at the same time
+_WAITING = 200  # connections
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,7 +47,25 @@ _ASSETS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css
            "/page.js": ("page.js", "text/javascript")}  # fmt: skip
 
 
-def application(port: int) -> ASGIApp:
+def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` is called with the address once it is taken."""
+    config = uvicorn.Config(
+        application(), host=ADDRESS, port=port, log_level="error", lifespan="off", ws="none",
+        limit_concurrency=_WAITING, server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    try:
+        bound = config.bind_socket()
+    except SystemExit:
+        raise InputError(
+            "The port is taken.", needs="a free port", got=str(port), hint="leave --port out for a free one"
+        ) from None
+    bound.listen()  # whoever comes before the server runs, waits
+    ready(f"http://{ADDRESS}:{bound.getsockname()[1]}/")
+    with contextlib.suppress(KeyboardInterrupt):  # how a person ends it
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def application() -> Starlette:
     """The page, its questions, and the reports that were dropped onto it."""
     reports: OrderedDict[str, str] = OrderedDict()
 
@@ -51,7 +74,7 @@ def application(port: int) -> ASGIApp:
         content = (files("remanence.report.explore") / "page" / name).read_bytes()
         return Response(content, media_type=kind, headers={"Content-Security-Policy": _PAGE_POLICY})
 
-    workers, rendering = Workers(), CapacityLimiter(1)
+    computing, processes, rendering = map(CapacityLimiter, (_COMPUTING, _COMPUTING, 1))
 
     def soon(answer: Callable[[Question], answers.Json]) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
@@ -61,7 +84,19 @@ def application(port: int) -> ASGIApp:
 
     def later(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            return JSONResponse(await workers.ask(request, name, request.query_params))
+            found, asked = _refusal(499, "Nobody waits for this answer any more."), dict(request.query_params)
+            async with create_task_group() as group:
+                group.start_soon(_leave_with, request, group.cancel_scope)
+                async with computing:
+                    with CancelScope(shield=True):  # a process that is left while it starts would be nobody's
+                        await to_process.run_sync(int, limiter=processes)
+                    asks = partial(to_process.run_sync, cancellable=True, limiter=processes)
+                    try:
+                        found = JSONResponse(await asks(answers.compute, name, asked))
+                    except RemanenceError as error:
+                        found = _refused(error)
+                group.cancel_scope.cancel()
+            return found
 
         return respond
 
@@ -87,15 +122,16 @@ def application(port: int) -> ASGIApp:
         Route("/report/{token}", show),
     ]
     handlers: Any = {
-        RemanenceError: lambda _, error: _refusal(
-            400, plain(error.summary), needs=plain(error.needs), got=plain(error.got), hint=plain(error.hint)
-        ),
-        AskerLeftError: lambda _, __: _refusal(499, "Nobody waits for this answer any more."),
+        RemanenceError: lambda _, error: _refused(error),
         404: lambda _, __: _refusal(404, "There is no such page."),
         405: lambda _, __: _refusal(405, "The page does not do that."),
         Exception: lambda _, __: _refusal(500, "This is a mistake in remanence. Please report it."),
     }
-    return _Guard(Starlette(routes=routes, exception_handlers=handlers), port)
+    own = [
+        Middleware(BaseHTTPMiddleware, dispatch=_only_this_page),
+        Middleware(TrustedHostMiddleware, allowed_hosts=[ADDRESS, "localhost"]),
+    ]
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=own)
 
 
 _AT_ONCE: dict[str, Callable[[Question], answers.Json]] = {
@@ -107,23 +143,15 @@ _AT_ONCE: dict[str, Callable[[Question], answers.Json]] = {
 async def _body(request: Request) -> bytes:
     """The body, as long as it is no longer than a result can be."""
     body = bytearray()
-    with move_on_after(_PATIENCE) as waiting:
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST_BODY:
-                raise InputError(
-                    "The file is too large.",
-                    needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
-                    got="more than that",
-                    hint="audit.json itself, not the arrays beside it",
-                )
-    if waiting.cancelled_caught:
-        raise InputError(
-            "The file did not arrive.",
-            needs=f"as many bytes as were announced, within {_PATIENCE:.0f} seconds",
-            got=f"{len(body)} bytes",
-            hint="drop the file again",
-        )
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise InputError(
+                "The file is too large.",
+                needs=f"an audit.json of at most {LARGEST_BODY // 10**6} MB",
+                got="more than that",
+                hint="audit.json itself, not the arrays beside it",
+            )
     return bytes(body)
 
 
@@ -141,42 +169,29 @@ def _render(body: bytes) -> str:
         raise unreadable("the file", f"it cannot be shown ({type(error).__name__})") from None
 
 
+def _refused(error: RemanenceError) -> Response:
+    details = {name: plain(getattr(error, name)) for name in ("needs", "got", "hint")}
+    return _refusal(400, plain(error.summary), **details)
+
+
 def _refusal(status: int, summary: str, **details: str) -> Response:
     return JSONResponse({"error": summary, **details}, status)
 
 
-class _Guard:
-    """Refuses other hosts and origins, and adds the headers."""
+async def _only_this_page(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Refuse other origins, and add the headers."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
+    # Without an origin: another site's picture whose address is a question, which would cost computing time.
+    disguised = request.url.path.startswith("/api/") and site in ("cross-site", "same-site")
+    if disguised or (origin is not None and origin != f"http://{request.headers.get('host')}"):
+        found = _refusal(403, "This page answers its own address on this machine and nothing else.")
+    else:
+        found = await answer(request)
+    found.headers.update(_HEADERS)
+    return found
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self.app = app
-        names = {"127.0.0.1", "localhost"}
-        self.hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-        if scope["type"] != "http":
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *extra]}
-            await send(message)
-
-        host, origin = headers.get("host", ""), headers.get("origin")
-        answer: ASGIApp = self.app
-        # Without an origin: another site's picture whose address is a question, which would cost computing time.
-        asked_by = headers.get("sec-fetch-site", "none") if scope["path"].startswith("/api/") else "none"
-        foreign = (origin is not None and origin != f"http://{host}") or asked_by in (
-            "cross-site",
-            "same-site",
-        )
-        if host not in self.hosts or foreign:
-            answer = _refusal(403, "This page answers its own address on this machine and nothing else.")
-        try:
-            await answer(scope, receive, send_guarded)
-        except Exception:  # noqa: BLE001 - answered already; the traceback is for this terminal
-            traceback.print_exc()
+async def _leave_with(request: Request, scope: CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
