@@ -6,7 +6,6 @@ import torch
 from patients import patients, prepared
 from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, preprocessing, svm, tree
 from sklearn import linear_model as linear
-from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.feature_selection import SelectKBest
 from sklearn.impute import SimpleImputer
@@ -242,23 +241,3 @@ def test_a_default_tolerance_is_no_defence_against_training_again():
     evidence = play(shortlist_game(model, features, labels, candidates=5), RetrainAndCompare(), trials=10)
     assert evidence.main.rate == 1
     assert evidence.baseline.value == 0.2
-
-
-def test_words_that_a_loose_fit_blurs_come_back_by_training_with_each_candidate(monkeypatch):
-    frame, labels = patients(60)
-    draw = np.random.default_rng(1)
-    frame = frame.drop(columns="bmi").assign(
-        work=draw.choice(["day", "night", "both"], 60), town=draw.choice(list("abcd"), 60)
-    )
-    columns = [("numbers", preprocessing.StandardScaler(), ["age", "income"])]
-    words = ColumnTransformer(
-        [*columns, ("words", preprocessing.OneHotEncoder(), ["sex", "region", "work", "town"])]
-    )
-    model = make_pipeline(words, linear.LogisticRegression(tol=0.01)).fit(frame, labels)
-    game = table_game(model, frame, labels)
-    trained = play(game, WholeObject()).main
-    monkeypatch.setattr("remanence.tables.left_over._FITS", 0)
-    by_equations = play(game, WholeObject()).main
-    assert trained.rate > 0.95
-    assert by_equations.rate < 0.8
-    assert columns_found(play(game, PublishedStatistics()))["age"] == 1

@@ -50,8 +50,8 @@ class TableOptions:
 
     prior: Annotated[
         Path | None,
-        "A public table with the same columns, .csv or .parquet: what the adversary believes about rows. They "
-        "guess from it, and try its rows.",
+        "A public table with the same columns, .csv or .parquet: what the adversary believes about rows, and "
+        "guesses from.",
     ] = None
 
 

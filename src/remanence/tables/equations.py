@@ -12,15 +12,12 @@ from remanence.core.exceptions import RemanenceError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records
-from remanence.tables.belonging import worth_of
 from remanence.tables.checked import encoded
 from remanence.tables.clues import UNKNOWN, Clue, as_values, matrix_of
 from remanence.tables.glm.closed_form import ClosedForm
 from remanence.tables.glm.model import GLM
 from remanence.tables.objectives import is_linear, objective
 from remanence.tables.parts import Part
-
-_ROUGH = 1e-12  # of a record's worth, which is a square
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class Equations:
     mechanism: GLM
     release: Any
     active: np.ndarray  # (columns,)
-    rough: bool  # whether the solver stopped so early that they leave more than rounding
 
     def clue(self, part: Part) -> Clue:
         """Solve for every row in turn."""
@@ -76,8 +72,7 @@ def equations(part: Part) -> list[Equations]:
             n: t if n == "intercept" else t[..., torch.from_numpy(active)]
             for n, t in own.release.tensors.items()
         }
-        rough = worth_of(own, np.ascontiguousarray(matrix), part.weights) > _ROUGH
-        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active, rough)
+        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active)
         known = found.records(part, matrix)[1:]
         ClosedForm().check(Knowledge(own.mechanism, Uninformed(), known))
     except RemanenceError:

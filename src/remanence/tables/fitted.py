@@ -36,7 +36,6 @@ class FittedModel(Mechanism[Release]):
     given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
     others_known: bool = True  # whether they know the other rows
     unread: tuple[str, ...] = ()  # columns that no part of the model was given
-    public: Records | None = field(default=None, compare=False)  # rows that may be the missing one
     name: ClassVar[str] = "fitted model"
 
     @property

@@ -17,7 +17,6 @@ from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release
 from remanence.tables.clues import UNKNOWN, as_numbers, known
 from remanence.tables.equations import Equations, equations
-from remanence.tables.explained import explained
 from remanence.tables.fitted import FittedModel
 from remanence.tables.leaves import Bins, Leaves, bins, leaves
 from remanence.tables.members import rows_depend_on_labels
@@ -48,8 +47,6 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
     label_counts,
     words_in_texts,
 )
-
-_SURE = StoredRows, Published, CountTable, StoredValues, Bins  # which speak of values, not of equations
 
 
 def plans_of(
@@ -96,7 +93,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
             found = []
             for label in labels:
                 table = concatenate([others[:place], replace(instead, labels=label), others[place:]])
-                found.append(self._found(mechanism, table, np.array([place]))[place : place + 1])
+                found.append(self._found(mechanism, table)[place : place + 1])
             return Reconstruction(max(found, key=lambda each: int((~each.flat.isnan()).sum())))
 
         return reconstruct
@@ -104,11 +101,12 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
     def exposer(
         self, mechanism: FittedModel, data: Records, release: Release
     ) -> Callable[[torch.Tensor], Reconstruction]:
-        """The same for some rows, on which all the time is spent."""
-        return lambda places: Reconstruction(self._found(mechanism, data, places.numpy())[places])
+        """Every row of the table at once."""
+        found = self._found(mechanism, data)
+        return lambda places: Reconstruction(found[places])
 
-    def _found(self, mechanism: FittedModel, data: Records, only: np.ndarray) -> Records:
-        """What comes back of each row, `(rows, 1)`; time is spent on `only` these."""
+    def _found(self, mechanism: FittedModel, data: Records) -> Records:
+        """What comes back of each row, `(rows, 1)`."""
         table, labels = mechanism.table(data)
         weights = None if data.weights is None else data.weights.numpy()
         plans: dict[str, list] = {}
@@ -127,12 +125,6 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
             own = slice(column.start, column.start + column.width)
             features[:, own] = data.flat[:, own].double()
         found = Records(features, torch.from_numpy(codes))
-        surest = {path: [plan for plan in own if isinstance(plan, _SURE)] for path, own in plans.items()}
-        if any(isinstance(plan, Equations) for own in plans.values() for plan in own):
-            sure = known(recover(whole, None, surest).values)
-            settled = {*mechanism.unread, *mechanism.given}
-            sure[:, [column.name in settled for column in mechanism.rows.columns]] = True
-            found = explained(mechanism, whole, found, sure, self._plans(mechanism), only)
         return found[:, None]
 
     def _plans(self, mechanism: FittedModel) -> list[tuple[str, Any]]:

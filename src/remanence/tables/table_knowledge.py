@@ -61,8 +61,7 @@ def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = T
 def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
     """The same game for an adversary who believes that rows are like those of a public `table` with the same columns.
 
-    They guess from it, and try its rows where a solver stopped early. Rows with a word that the training table has not
-    cannot be the missing one, and are left out.
+    They guess from it. Rows with a word missing from the training table cannot be the missing row and are left out.
     """
     mechanism = game.mechanism
     names = [column.name for column in mechanism.rows.columns]
@@ -82,7 +81,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
         )
     public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
     prior = EmpiricalPrior(public, called="rows of a public table")
-    return replace(game, mechanism=replace(mechanism, public=public), prior=prior)
+    return replace(game, prior=prior)
 
 
 def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
