@@ -14,7 +14,6 @@ from remanence import audit
 from remanence.core.exceptions import InputError
 from remanence.results.verdict import Policy
 from remanence.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
-from remanence.tables.identifiers import identifiers_in
 from remanence.tables.sklearn import table_game
 from remanence.tables.table_knowledge import with_fixed_totals, with_known
 
@@ -79,23 +78,3 @@ def test_totals_that_a_design_fixes_are_no_leak():
     assert found["age"].main.rate == found["age"].guess == 1
     assert not found["age"].tells
     assert found["income"].tells
-
-
-def test_names_and_numbers_of_people_are_found_wherever_they_stand():
-    frame, labels = patients(40)
-    draw = np.random.default_rng(0)
-    people = frame.assign(
-        name=[f"person {number:03}" for number in range(40)], number=draw.choice(10**6, 40, False)
-    )
-    wide = pd.DataFrame(
-        draw.normal(size=(40, 2)), columns=["visits of person 007", "age"], index=people["number"]
-    )
-    model = linear.Ridge().fit(wide, draw.normal(size=40))
-    vars(model)["kept_"] = wide  # somebody's own attribute, with its index
-    found = {(each.path, each.column): each.count for each in identifiers_in(model, people)}
-    assert found[("model.feature_names_in_", "name")] == 1
-    assert found[("model.kept_.index", "number")] == 40
-    plain = prepared(linear.LogisticRegression()).fit(frame, labels)
-    assert identifiers_in(plain, people) == []
-    coded = preprocessing.OneHotEncoder().fit(people[["name"]])
-    assert [each.count for each in identifiers_in(coded, people)] == [40]

@@ -30,7 +30,6 @@ def show_table(
     from remanence.tables.columns import column_findings, group_findings
     from remanence.tables.fitted import FittedModel
     from remanence.tables.from_object import stored_in
-    from remanence.tables.identifiers import identifiers_in
     from remanence.tables.leave_one_out import LeaveOneOut
 
     assert options.data is not None
@@ -38,23 +37,15 @@ def show_table(
     cells = {name: frame[name].astype(object).where(frame[name].notna(), "(empty)") for name in by if name}
     limit = game.criterion.threshold
     groups = {name: group_findings(result, column.to_numpy(), limit) for name, column in cells.items()}
-    model, held, named, columns = game.mechanism, [], [], []
+    model, held, columns = game.mechanism, [], []
     if isinstance(model, FittedModel):
         held = [{"path": plan.path, "rows": plan.count} for plan in stored_in(model)]
-        named, columns = identifiers_in(model.estimator, frame), column_findings(result, model)
-    document = {
-        "columns": columns,
-        "by": groups,
-        "stored_rows": held,
-        "identifiers": [vars(each) for each in named],
-    }
+        columns = column_findings(result, model)
+    document = {"columns": columns, "by": groups, "stored_rows": held}
     write_files(folder, {"columns.json": (json.dumps(document, indent=2) + "\n").encode()})
     out = console()
     for entry in held:
         out.print(f"{entry['path']} holds {entry['rows']} rows of the table as they are.", highlight=False)
-    for each in named:
-        said = f"{each.path} holds {each.count} values of the column {each.column}, which tells rows apart."
-        out.print(plain(said), highlight=False)
     if columns:
         shown = Table("column", "kind", "came back", "by a guess", title="Whose values came back")
         for row in columns:
