@@ -27,12 +27,6 @@ COLUMNS_NOT_READ = Caveat(
     "No number in the model depends on these columns. So rows are compared on the columns that it reads.",
     "Read the result as one about these columns. Leave the others out of the table.",
 )
-TEXTS_AS_WORDS = Caveat(
-    "texts-as-words",
-    "the model counts the words of a text and does not see their order.",
-    "A text counts as recovered when every word of it that the model knows is there, as often as in the text.",
-    "Read names, places and diagnoses in these texts as given away, though their sentences are not.",
-)
 PART_NOT_READ = Caveat(
     "part-not-read",
     "some part of the model was fitted on the table, and nothing that it holds is known to tell about single rows.",

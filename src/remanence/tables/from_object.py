@@ -27,11 +27,9 @@ from remanence.tables.statistics import (
     CountTable,
     LabelCounts,
     Published,
-    WordsInTexts,
     count_tables,
     label_counts,
     published,
-    words_in_texts,
 )
 from remanence.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
 
@@ -45,7 +43,6 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
     equations,
     leaves,
     label_counts,
-    words_in_texts,
 )
 
 
@@ -162,7 +159,7 @@ class PublishedStatistics(FromObject):
         "the fitted object",
         REMANENCE,
     )
-    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable, LabelCounts, WordsInTexts)
+    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable, LabelCounts)
 
 
 @final

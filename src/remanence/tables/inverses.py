@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn import impute, preprocessing
-from sklearn.feature_extraction.text import CountVectorizer
 
-from remanence.tables.bags import text_of_counts
 from remanence.tables.clues import UNKNOWN, as_numbers, as_values, known
 
 _INVERTIBLE = (
@@ -63,10 +61,6 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
         and len(step.components_) == columns
     ):
         return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
-    if isinstance(step, CountVectorizer):
-        texts = [text_of_counts(step, row) for row in as_numbers(after)]
-        nothing[:, 0] = [UNKNOWN if text is None else text for text in texts]
-        return nothing
     if isinstance(step, preprocessing.SplineTransformer):
         return _from_splines(step, as_numbers(after), columns)
     if isinstance(step, preprocessing.FunctionTransformer):

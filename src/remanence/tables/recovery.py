@@ -24,13 +24,11 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
         return nothing if after is None else Clue(after, nothing.labels)
     members = members_of(part.estimator, part.features, part.labels, part.weights)
     if members is None:
-        found, own = Clue.nothing(rows, columns), plans.get(part.path, ())
-        for plan in own:
-            found = found if getattr(plan, "last", False) else found.filled(plan.clue(part))
+        found = Clue.nothing(rows, columns)
+        for plan in plans.get(part.path, ()):
+            found = found.filled(plan.clue(part))
         if after is not None:
             found = Clue(fill(found.values, backwards(part.estimator, after, part.features)), found.labels)
-        for plan in own:
-            found = found.filled(plan.clue(part)) if getattr(plan, "last", False) else found
         return found
     found, split = Clue.nothing(rows, columns), []
     slices = _slices(part.estimator, part.features) if after is not None else {}

@@ -19,14 +19,12 @@ from remanence.core.priors import FinitePrior
 from remanence.core.releases import FittedObject
 from remanence.game import Game
 from remanence.results.caveats import NO_TRACE, Caveat
-from remanence.tables.bags import as_bags, vectorizers
 from remanence.tables.belonging import check_belongs, check_columns
 from remanence.tables.caveats import (
     COLUMNS_NOT_READ,
     DUPLICATE_RECORDS,
     PART_NOT_CONFIRMED,
     PART_NOT_READ,
-    TEXTS_AS_WORDS,
 )
 from remanence.tables.checked import numbers
 from remanence.tables.fitted import FittedModel, numbers_in
@@ -79,8 +77,6 @@ def table_game(
     model = final_estimator(estimator)
     worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"
     classes = tuple(np.unique(labels).tolist()) if worded else ()
-    counted = vectorizers(estimator, table)
-    table = as_bags(table, counted) if counted else table
     rows = Rows.read(table, names)
     read = columns_read(estimator, table, labels).tolist()
     kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
@@ -96,11 +92,6 @@ def table_game(
         *duplicates(data.flat.numpy(), np.zeros(len(data))),
         *([PART_NOT_CONFIRMED] if found.unconfirmed else []),
         *([replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}.")] if unread else []),
-        *(
-            [replace(TEXTS_AS_WORDS, seen=f"So read: {', '.join(rows.columns[i].name for i in counted)}.")]
-            if counted
-            else []
-        ),
         *([replace(NO_TRACE, seen=margin)] if margin else []),
         *([replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")] if silent else []),
     )
@@ -174,7 +165,10 @@ def _silent_parts(estimator: Any, confirmed: tuple[str, ...], telling: set[str])
         for part in parts_of(estimator, None, None)
         if part.path in confirmed
         and part.path not in telling
-        and any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
+        and (
+            get_tags(part.estimator).input_tags.string
+            or any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
+        )
     ]
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from remanence.tables.clues import UNKNOWN, Clue, matrix_of
 from remanence.tables.objects import arrays_in
-from remanence.tables.parts import Part, as_input
+from remanence.tables.parts import Part
 
 _SAME = 1e-8  # of a column's size
 _SAME_SINGLE = 2e-7  # in single precision
@@ -256,37 +255,3 @@ def label_counts(part: Part) -> list[LabelCounts]:
             values.shape == each.shape and np.allclose(values, each, rtol=exact, atol=0) for each in wanted
         )
     ][:1]
-
-
-@dataclass(frozen=True)
-class WordsInTexts:
-    """In how many texts each word is, as TfidfVectorizer's weights say it."""
-
-    path: str
-    texts: np.ndarray  # (words,)
-    last: ClassVar[bool] = True  # what stands behind it tells more: how often each word is there
-
-    def clue(self, part: Part) -> Clue:
-        """The words that the known texts are one short of; each is taken to be there once."""
-        clue, there = Clue.nothing(*part.features.shape), _words_there(part)
-        short = self.texts - there.sum(0)
-        words = part.estimator.get_feature_names_out()
-        for row, own in enumerate(there):
-            clue.values[row, 0] = " ".join(sorted(words[short + own == 1].tolist()))
-        return clue
-
-
-def words_in_texts(part: Part) -> list[WordsInTexts]:
-    """How often each word of a part's texts is in one of them, where it says so exactly."""
-    model = part.estimator
-    if part.features is None or not isinstance(model, TfidfVectorizer) or not model.use_idf:
-        return []
-    smooth, count = int(model.smooth_idf), len(part.features)
-    texts = (count + smooth) / np.exp(model.idf_ - 1) - smooth
-    if np.abs(texts - _words_there(part).sum(0)).max() > 1e-3:
-        return []
-    return [WordsInTexts(f"{part.path}.idf_", np.round(texts).astype(int))]
-
-
-def _words_there(part: Part) -> np.ndarray:
-    return part.estimator.transform(as_input(part.estimator, part.features)).toarray() > 0
