@@ -62,10 +62,10 @@ from remanence.core.references import REMANENCE
 from remanence.core.releases import Gradient, Release
 from remanence.private.noisy_sum import NoisySum
 from remanence.protocol import AnyGame
-from remanence.tables import table as columns
-from remanence.tables.attributes import Attributes, SplitTable
 from remanence.tables.glm.families import Gaussian
 from remanence.updates.captured import Captured
+from remanence_papers.attribute_tables import Table as PeopleTable
+from remanence_papers.attributes import Attributes, SplitTable
 
 LEVEL = 1 - CONFIDENCE
 REFUSED = "refused"
@@ -340,7 +340,7 @@ def captured(seed: int, *, seen: bool, noise: bool = False, loose: bool = False)
 def attributes(strategy: Strategy, seed: int) -> str:
     """A hidden column of a table, and a release that is noise: EXPOSED if it is said to help."""
     frame = pd.DataFrame(_normal(120, seed).features.numpy(), columns=list("abc")).assign(label=[0, 1] * 60)
-    table, records = columns.Table.read(frame, label="label")
+    table, records = PeopleTable.read(frame, label="label")
     data = SplitTable(table, records[:20], records[20:60], records[60:])
     return word(Attributes(Deaf(3, noise=1.0), data, ["a"]), Scripted(strategy), 0.1, 60, seed)
 

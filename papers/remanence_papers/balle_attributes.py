@@ -12,12 +12,12 @@ from remanence.core.mechanism import Mechanism
 from remanence.core.releases import Release
 from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
-from remanence.tables.attributes import Attributes, SplitTable, infer_attributes
 from remanence.tables.glm.families import Logistic
 from remanence.tables.glm.model import GLM
-from remanence.tables.table import Table
 from remanence.training.perceptron import Perceptron
 from remanence.training.sgd import SGD
+from remanence_papers.attribute_tables import Table
+from remanence_papers.attributes import Attributes, SplitTable, infer_attributes
 from remanence_papers.reproduction import Cell, Outcome, Settings, interval
 
 _KNOWN, _PUBLIC = 100, 250

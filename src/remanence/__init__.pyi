@@ -72,10 +72,6 @@ from .scale.executors import InProcess as InProcess
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import Run as Run
-from .tables.attributes import Attribute as Attribute
-from .tables.attributes import Attributes as Attributes
-from .tables.attributes import SplitTable as SplitTable
-from .tables.attributes import infer_attributes as infer_attributes
 from .tables.glm.closed_form import ClosedForm as ClosedForm
 from .tables.glm.families import Gaussian as Gaussian
 from .tables.glm.families import Logistic as Logistic
@@ -83,9 +79,7 @@ from .tables.glm.families import Multinomial as Multinomial
 from .tables.glm.families import Tweedie as Tweedie
 from .tables.glm.model import GLM as GLM
 from .tables.glm.scaler_mean import ScalerMean as ScalerMean
-from .tables.known_attributes import Disclosed as Disclosed
 from .tables.leave_one_out import LeaveOneOut as LeaveOneOut
-from .tables.table import Table as Table
 from .texts.attacks import GreedyDecoding as GreedyDecoding
 from .texts.attacks import NearVerbatim as NearVerbatim
 from .texts.attacks import Sampling as Sampling

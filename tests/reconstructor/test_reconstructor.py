@@ -9,8 +9,6 @@ from torch import nn
 
 from conftest import heads_game, network_game, pictures
 from remanence import (
-    Criterion,
-    Disclosed,
     HeadAudit,
     InputError,
     Queried,
@@ -24,8 +22,6 @@ from remanence import (
     augment,
     classifier_divergence,
     head_game,
-    mean_squared_error,
-    on_columns,
     play,
 )
 from remanence.core.exceptions import IncompatibleGameError
@@ -35,7 +31,7 @@ from remanence.reconstructor.building import build_network
 from remanence.reconstructor.network import HeldOut
 from remanence.reconstructor.readers import FlatReader, HeadReader, estimate_embeddings
 from remanence.reconstructor.shadows import ShadowFarm, batches, split
-from remanence.results.caveats import ATTRIBUTES_GIVEN, OVERLAPPING_CONTROL
+from remanence.results.caveats import OVERLAPPING_CONTROL
 
 QUICK = Reconstructor(steps=250, batch=64, width=48)
 
@@ -129,19 +125,6 @@ def test_a_mechanism_that_cannot_be_asked_says_so():
         Queried(game.mechanism, game.known_data).release(
             game.known_data, game.prior.sample(2, torch.Generator()), torch.Generator()
         )
-
-
-def test_attributes_that_are_given_help_with_those_that_are_not():
-    game = network_game()
-    given, hidden = tuple(range(6)), tuple(range(6, 9))
-    criterion = Criterion(on_columns(mean_squared_error, hidden), 0.3)
-    blind = replace(game, criterion=criterion)
-    helped = replace(blind, mechanism=Disclosed(game.mechanism, given))
-    found = [play(g, replace(QUICK, shadows=300), trials=60) for g in (blind, helped)]
-    assert found[1].arrays["error"].mean() < found[0].arrays["error"].mean()
-    assert [ATTRIBUTES_GIVEN in evidence.caveats for evidence in found] == [False, True]
-    with pytest.raises(InputError, match="no such attribute"):
-        play(replace(blind, mechanism=Disclosed(game.mechanism, (99,))), QUICK, trials=2)
 
 
 def test_divergence_is_zero_for_the_same_picture_and_large_where_a_classifier_disagrees():

@@ -88,7 +88,7 @@ ATTRIBUTES_GIVEN = Caveat(
     "the adversary is given some attributes of the target.",
     "Whatever follows from these alone, without any model, counts as recovered. Baseline and control do not know "
     "them.",
-    "Play Attributes instead: its control and its guess know these columns too.",
+    "Play remanence_papers.attributes.Attributes instead: its control and its guess know these columns too.",
 )
 TARGETS_KNOWN = Caveat(
     "targets-known",

@@ -8,25 +8,28 @@ from sklearn.datasets import load_diabetes
 
 from remanence import (
     GLM,
-    Attributes,
     AuditResult,
     Gaussian,
     InputError,
     Policy,
     Reconstructor,
     Records,
-    SplitTable,
-    Table,
     Verdict,
     Weights,
     audit,
-    infer_attributes,
     looped,
 )
 from remanence.core.records import concatenate
 from remanence.report.words import not_covered
-from remanence.tables.attributes import _compare, regressed
-from remanence.tables.known_attributes import Disclosed
+from remanence_papers.attribute_tables import Table
+from remanence_papers.attributes import (
+    Attributes,
+    Disclosed,
+    SplitTable,
+    _compare,
+    infer_attributes,
+    regressed,
+)
 
 QUICK = Reconstructor(shadows=400, steps=200, batch=64, width=64)
 
