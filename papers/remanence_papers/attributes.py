@@ -29,10 +29,11 @@ from remanence.core.releases import Release, Weights
 from remanence.game import play
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
-from remanence.results.parts import part_errors, part_numbers
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
+from remanence.tables.single_columns import columns_of, part_errors, part_numbers
 from remanence_papers.attribute_tables import MOST_CATEGORIES, Column, Table
 
 
@@ -129,7 +130,7 @@ class Attributes(AnyGame[Disclosed]):
     given columns and the label, fitted on all records that the adversary holds.
     """
 
-    said: ClassVar[tuple[str, str]] = ("found all hidden columns of", "people")
+    door: ClassVar[str] = "tables"
 
     training: Mechanism[Release]
     data: SplitTable
@@ -176,9 +177,21 @@ class Attributes(AnyGame[Disclosed]):
         """What the best guess without the model achieves for all hidden columns together."""
         return self._guess(self.criterion.error)
 
-    def baseline_of(self, part: Error) -> Baseline:
-        """The same for one column."""
-        return self._guess(part)
+    @property
+    def tests_more(self) -> bool:
+        """Columns are counted by themselves, too."""
+        return True
+
+    @property
+    def words(self) -> Words:
+        """People, some of whose columns are hidden."""
+        less = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
+        return Words("found all hidden columns of", "people", less=less, tests=("attribute inference",))
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """Single columns, beside the best guess without the model."""
+        guesses = {part.name: self._guess(part).seen for part in self.criterion.error.parts}
+        return columns_of(outcome, guesses, self.criterion.threshold, confidence)
 
     def _guess(self, error: Error) -> Baseline:
         met = {name: self.meets(error, guess) for name, guess in self.imputed.items()}

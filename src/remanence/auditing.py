@@ -6,8 +6,9 @@ import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 
 from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack
-from remanence.core.catalogue import catalogue, load_attack
+from remanence.core.baseline import Baseline
+from remanence.core.catalogue import catalogue
 from remanence.core.checks import whole
 from remanence.core.exceptions import IncompatibleGameError, InputError
 from remanence.core.rates import CONFIDENCE
-from remanence.game import play
+from remanence.game import played
 from remanence.protocol import AnyGame, planned
 from remanence.results.caveats import check_trials
 from remanence.results.evidence import Evidence
@@ -53,14 +55,50 @@ def audit(
     at 95 % (each at 1 − 5 % / attacks), so that trying many attacks does not buy a verdict. `MisfitError` where what
     was handed in is not what it is declared to be.
     """
-    policy = policy or Policy(set_by="default")
-    draws = Draws(seed, device)
+    started, clock = datetime.now(UTC), time.perf_counter()
+    draws, placed = Draws(seed, device), game.to(device)
     whole("trials", game.default_trials if trials is None else trials, hint="--trials 200")
     game.fits()
-    _check_limit(game, policy)
-    started, clock = datetime.now(UTC), time.perf_counter()
-    chosen = list(attacks) if attacks is not None else compatible_attacks(game)
-    for attack in chosen:
+    guess = cache(placed.baseline)
+    policy = policy or game.limit()
+    _check_limit(guess(1), policy)
+    chosen = _chosen(placed, attacks)
+    companions = placed.companions()
+    confidence = 1 - (1 - CONFIDENCE) / (len(chosen) + len(companions))
+    plans = [planned(placed, attack, trials, draws, run) for attack in chosen]
+    run.announce(plans)
+    evidence, seconds = [], {}
+    for attack, plan, following in zip(chosen, plans, [*chosen[1:], None], strict=True):
+        before = time.perf_counter()
+        found = played(placed, attack, plan, draws, run, confidence, guess)
+        seconds[attack.info.name] = time.perf_counter() - before
+        evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
+        if following is not None and seconds[attack.info.name] > _PATIENCE:
+            note(_so_far(game, evidence[-1], seconds[attack.info.name], following))
+    beside = []
+    for each in companions:
+        plan = planned(each.game, each.attack, trials or game.default_trials, draws, run)
+        beside.append(replace(played(each.game, each.attack, plan, draws, run, confidence), attack=each.name))
+    for bound in game.bounds:
+        _check_bound(bound, evidence)
+    return AuditResult(
+        target=target,
+        seed=seed,
+        verdict=decide(evidence, game.bounds, policy),
+        policy=policy,
+        threat_model=_threat_model(game),
+        subject={"sha256": game.fingerprints(), **({"columns": list(game.columns)} if game.columns else {})},
+        evidence=tuple(evidence),
+        bounds=game.bounds,
+        environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),
+        companions=tuple(beside),
+    )
+
+
+def _chosen(game: AnyGame, attacks: Sequence[Attack] | None) -> list[Attack]:
+    """The attacks that play, each checked once."""
+    chosen = game.attacks() if attacks is None else list(attacks)
+    for attack in chosen if attacks is not None else ():
         attack.check(game.knowledge)
     if not chosen:
         raise IncompatibleGameError(
@@ -74,39 +112,16 @@ def audit(
         raise InputError(
             "An attack was named twice.", needs="each once", got=", ".join(names), hint="drop one"
         )
-    confidence = 1 - (1 - CONFIDENCE) / len(chosen)
-    announce(game, chosen, trials, draws, run)
-    evidence, seconds = [], {}
-    for attack, following in zip(chosen, [*chosen[1:], None], strict=True):
-        before = time.perf_counter()
-        found = play(game, attack, trials=trials, seed=seed, confidence=confidence, device=device, run=run)
-        seconds[attack.info.name] = time.perf_counter() - before
-        evidence.append(replace(found, caveats=(*check_trials(found, policy), *found.caveats)))
-        if following is not None and seconds[attack.info.name] > _PATIENCE:
-            note(_so_far(game, evidence[-1], seconds[attack.info.name], following))
-    for bound in game.bounds:
-        _check_bound(bound, evidence)
-    return AuditResult(
-        target=target,
-        seed=seed,
-        verdict=decide(evidence, game.bounds, policy),
-        policy=policy,
-        threat_model=_threat_model(game),
-        subject={"sha256": game.fingerprints(), **({"columns": list(game.columns)} if game.columns else {})},
-        evidence=tuple(evidence),
-        bounds=game.bounds,
-        environment=environment(started, {**seconds, "total": time.perf_counter() - clock}, device, run),
-    )
+    return chosen
 
 
 def _so_far(game: AnyGame, found: Evidence, seconds: float, following: Attack) -> str:
     """What one attack found, for people who wait for the next."""
-    (done, many), rate, control, pictures = game.said, found.main, found.control, found.pictures
-    back = sum(picture.came_back for picture in pictures)
-    head = f" This head: a picture of {back} of its {len(pictures)} classes came back." if pictures else ""
+    said, rate, control = game.words, found.main, found.control
+    more = "".join(f" {each.headline(said)}" for each in found.findings if each.tells)
     return (
-        f"After {seconds:.0f} s: {found.attack} {done} {rate.successes} of {rate.trials} {many}, its control "
-        f"{control.successes} of {control.trials}.{head} Now {following.info.name}."
+        f"After {seconds:.0f} s: {found.attack} {said.done} {rate.successes} of {rate.trials} {said.many}, its control "
+        f"{control.successes} of {control.trials}.{more} Now {following.info.name}."
     )
 
 
@@ -125,16 +140,8 @@ def environment(
     }
 
 
-def announce(game: AnyGame, attacks: Sequence[Attack], trials: int | None, draws: Draws, run: Run) -> None:
-    """Tell the run folder about all attacks at once, so that what is left can be counted from the start."""
-    if run.journal is not None:
-        placed = game.to(draws.device)
-        run.announce([planned(placed, attack, trials, draws, run) for attack in attacks])
-
-
-def _check_limit(game: AnyGame, policy: Policy) -> None:
+def _check_limit(guess: Baseline, policy: Policy) -> None:
     """Refuse a limit that a guess breaks: every release would be EXPOSED, whatever it is."""
-    guess = game.baseline()
     if policy.max_success <= guess.lower:
         raise InputError(
             "No release can meet this limit.",
@@ -164,31 +171,12 @@ def _check_bound(bound: Bound, evidence: Sequence[Evidence]) -> None:
         )
 
 
-def compatible_attacks(game: AnyGame) -> list[Attack]:
-    """Every attack of the catalogue that can play this game, but for those that are too slow unless they are named.
-
-    The oblivious one is the baseline already.
-    """
-    found = []
-    for name, info in catalogue().items():
-        if info.on_request:
-            continue
-        attack = load_attack(name)
-        try:
-            attack.check(game.knowledge)
-        except IncompatibleGameError:
-            continue
-        if name != "oblivious":
-            found.append(attack)
-    return found
-
-
 def _threat_model(game: AnyGame) -> Json:
     knowledge, criterion = game.knowledge, game.criterion
-    done, many = game.said
     return {
         "game": type(game).__name__,
-        "said": {"done": done, "many": many, "proof": game.proof},
+        "door": game.door,
+        "said": asdict(game.words),
         "adversary": knowledge.adversary,
         "sees": game.mechanism.releases.sees,
         "knows": knowledge.describe(),

@@ -30,7 +30,9 @@ from remanence.core.records import Records
 from remanence.protocol import AnyGame, MechanismT, Prepared, PriorT, Unit, Work, planned, several_of_one
 from remanence.results import caveats
 from remanence.results.evidence import Evidence
+from remanence.results.findings import Words
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
+from remanence.scale.plans import Plan
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
@@ -50,8 +52,20 @@ def play(
     The same seed gives the same evidence, and every attack meets the same targets and releases.
     """
     game, draws = game.to(device), Draws(seed, device)
-    plan = planned(game, attack, trials, draws, run)
     attack.check(game.knowledge)
+    return played(game, attack, planned(game, attack, trials, draws, run), draws, run, confidence)
+
+
+def played(
+    game: AnyGame,
+    attack: Attack,
+    plan: Plan,
+    draws: Draws,
+    run: Run,
+    confidence: float,
+    guess: Callable[[int], Baseline] | None = None,
+) -> Evidence:
+    """The units of a plan, counted. The attack has been checked, and `guess` may know what a guess achieves."""
     records = game.records(plan.total, draws)
     prepare = cache(partial(game.prepare, attack, draws, run))
 
@@ -61,7 +75,8 @@ def play(
         return lambda number: game.trials(prepared, draws, unit(number)).tensors()
 
     outcome = Outcome.of(run.map(plan, get_ready, join))
-    return Evidence.of(game, attack, outcome, confidence, records, prepare)
+    baseline = (guess or game.baseline)(outcome.chances)
+    return Evidence.of(game, attack, outcome, confidence, records, prepare, baseline)
 
 
 @final
@@ -135,6 +150,11 @@ class Game(AnyGame[MechanismT], Generic[MechanismT, PriorT]):
         """As many trials at once as fit into memory. No outcome depends on what is proven."""
         at_once = self.mechanism.trials_at_once(self.source.sample(1, draws.stream("size")))
         return Work(trials, at_once, (replace(self, bounds=()),))
+
+    @property
+    def words(self) -> Words:
+        """Trials with a target each."""
+        return Words(tests=("attribute inference",) if self.mechanism.gives_attributes else ())
 
     def caveats(self) -> Iterator[caveats.Caveat]:
         """What to mind about the game itself, whatever the attack."""

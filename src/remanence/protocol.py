@@ -7,7 +7,7 @@ criterion)? What would a stranger achieve (`baseline`, and the control within `t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, final
 
@@ -18,8 +18,9 @@ from typing_extensions import TypeVar
 from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, Reconstruction, attempt
 from remanence.core.baseline import Baseline
+from remanence.core.catalogue import load_attack, usual_attacks
 from remanence.core.checks import whole
-from remanence.core.errors import Criterion, Error
+from remanence.core.errors import Criterion
 from remanence.core.knowledge import Knowledge
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import Prior
@@ -27,7 +28,9 @@ from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.releases import Release
 from remanence.results.caveats import SEVERAL_RECORDS_OF_ONE, Caveat
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
+from remanence.results.verdict import Policy
 from remanence.scale.plans import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
@@ -64,6 +67,16 @@ class Unit:
         return cls(number, size, chosen, shows and number == 0)
 
 
+@final
+@dataclass(frozen=True)
+class Companion:
+    """A game that an attack plays for comparison: what it achieves there is shown beside the verdict."""
+
+    name: str
+    game: AnyGame
+    attack: Attack
+
+
 class AnyGame(ABC, Generic[MechanismT]):
     """A game: a frozen dataclass that says what is known, how trials are played, and what a guess achieves."""
 
@@ -71,13 +84,18 @@ class AnyGame(ABC, Generic[MechanismT]):
     criterion: Criterion  # when a reconstruction counts
     bounds: tuple[Bound, ...] = ()  # ceilings that somebody has proven for this game
     columns: tuple[str, ...] = ()  # what the features of a record are called, where they have names
-    said: ClassVar[tuple[str, str]] = ("recovered the target in", "trials")  # …, 130 of 200, …
+    door: ClassVar[str] = ""  # whose sections a report shows; empty for a game of no door
     default_trials: int = 200  # enough to tell a rate of one in ten from one in a hundred
 
     @property
-    def proof(self) -> str:
-        """Why records that count as proven are facts."""
-        return "the release was computed again from them"
+    def tests_more(self) -> bool:
+        """Whether `findings` has tests of its own, which take half of the confidence."""
+        return False
+
+    @property
+    def words(self) -> Words:
+        """What it calls things."""
+        return Words()
 
     @property
     @abstractmethod
@@ -95,10 +113,6 @@ class AnyGame(ABC, Generic[MechanismT]):
     def baseline(self, chances: int = 1) -> Baseline:
         """What a guess without the release achieves, if it has so many chances."""
 
-    def baseline_of(self, part: Error) -> Baseline | None:
-        """What a guess achieves for a single column; None where the game does not count columns."""
-        return None
-
     def fits(self) -> None:
         """Raise `MisfitError` where what was handed in is not what it is declared to be."""
 
@@ -114,9 +128,33 @@ class AnyGame(ABC, Generic[MechanismT]):
         """What to mind about the game itself, whatever the attack."""
         return ()
 
-    def findings(self) -> dict[str, float]:
+    def measures(self) -> dict[str, float]:
         """Further numbers that the game itself proves, whatever the attack."""
         return {}
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """What was found beside whole records."""
+        return ()
+
+    def how_many(self, outcome: Outcome) -> int | None:
+        """How many records the trials are about, so that proven ones can be counted; None where nobody knows."""
+        counted = outcome.main.succeeded.numel()
+        return None if outcome.proven is None or int(outcome.proven.sum()) > counted else counted
+
+    def attacks(self) -> list[Attack]:
+        """Every attack that can play this game, except those that are so slow that they must be named.
+
+        The oblivious attack is the baseline already.
+        """
+        return [attack for attack in map(load_attack, usual_attacks()) if attack.can_play(self.knowledge)]
+
+    def limit(self) -> Policy:
+        """The limit where the owner sets none."""
+        return Policy(set_by="default")
+
+    def companions(self) -> Sequence[Companion]:
+        """Games whose rates are shown beside this one's, and decide nothing."""
+        return ()
 
     def certain(self, rate: SuccessRate) -> SuccessRate:
         """A success rate with what the game knows about its certainty, where trials are not independent."""

@@ -91,9 +91,7 @@ def audit(
     """
     from remanence.auditing import audit as run_audit
     from remanence.cli.loading import load_game
-    from remanence.heads.audit_head import tolerated
-    from remanence.heads.companion import beside_the_embeddings
-    from remanence.heads.head_game import HEADS, HeadGame
+    from remanence.heads.head_game import HeadGame
     from remanence.report.writing import write_report
     from remanence.scale.files import check_writable
     from remanence.targets import TARGETS
@@ -112,7 +110,6 @@ def audit(
         attacks = texts.asking.attacks(play.attack)
     elif drawn:
         attacks = attacks or pictures.attacks(compute_device(play.device))
-        trials = HEADS if trials is None else trials
     check_writable(folder)
     keep = telling.show_reconstructions or target in TARGETS
     game = None
@@ -132,7 +129,6 @@ def audit(
                 game = load_text_game(texts, telling.accuse_at, place)
             elif drawn:
                 game = load_head_game(pictures, place)
-                policy = tolerated(game) if play.max_success is None else policy
             else:
                 game = load_table_game(target, table) if table.data else load_game(target)
                 place = "cpu" if table.data else place
@@ -160,10 +156,6 @@ def audit(
                     target=Path(target).name if drawn else target,
                     run=run,
                 )
-                if isinstance(game, HeadGame):
-                    result = beside_the_embeddings(
-                        result, game.to(place).heads, trials=trials or HEADS, seed=play.seed
-                    )
                 result = as_called(result)
                 path, report = result.save(folder, gallery=keep), write_report(result, folder, gallery=keep)
             tell_reuse(run)
@@ -182,7 +174,7 @@ def audit(
 
 
 def _audit_recorded(
-    folder: Path, policy: Policy, seed: int, level: float | None, *, options: object
+    folder: Path, policy: Policy | None, seed: int, level: float | None, *, options: object
 ) -> AuditResult:
     from remanence.private.audit_run import audit_run
     from remanence.private.claim_test import LEVEL

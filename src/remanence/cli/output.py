@@ -51,11 +51,11 @@ class Ending:
     as_json: Json = False
 
 
-def policy(max_success: float | None) -> Policy:
-    """The user's limit, or the default that nobody set."""
+def policy(max_success: float | None) -> Policy | None:
+    """The user's limit; None leaves the default to the game."""
     from remanence.results.verdict import Policy
 
-    return Policy(set_by="default") if max_success is None else Policy(max_success)
+    return None if max_success is None else Policy(max_success)
 
 
 def default_folder(target: str) -> Path:

@@ -82,6 +82,14 @@ class Attack(ABC, Generic[ReleaseT_contra]):
         """The same where preparing is work to be spread over a run; most attacks are ready at once."""
         return self.prepare(knowledge, generator)
 
+    def can_play(self, knowledge: Knowledge) -> bool:
+        """Whether `check` has nothing against it."""
+        try:
+            self.check(knowledge)
+        except IncompatibleGameError:
+            return False
+        return True
+
     def refusal(self, *, got: str | Knowledge, hint: str, needs: str = "") -> IncompatibleGameError:
         """The error of a game that this attack cannot play."""
         summary = f"The attack {self.info.name} cannot attack this game."

@@ -46,6 +46,11 @@ def catalogue() -> dict[str, AttackInfo]:
     return {info.name: info for info in found}
 
 
+def usual_attacks() -> list[str]:
+    """The names of the attacks that an audit runs where they fit."""
+    return [name for name, info in catalogue().items() if not info.on_request and info.home != _OBLIVIOUS]
+
+
 def load_attack(name: str) -> Attack:
     """The attack of this name, with its default settings; or the one that `path/to/file.py:Class` makes.
 

@@ -7,7 +7,8 @@ quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,7 +24,10 @@ class Door:
     commands: tuple[str, ...] = ()  # functions that the command line lists
     attacks: tuple[str, ...] = ()  # classes that derive from Attack
     targets: tuple[str, ...] = ()  # functions without arguments that return a game
-    findings: tuple[str, ...] = ()  # classes that derive from Finding, to read stored results
+    findings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # classes of findings by their kinds in audit.json
+    sections: str = ""  # a function from a result to sections of the annex
     caveats: str = ""  # a module whose constants are caveats
 
 

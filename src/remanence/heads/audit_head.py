@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.core.records import Records
-from remanence.heads.companion import beside_the_embeddings
-from remanence.heads.head_game import HeadAudit, HeadGame, head_game
+from remanence.heads.head_game import HeadAudit, head_game
 from remanence.heads.released_head import HeadWeights
-from remanence.heads.this_head import PictureExposure
+from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.heads.transfer_head import TransferHead
 from remanence.results.verdict import Policy
 
@@ -43,24 +42,15 @@ def audit_head(
     game = head_game(
         backbone_or_features, images, labels, recipe, prior=prior, released=released, settings=settings
     )
-    result = audit(
+    return audit(
         game,
         settings.attacks,
-        policy=tolerated(game) if settings.limit is None else Policy(settings.limit),
+        policy=None if settings.limit is None else Policy(settings.limit),
         trials=settings.trials,
         seed=settings.seed,
         device=settings.device,
         target=settings.target,
     )
-    return beside_the_embeddings(
-        result, game.to(settings.device).heads, trials=settings.trials, seed=settings.seed
-    )
-
-
-def tolerated(game: HeadGame) -> Policy:
-    """The limit where nobody sets one: what a guess is known to achieve, and a tenth of the rest."""
-    guess = game.baseline().lower
-    return Policy(guess + 0.1 * (1 - guess), set_by="default")
 
 
 def exposed_pictures(result: AuditResult) -> list[PictureExposure]:
@@ -69,4 +59,5 @@ def exposed_pictures(result: AuditResult) -> list[PictureExposure]:
     By the attack that does best on heads made like it. The chances assume that your pictures and the public ones are
     draws of one kind.
     """
-    return result.strongest.pictures
+    heads = [each for each in result.strongest.findings if isinstance(each, ThisHead)]
+    return heads[0].pictures() if heads else []

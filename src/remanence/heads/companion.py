@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from remanence.core.exceptions import InputError
 from remanence.core.stratified import StratifiedPrior
-from remanence.game import Game, play
+from remanence.game import Game
 from remanence.heads.given_embeddings import GivenEmbeddings
 from remanence.heads.linear_reader import LinearReader
-from remanence.results.evidence import Evidence
 from remanence.results.result import AuditResult
 
-_GIVEN, _SHARE = "linear_reader_given_the_true_features", "share_of_that"
+GIVEN = "linear-reader, given the true features"  # its name among the companions of a result
 
 
 def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
@@ -36,35 +35,20 @@ def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
     return replace(game, mechanism=GivenEmbeddings(places), prior=prior, bounds=())
 
 
-def beside_the_embeddings(result: AuditResult, game: Game, *, trials: int, seed: int = 0) -> AuditResult:
-    """The result, with what the linear reader draws from the true embeddings beside what it draws from heads.
-
-    Like is held against like: no other attack gets a share of what this one achieves.
-    """
-    reader = LinearReader()
-    given = play(with_embeddings_given(game), reader, trials=trials, seed=seed).main
-
-    def told(evidence: Evidence) -> Evidence:
-        findings = {**evidence.findings, _GIVEN: given.rate}
-        if evidence.attack == reader.info.name:
-            findings[_SHARE] = min(1.0, evidence.main.rate / given.rate) if given.rate else 1.0
-        return replace(evidence, findings=findings)
-
-    return replace(result, evidence=tuple(told(each) for each in result.evidence))
-
-
 def what_the_head_withholds(result: AuditResult) -> str:
-    """Does the head protect, or the backbone? In a sentence, by the linear reader where it played."""
-    best = result.strongest
-    found = next((each for each in result.evidence if _SHARE in each.findings), best)
-    given = 1000 * found.findings[_GIVEN]
-    told = f"Given the true features, the linear reader meets a picture {given:.0f} times in 1000"
-    if _SHARE not in found.findings:
-        return f"{told}. It did not play against heads, so that nothing is said about what those withhold."
-    more = (
-        "" if best is found else f" {best.attack} meets one in {best.main}, and was not given the features."
+    """Does the head protect, or the backbone? In a sentence, by the linear reader where it played.
+
+    A share is given only where the reader certainly does better on these heads than on heads of strangers.
+    """
+    given = next(each for each in result.companions if each.attack == GIVEN).main
+    told = (
+        f"Given the true features, the linear reader matches a picture {1000 * given.rate:.0f} times in 1000"
     )
-    return (
-        f"{told}, and from heads made like this in {found.main}. By that attack, the head gives away "
-        f"{found.findings[_SHARE]:.0%} of what the backbone leaves of the pictures.{more}"
-    )
+    found = next((each for each in result.evidence if each.attack == LinearReader.info.name), None)
+    if found is None:
+        return f"{told}. It did not play against heads, so nothing is known about what the heads withhold."
+    from_heads = f"{told}, and from heads made like this in {found.main}."
+    if not found.tells or not given.rate:
+        return f"{from_heads} That is not certainly more than without your pictures, so it gives no share."
+    share = min(1.0, found.main.rate / given.rate)
+    return f"{from_heads} By that attack, the head gives away {share:.0%} of what the backbone leaves of the pictures."

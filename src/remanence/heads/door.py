@@ -10,4 +10,5 @@ DOOR = Door(
     ),
     targets=("remanence.heads.targets:digits_heads",),
     caveats="remanence.heads.caveats",
+    findings={"this-head": "remanence.heads.this_head:ThisHead"},
 )

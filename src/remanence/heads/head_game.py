@@ -25,15 +25,19 @@ from remanence.game import Game
 from remanence.heads.ceiling import head_ceiling
 from remanence.heads.check_pictures import check_kinds
 from remanence.heads.class_sizes import infer_class_sizes
+from remanence.heads.companion import GIVEN, with_embeddings_given
 from remanence.heads.fit import Fit, fit, likelier
+from remanence.heads.linear_reader import LinearReader
 from remanence.heads.prepared_pictures import prepared_pictures
 from remanence.heads.released_head import HeadWeights, read_head
 from remanence.heads.this_head import ThisHead
 from remanence.heads.transfer_head import TransferHead
-from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
 from remanence.results.caveats import Caveat
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
+from remanence.results.verdict import Policy
 from remanence.scale.seeds import Draws, stream
 
 HEADS = 100  # that are made anew and attacked
@@ -93,7 +97,8 @@ class HeadGame(AnyGame):
     and against public ones that nothing was learned from.
     """
 
-    said: ClassVar[tuple[str, str]] = ("matched a picture with", "drawings")
+    door: ClassVar[str] = "heads"
+    default_trials = HEADS
 
     heads: Heads
     released: Weights | None = None
@@ -160,7 +165,26 @@ class HeadGame(AnyGame):
         outcome = self.heads.trials(prepared, draws, unit)
         if self.released is None or unit.number:
             return outcome
-        return replace(outcome, this_head=self._this_head(prepared, draws, unit))
+        return replace(outcome, once=self._this_head(prepared, draws, unit).tensors())
+
+    @property
+    def words(self) -> Words:
+        """Drawings of pictures, one for each class of each head."""
+        less = "Train on more pictures of each class, or release answers instead of the head."
+        return Words("matched a training picture with", "reconstructions", less=less)
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """What came back out of the very head that was handed in."""
+        return (ThisHead(**outcome.once),) if outcome.once else ()
+
+    def limit(self) -> Policy:
+        """What a guess is known to achieve, and a tenth of the rest."""
+        guess = self.baseline().lower
+        return Policy(guess + 0.1 * (1 - guess), set_by="default")
+
+    def companions(self) -> Sequence[Companion]:
+        """The linear reader, given the true embeddings: what the backbone leaves of the pictures."""
+        return (Companion(GIVEN, with_embeddings_given(self.heads), LinearReader()),)
 
     def _this_head(self, prepared: Prepared, draws: Draws, unit: Unit) -> ThisHead:
         assert self.released is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from torch import Tensor
 from remanence.core.rates import CONFIDENCE, SuccessRate
 from remanence.heads.caveats import SIMILAR_PICTURES, THIS_HEAD_GIVES_LESS
 from remanence.results.caveats import Caveat
+from remanence.results.findings import Finding, Row, Section, Words
+from remanence.results.outcome import Outcome
+from remanence.results.verdict import Policy
 
 _COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
 _OTHERS = "refused", "tried"
@@ -77,9 +80,15 @@ class PictureExposure:
         )
 
 
+def _came_back(picture: PictureExposure) -> str:
+    if picture.undecided:
+        return f"undecided: {picture.public_needed} public pictures needed"
+    return "yes" if picture.came_back else "no"
+
+
 @final
 @dataclass(frozen=True)
-class ThisHead:
+class ThisHead(Finding):
     """What an attack drew from the head that was handed in: for each class, the closest of your pictures."""
 
     label: Tensor  # (classes,)
@@ -93,6 +102,74 @@ class ThisHead:
     others: Tensor = field(
         default_factory=lambda: torch.zeros(2, dtype=torch.int64)
     )  # heads on other pictures that the same test refused, and how many were put to it
+    kind: ClassVar[str] = "this-head"
+    meaning: ClassVar[str] = "More pictures come back out of this very head than the limit allows."
+    of_the_best_attack: ClassVar[bool] = True
+
+    @property
+    def back(self) -> int:
+        """Of how many classes a picture came back."""
+        return sum(picture.came_back for picture in self.pictures())
+
+    @property
+    def tells(self) -> bool:
+        """Whether any did."""
+        return self.back > 0
+
+    @property
+    def vouches(self) -> bool:
+        """Not if a head on similar pictures would have passed for this one."""
+        return self.made_like_this
+
+    def exposes(self, policy: Policy) -> bool:
+        """More classes than the limit allows."""
+        return self.back / len(self.label) > policy.max_success
+
+    def headline(self, said: Words) -> str:
+        """Of how many classes."""
+        return f"From this very head, a picture of {self.back} of its {len(self.label)} classes came back."
+
+    def rows(self) -> list[Row]:
+        """The share of the classes."""
+        share = self.back / len(self.label)
+        return [Row("this head", share, share, share, "attack")]
+
+    def section(self) -> Section:
+        """Class by class, the closest first."""
+        headings = "class", "picture", "error", "public pictures as close", "by chance", "came back"
+        rows = [
+            (
+                str(each.label),
+                str(each.picture),
+                f"{each.error:.3g}",
+                f"{each.as_close.successes} of {each.as_close.trials}",
+                f"{each.by_chance:.2g}",
+                _came_back(each),
+            )
+            for each in self.pictures()
+        ]
+        told = (
+            f"{self.headline(Words())} The rates are about other heads that the recipe makes; this one is like them "
+            f"(p = {float(self.fit):.2g}).{self._told_apart()} The attack drew one picture of each class. The table names "
+            "the closest of your pictures, by its position. A picture came back if it is within the threshold, and "
+            "closer than public pictures are by more than chance. Of those that came back, expect at most one in twenty "
+            "to be chance. This assumes that your pictures and the public ones are comparable."
+        )
+        return Section("This very head", (told,), headings, tuple(rows))
+
+    def _told_apart(self) -> str:
+        """Whether the test of belonging distinguishes a head on these pictures from one on similar pictures."""
+        if self.power is None:
+            return ""
+        measured = (
+            f"{self.power.successes} of {self.power.trials} heads on other pictures of the same classes"
+        )
+        if self.made_like_this:
+            return f" The same test refused {measured}."
+        return (
+            f" This test cannot tell whether these pictures or similar ones were used: it refused only {measured}. "
+            "So the verdict does not rest on those rates."
+        )
 
     @property
     def power(self) -> SuccessRate | None:
@@ -109,8 +186,9 @@ class ThisHead:
         """As they travel."""
         return {name: values.detach().cpu().contiguous() for name, values in vars(self).items()}
 
-    def caveats(self, made_like_it: Tensor) -> list[Caveat]:
-        """What to mind about it, beside heads `(heads, classes)` that were made like it."""
+    def caveats(self, outcome: Outcome) -> list[Caveat]:
+        """What to mind about it, beside heads that were made like it."""
+        made_like_it = outcome.main.succeeded  # (heads, classes)
         unknown = replace(
             SIMILAR_PICTURES, seen=f"Of {self.others[1]} heads on others, {self.others[0]} are refused."
         )

@@ -18,6 +18,7 @@ from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release
 from remanence.game import Game
 from remanence.protocol import AnyGame, Prepared, Unit, Work
+from remanence.results.findings import Words
 from remanence.results.outcome import Outcome
 from remanence.scale.seeds import Draws
 
@@ -34,7 +35,12 @@ class Membership(AnyGame):
     plays no part, and its bounds speak about reconstruction.
     """
 
-    said: ClassVar[tuple[str, str]] = ("told the target from another record in", "trials")
+    door: ClassVar[str] = "networks"
+
+    @property
+    def words(self) -> Words:
+        """Two records, of which one was trained on."""
+        return Words("told the target from another record in", tests=("membership inference",))
 
     game: Game
     mechanism: Mechanism[Release] = field(init=False, repr=False)

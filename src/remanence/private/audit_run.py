@@ -33,6 +33,7 @@ from remanence.private.one_run_canaries import OneRunCanaries
 from remanence.private.recorded_training import CanaryEvidence, RecordedTraining
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
+from remanence.results.findings import Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.seeds import Draws
@@ -70,7 +71,7 @@ class OneRun(AnyGame):
     the best attack on such a run achieves at least; canaries share the run's noise, and no binomial interval would do.
     """
 
-    said: ClassVar[tuple[str, str]] = ("guessed right", "canaries")
+    door: ClassVar[str] = "private"
 
     run: RecordedRun
     evidence: CanaryEvidence
@@ -161,11 +162,17 @@ class OneRun(AnyGame):
         """All canaries at once: they were drawn when the run was recorded."""
         return Work(len(self.chosen), len(self.chosen), (self.fingerprints(),))
 
+    @property
+    def words(self) -> Words:
+        """Canaries, in or out."""
+        counts = "A canary counts if the guess, in or out, is right."
+        return Words("guessed right", "canaries", counts=counts)
+
     def caveats(self) -> Iterator[Caveat]:
         """Where the run deviates from its claim."""
         return iter(self.found)
 
-    def findings(self) -> dict[str, float]:
+    def measures(self) -> dict[str, float]:
         """What was measured and tested."""
         return dict(self.numbers)
 

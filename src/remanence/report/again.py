@@ -34,9 +34,8 @@ def command(result: AuditResult) -> str:
 def python(result: AuditResult) -> str:
     """The call that plays the same game again."""
     limit, made = f"policy=Policy({result.policy.max_success:g})", list(map(_made, result.evidence))
-    if result.threat_model["game"] == "Texts":
-        tries = result.threat_model["criterion"]["threshold"]
-        return f"audit_text(model, texts, rule=Rule(tries={tries:.0f}), {limit})"
+    if result.words.python:
+        return result.words.python.replace("...", limit)
     attacks = "attacks" if None in made else f"[{', '.join(filter(None, made))}]"
     return f"audit(game, {attacks}, {limit}, trials={_trials(result)}, seed={result.seed})"
 

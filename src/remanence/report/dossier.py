@@ -21,7 +21,7 @@ def dossier(result: AuditResult) -> str:
     ]
     parts = [
         f"# Dossier: {plain(result.target)}",
-        f"**{result.verdict}**: {result.meaning} {plain(words.found(result))}",
+        f"**{result.verdict}**: {plain(words.headline(result))} {result.meaning} {plain(words.found(result))}",
         f"{plain(words.scope(result))} {plain(words.counts(result))}",
         f"Report {words.identity(result)}, {plain(str(result.environment.get('started', ''))[:10])}, "
         f"remanence {plain(result.environment['packages']['remanence'])}.",
@@ -102,26 +102,26 @@ def _extraction(result: AuditResult) -> str:
 
 def _membership(result: AuditResult) -> str:
     best = result.strongest
-    if "surest_guesses" in best.findings and result.threat_model["game"] == "Texts":
-        told, of = (best.findings[f"surest_guesses{end}"] for end in ("_correct", ""))
-        return f"By canaries: of {of:.0f} guesses by their loss, in or out, {told:.0f} were right; a coin gives half."
-    if result.threat_model["game"] != "Membership":
+    if "membership inference" not in result.words.tests:
         return _NOT_TESTED
+    if "surest_guesses" in best.numbers:
+        told, of = (best.numbers[f"surest_guesses{end}"] for end in ("_correct", ""))
+        return f"By canaries: of {of:.0f} guesses by their loss, in or out, {told:.0f} were right; a coin gives half."
     side = "above" if best.tells else "not certainly above"
     return f"{best.attack}: {words.interval(best.main)} in 1000, where guessing gives 500; {side} guessing."
 
 
 def _attributes(result: AuditResult) -> str:
-    given = result.threat_model["mechanism"].get("known_attributes")
-    return _NOT_TESTED if given is None else f"{given} attributes were given. {_extraction(result)}"
+    tested = "attribute inference" in result.words.tests
+    return _extraction(result) if tested else _NOT_TESTED
 
 
 def _differential_privacy(result: AuditResult) -> str:
     settings, proven = result.threat_model["mechanism"], words.tightest(result)
-    findings = result.strongest.findings
-    if proven is None and "epsilon_at_least" in findings:
+    numbers = result.strongest.numbers
+    if proven is None and "epsilon_at_least" in numbers:
         least = (
-            f"Canaries show that ε is at least {findings['epsilon_at_least']:.3g} at δ {findings['delta']:g}."
+            f"Canaries show that ε is at least {numbers['epsilon_at_least']:.3g} at δ {numbers['delta']:g}."
         )
         return " ".join(
             [*words.claim(result.strongest), least, "No differential privacy is proven for this training."]
@@ -132,8 +132,8 @@ def _differential_privacy(result: AuditResult) -> str:
     facts = [
         f"Unit: {proven.whose}. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")
     ]
-    if "claimed_epsilon" in findings:
-        facts.append(f"claimed ε {findings['claimed_epsilon']:.3g} at δ {findings.get('delta', DELTA):g}")
-    if "p_value_of_the_claim" in findings:
-        facts.append(f"the run was tested against its claim: p = {findings['p_value_of_the_claim']:.2g}")
+    if "claimed_epsilon" in numbers:
+        facts.append(f"claimed ε {numbers['claimed_epsilon']:.3g} at δ {numbers.get('delta', DELTA):g}")
+    if "p_value_of_the_claim" in numbers:
+        facts.append(f"the run was tested against its claim: p = {numbers['p_value_of_the_claim']:.2g}")
     return "; ".join(facts) + f". No attack exceeds {ceiling(proven)} for {proven.whose}."

@@ -14,58 +14,75 @@ from remanence.report import words
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, logarithmic, picture
 from remanence.report.tables import thousandths
 from remanence.results.evidence import Evidence
+from remanence.results.findings import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_MARKS = {"guess": ("s", GUESS), "control": ("o", FAINT), "attack": ("D", ATTACK)}
+
+
 def line(result: AuditResult) -> str:
-    """Guess, attack with its interval, limit and ceiling on one axis: the logic of the verdict."""
-    best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
-    rows = [
-        ("guess", best.baseline.seen, "s", GUESS, words.guessing(best.baseline)),
-        ("attack", best.main.rate, "D", ATTACK, words.interval(best.main)),
-    ]
+    """What the verdict rests on, beside the limit and the ceiling, on one axis."""
+    ceiling, limit = words.tightest(result), result.policy.max_success
+    rows = result.reason.rows() or result.strongest.whole.rows()
+    names = [row.name for row in rows]
+    texts = [_shown(row) for row in rows]
+    top = max(limit, *(row.upper for row in rows))
     if ceiling is not None:
-        rows.append(("ceiling", ceiling.success, "|", CEILING, thousandths(ceiling.success, up=True)))
-    end = _axis_end(max(limit, best.baseline.value, best.main.upper, *(row[1] for row in rows)))
+        names, texts = [*names, "ceiling"], [*texts, thousandths(ceiling.success, up=True)]
+        top = max(top, ceiling.success)
+    end = 0.1 if top <= 0.1 else 1.0
 
     def draw(axes: Axes) -> None:
-        if best.baseline.loose:
-            axes.hlines(0, best.baseline.lower, best.baseline.value, color=GUESS, linewidth=5, alpha=0.35)
-        axes.hlines(1, best.main.lower, best.main.upper, color=ATTACK, linewidth=5, alpha=0.35)
-        for height, (_, value, marker, colour, text) in enumerate(rows):
-            size = 17 if marker == "|" else 7
-            axes.plot([value], [height], marker, color=colour, markersize=size, markeredgewidth=2.5)
+        for height, row in enumerate(rows):
+            marker, colour = _MARKS[row.role]
+            axes.hlines(height, row.lower, row.upper, color=colour, linewidth=5, alpha=0.35)
+            axes.plot([row.share], [height], marker, color=colour, markersize=7, markeredgewidth=2.5)
+        if ceiling is not None:
+            place = [ceiling.success], [len(rows)]
+            axes.plot(*place, "|", color=CEILING, markersize=17, markeredgewidth=2.5)
+        for height, text in enumerate(texts):
             axes.annotate(text, (1.02, height), xycoords=("axes fraction", "data"), va="center")
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         side = "left" if limit < end / 2 else "right"
         place = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
         axes.annotate(f"limit {thousandths(limit)}", (limit, 1.02), **place)
-        axes.set(xlim=(-0.012 * end, 1.012 * end), ylim=(len(rows) - 0.5, -0.6), xlabel="times in 1000")
+        axes.set(xlim=(-0.012 * end, 1.012 * end), ylim=(len(names) - 0.5, -0.6), xlabel="times in 1000")
         ticks = np.linspace(0, end, 6)
         axes.set_xticks(ticks, [f"{1000 * tick:g}" for tick in ticks])
-        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.set_yticks(range(len(names)), names)
         axes.tick_params(left=False)
         axes.spines["left"].set_visible(False)
 
-    return picture("line", words.found(result), draw, height=0.8 + 0.3 * len(rows))
+    return picture(
+        "line", f"{words.headline(result)} {words.found(result)}", draw, height=0.8 + 0.3 * len(names)
+    )
+
+
+def _shown(row: Row) -> str:
+    ends = "" if row.lower == row.upper else f" ({thousandths(row.lower)} to {thousandths(row.upper)})"
+    return f"{thousandths(row.share)}{ends}"
 
 
 def thumbnail(result: AuditResult, name: str) -> str:
     """The same without words, for a list: guess, attack, limit and ceiling from 0 to 1000."""
-    best, ceiling, limit = result.strongest, words.tightest(result), result.policy.max_success
+    ceiling, limit = words.tightest(result), result.policy.max_success
+    rows = result.reason.rows() or result.strongest.whole.rows()
 
     def draw(axes: Axes) -> None:
         axes.hlines(0, 0, 1, color=FAINT, linewidth=0.8)
-        axes.hlines(0, best.main.lower, best.main.upper, color=ATTACK, linewidth=6, alpha=0.35)
         axes.plot([limit, limit], [-1, 1], color=INK, linestyle="--", linewidth=1.2)
         if ceiling is not None:
-            axes.plot(
-                [ceiling.success], [0], "|", color=CEILING, markersize=13, markeredgewidth=2.5, clip_on=False
-            )
-        axes.plot([best.baseline.seen], [0], "s", color=GUESS, markersize=5, clip_on=False)
-        axes.plot([best.main.rate], [0], "D", color=ATTACK, markersize=6, clip_on=False)
+            style = {"color": CEILING, "markersize": 13, "markeredgewidth": 2.5, "clip_on": False}
+            axes.plot([ceiling.success], [0], "|", **style)
+        for row in rows:
+            marker, colour = _MARKS[row.role]
+            if row.role == "attack":
+                axes.hlines(0, row.lower, row.upper, color=colour, linewidth=6, alpha=0.35)
+            if row.role != "control":
+                axes.plot([row.share], [0], marker, color=colour, markersize=6, clip_on=False)
         axes.set(xlim=(0, 1), ylim=(-1.2, 1.2))
         axes.set_axis_off()
 
@@ -196,14 +213,3 @@ def _few(count: int) -> NDArray[np.int_]:
         return np.arange(0)
     spread = np.concatenate([np.geomspace(1, count, 400), np.linspace(1, count, 400)])
     return np.unique(spread.astype(int)) - 1
-
-
-def _axis_end(largest: float) -> float:
-    """A round end of the axis, so that small shares are told apart.
-
-    >>> _axis_end(0.04), _axis_end(0.3), _axis_end(0.97)
-    (0.05, 0.5, 1.0)
-    """
-    return next(
-        (end for end in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if largest <= end), 1.0
-    )

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from remanence.auditing import AuditResult
 from remanence.core.catalogue import catalogue
-from remanence.heads import words as this_head
-from remanence.heads.audit_head import exposed_pictures
-from remanence.report import again, figures, words
+from remanence.report import again, exposure, figures, words
 from remanence.report.frequencies import ceiling
 from remanence.report.glossary import GLOSSARY
 from remanence.report.remedies import remedies
@@ -20,9 +18,6 @@ from remanence.report.tables import thousandths, upwards
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Verdict
-from remanence.texts import words as texts
-from remanence.updates import exposure_view as exposure
-from remanence.updates.leak_map_view import leak_map_picture
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -42,7 +37,6 @@ def report(result: AuditResult) -> str:
         card=_card(result),
         result=result,
         words=words,
-        this_head=this_head,
         caveats=raised,
         catalogue=catalogue(),
         rates={evidence.attack: _true_positives(result, evidence) for evidence in result.evidence},
@@ -50,12 +44,10 @@ def report(result: AuditResult) -> str:
         dots=figures.dots(result),
         roc=figures.roc(result),
         errors=figures.errors(result),
-        texts=texts if texts.is_text(result) else None,
         classes=exposure.classes(result),
         records=exposure.records(result),
-        pictures=exposed_pictures(result),
+        sections=words.sections(result),
         remedies=remedies(result),
-        leak_map=leak_map_picture(layers) if (layers := result.subject.get("leak_map")) else "",
         command=again.command(result),
         python=again.python(result),
         glossary=GLOSSARY,

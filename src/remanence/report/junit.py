@@ -10,7 +10,7 @@ from remanence.auditing import AuditResult
 from remanence.report import frequencies, words
 from remanence.report.tables import thousandths
 from remanence.results.evidence import Evidence
-from remanence.results.verdict import Verdict, exposes, lowest, this_head_exposes
+from remanence.results.verdict import Verdict, exposing, lowest
 
 _CONTROL = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
@@ -36,7 +36,7 @@ def junit(result: AuditResult) -> str:
             case = case._replace(outcome="skipped", why=f"proves less than the limit asks for: {numbers}")
         cases.append(case)
     outcome = {Verdict.PROTECTED: None, Verdict.UNPROVEN: "skipped"}.get(result.verdict, "failure")
-    why = f"{result.meaning} {words.found(result)}"
+    why = f"{words.headline(result)} {result.meaning} {words.found(result)}"
     cases.append(Case("verdict", "within the limit", outcome, f"{result.verdict}. {why}"))
     return _document(result, cases)
 
@@ -50,14 +50,8 @@ def _attack(result: AuditResult, evidence: Evidence) -> Case:
         outcome, why = "failure", f"beats a proven bound: {numbers}"
     elif evidence.rejects_the_claim:
         outcome, why = "failure", " ".join(["refutes the claim of the training.", *words.claim(evidence)])
-    elif evidence.proven:
-        outcome, why = "failure", f"records that are proven to be in the release: {evidence.proven}"
-    elif exposes(evidence, result.policy):
-        above = evidence.tells and evidence.main.lower > limit
-        columns = "" if above else words.single_columns(evidence, decides=True)
-        outcome, why = "failure", f"recovers more than the limit: {numbers}.{columns}"
-    elif evidence is result.strongest and this_head_exposes(result.evidence, result.policy):
-        outcome, why = "failure", words.headline(result)
+    elif reasons := exposing(evidence, result.evidence, result.policy):
+        outcome, why = "failure", f"{reasons[0].headline(result.words)} {numbers}"
     elif evidence.main.lower > limit:
         why = f"above the limit, but not certainly more than without the release: {numbers}"
     elif ceiling <= limit:

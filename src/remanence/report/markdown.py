@@ -9,12 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from remanence.auditing import AuditResult
 from remanence.core import plain_text
-from remanence.heads import words as this_head
-from remanence.heads.audit_head import exposed_pictures
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 
-_SHOWN = 20  # classes; a summary fits a pull request
+_SHOWN = 20  # rows; a summary fits a pull request
 
 
 def summary(result: AuditResult) -> str:
@@ -39,36 +37,26 @@ def summary(result: AuditResult) -> str:
     ]
     parts = [
         f"## {result.verdict}: {plain(result.target)}",
-        f"{result.meaning} {plain(words.found(result))}",
+        f"**{plain(words.headline(result))}** {result.meaning} {plain(words.found(result))}",
         f"{plain(words.scope(result))} {plain(words.counts(result))}",
         table(("attack", "recovered in 1000", "control", "guess"), rows),
         "**Proven**\n\n" + "\n".join(ceilings) if ceilings else "No proven bound covers this training.",
-        *_released(result),
+        *_sections(result),
         *(["**Caveats**\n\n" + "\n".join(caveats)] if caveats else []),
         f"{words.DECISION} Seed {result.seed}, remanence {plain(result.environment['packages']['remanence'])}.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _released(result: AuditResult) -> list[str]:
-    """The head that is about to be published, class by class, where there was one."""
-    pictures = exposed_pictures(result)
-    if not pictures:
-        return []
-    rows = [
-        (
-            str(picture.label),
-            str(picture.picture),
-            f"{picture.error:.3g}",
-            f"{picture.as_close.successes} of {picture.as_close.trials}",
-            f"{picture.by_chance:.2g}",
-            this_head.came_back(picture),
-        )
-        for picture in pictures[:_SHOWN]
-    ]
-    more = [f"And {len(pictures) - _SHOWN} more classes, further away."] if len(pictures) > _SHOWN else []
-    headings = ("class", "picture", "error", "public pictures as close", "by chance", "came back")
-    return [f"**This very head**\n\n{plain(this_head.released(result))}", table(headings, rows), *more]
+def _sections(result: AuditResult) -> list[str]:
+    """What the findings and the door add, without pictures."""
+    shown = []
+    for section in words.sections(result):
+        shown.append(f"**{plain(section.title)}**\n\n" + "\n\n".join(map(plain, section.paragraphs)))
+        shown += [table(section.headings, section.rows[:_SHOWN])] if section.rows else []
+        more = len(section.rows) - _SHOWN
+        shown += [f"And {more} more rows in the report."] if more > 0 else []
+    return shown
 
 
 def model_card(result: AuditResult) -> str:

@@ -15,19 +15,6 @@ DELTA = 1e-5
 _NOISE_BOUNDS = ("DP-SGD", "Gaussian mechanism")  # whose proof holds for any other noise as well
 
 
-_SEND_LESS = "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent."
-_RELEASE_LESS = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
-_LESS = {  # by the kind of game: another way to lower the risk
-    "LeaveOneOut": _RELEASE_LESS,
-    "Captured": _SEND_LESS,
-    "CapturedTexts": _SEND_LESS,
-    "CapturedPatches": _SEND_LESS,
-    "Attributes": _RELEASE_LESS,
-    "HeadGame": "Train on more pictures of each class, or release answers instead of the head.",
-    "Texts": "Take the secrets out of the texts before training. The annex names the riskiest places.",
-}
-
-
 def remedies(result: AuditResult) -> list[str]:
     """Sentences, the most useful first."""
     ceiling, verdict = words.tightest(result), result.verdict
@@ -47,7 +34,7 @@ def remedies(result: AuditResult) -> list[str]:
         )
     if verdict is Verdict.EXPOSED:
         first = "Do not publish this release as it is. What has been published cannot be taken back."
-        less = _LESS.get(result.threat_model["game"])
+        less = result.words.less
         return [first, *found, *([f"{less} Audit that release too."] if less else [])]
     if verdict is Verdict.UNPROVEN:
         limit = thousandths(result.policy.max_success)

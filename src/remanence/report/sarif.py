@@ -44,7 +44,9 @@ def sarif(result: AuditResult) -> str:
         "rule": {"id": "RMN002" if contradicted else "RMN001", "index": int(contradicted)},
         "kind": kind,
         "level": level,
-        "message": {"text": f"{result.verdict}. {result.meaning} {words.found(result)}"},
+        "message": {
+            "text": f"{result.verdict}. {words.headline(result)} {result.meaning} {words.found(result)}"
+        },
         "locations": [
             {
                 "physicalLocation": {"artifactLocation": {"uri": _address(result.target)}},

@@ -13,7 +13,6 @@ from remanence.core.plain_text import plain
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 from remanence.report.tables import thousandths
-from remanence.results.caveats import OPTIMISER_NOT_CONVERGED, Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Verdict
 
@@ -32,8 +31,7 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
     verdict = Text.assemble(
         (f"{result.verdict}", f"bold {_COLOURS[result.verdict]}"), (f"  {plain(result.target)}\n", "bold")
     )
-    told = [result.meaning, *([words.headline(result)] if result.strongest.pictures else [])]
-    verdict.append("\n".join([*told, words.found(result)]))
+    verdict.append("\n".join([words.headline(result), f"{result.meaning} {words.found(result)}"]))
     parts: list[RenderableType] = [
         verdict,
         Text(words.scope(result), "dim"),
@@ -47,11 +45,16 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         for bound in result.bounds
     ]
     parts += [
-        Text(f"{entry.attack}: {', '.join(words.findings(entry))}.")
+        Text(f"{entry.attack}: {', '.join(words.numbers(entry))}.")
         for entry in result.evidence
-        if entry.findings
+        if entry.numbers
     ]
-    parts += [_caveat(caveat, names, result) for caveat, names in words.caveats(result).items()]
+    parts += [Text(f"For comparison: {entry.attack} {result.done(entry)}.") for entry in result.companions]
+    parts += [Text.assemble(("Mind: ", "yellow"), sentence) for sentence in words.mind(result)]
+    if hidden := words.hidden(result):
+        parts.append(Text(f"Records that the optimiser's tolerance hides: {hidden}."))
+    more = len(words.caveats(result)) - len(words.mind(result))
+    parts += [Text(f"{more} more caveats are in the report.", "dim")] if more > 0 else []
     return Group(*parts)
 
 
@@ -96,10 +99,3 @@ def _evidence_table(evidence: Sequence[Evidence], width: int) -> Table:
     for number, entry in enumerate(evidence):
         table.add_row(Text(plain(entry.attack)), *(column[number] for column in cells.values()))
     return table
-
-
-def _caveat(caveat: Caveat, names: Sequence[str], result: AuditResult) -> Text:
-    told = f" ({', '.join(names)}): {caveat.seen}{' ' * bool(caveat.seen)}{caveat.means} {caveat.do}"
-    if caveat == OPTIMISER_NOT_CONVERGED:
-        told += f" Hidden records: {words.hidden(result)}."
-    return Text.assemble(("caveat ", "yellow"), (caveat.id, "bold"), told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from remanence.auditing import AuditResult
 from remanence.bounds.bound import NOT_MET, Bound
 from remanence.core.baseline import Baseline
+from remanence.core.doors import doors, load
 from remanence.core.rates import SuccessRate
 from remanence.core.references import bibliography
 from remanence.core.roc import TruePositiveRate
@@ -12,6 +13,7 @@ from remanence.report import frequencies
 from remanence.report.tables import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
+from remanence.results.findings import Section, WholeRecords
 from remanence.results.recount import contradictions
 from remanence.results.verdict import Verdict, decide
 
@@ -36,18 +38,23 @@ MEANINGS = {verdict: verdict.meaning for verdict in Verdict}
 
 def not_covered(result: AuditResult) -> str:
     """What the result says nothing about."""
-    model = result.threat_model
-    kinds = {
-        "membership inference": model["game"] == "Membership",
-        "attribute inference": model["mechanism"].get("known_attributes") is not None,
-    }
-    rest = [name for name, tested in kinds.items() if not tested]
+    rest = [
+        kind for kind in ("membership inference", "attribute inference") if kind not in result.words.tests
+    ]
     rest += [
         "other checkpoints, later fine-tuning or other releases of the same data",
         "adversaries who see or know more than this one",
         "attacks that were not run, unless a proof covers them",
     ]
     return f"It says nothing about {'; '.join(rest)}."
+
+
+_ABOUT = ("title", "owner", "purpose", "data")
+
+
+def about(result: AuditResult) -> dict[str, str]:
+    """What people want to know of a page that they sign; what was not given is blank, to be filled in by hand."""
+    return {"audit": result.target, **{name: result.about.get(name, "") for name in _ABOUT}}
 
 
 def identity(result: AuditResult) -> str:
@@ -57,9 +64,9 @@ def identity(result: AuditResult) -> str:
 
 def drawn(result: AuditResult) -> str:
     """What the trials are, where they are not records of one training set."""
-    said = result.threat_model.get("said", {}).get("many", "trials")
-    if said != "trials":
-        return f"The rates above are about {said}. Nothing more is stored about single ones."
+    many = result.words.many
+    if many != "trials":
+        return f"The rates above are about {many}. Nothing more is stored about single ones."
     return (
         "Each trial drew a new target, so the rates above are averages over targets. A ceiling, where there is one, "
         "says whether it holds for every record."
@@ -67,18 +74,22 @@ def drawn(result: AuditResult) -> str:
 
 
 def headline(result: AuditResult) -> str:
-    """What was found, in numbers of its own kind: 442 of 442 records."""
-    told = f"The best attack {result.done(result.strongest)}."
-    pictures = result.strongest.pictures
-    if not pictures:
-        return told
-    back = sum(picture.came_back for picture in pictures)
-    return f"From this very head, a picture of {back} of its {len(pictures)} classes came back. {told}"
+    """What the verdict rests on, in numbers of its own kind: 442 of 442 records."""
+    best, reason = result.strongest, result.reason
+    if result.verdict is Verdict.CONTRADICTED and (told := claim(best)):
+        return told[0]
+    if isinstance(reason, WholeRecords):
+        return f"The best attack {result.done(best)}."
+    return reason.headline(result.words)
 
 
 def checked(result: AuditResult) -> str:
     """Whether the numbers follow from one another: counted and computed again, here and now."""
-    wrong = [told for entry in result.evidence for told in contradictions(entry.to_json(), entry.arrays)]
+    wrong = [
+        told
+        for entry in result.evidence
+        for told in contradictions(entry.to_json(result.policy), entry.arrays)
+    ]
     if decide(result.evidence, result.bounds, result.policy) is not result.verdict:
         wrong.append(f"the verdict {result.verdict} does not follow from the evidence and the ceilings")
     if wrong:
@@ -110,52 +121,57 @@ def guessing(baseline: Baseline) -> str:
 
 
 def found(result: AuditResult) -> str:
-    """The numbers behind the verdict, out of 1000."""
-    best = result.strongest
+    """The numbers behind the verdict, out of 1000, and why they decide as they do."""
+    best, reason = result.strongest, result.reason
+    told = [*claim(best)]
+    if isinstance(reason, WholeRecords):
+        told += [_rate(result, best), *_undecided(result, best)]
+        told += [each.headline(result.words) for each in best.findings if each.tells]
+    else:
+        told += [f"{limit(result).capitalize()}.", f"{best.attack} found it."]
+    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
+    return " ".join([*told, *ceilings])
+
+
+def _rate(result: AuditResult, best: Evidence) -> str:
+    """The rate of the attack that decides, beside what needs no release."""
     guess = guessing(best.baseline)
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
-    facts = ""
-    if best.proven:
-        proof = result.threat_model.get("said", {}).get("proof", "the release can be recomputed from them")
-        which = "All" if best.of_unknown_many else f"{best.proven}"
-        facts = f" {which} of them {'is' if which == '1' else 'are'} proven: {proof}."
-    facts += single_columns(best, decides=_by_columns(result, best))
     ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
     rate = "" if best.of_unknown_many else f": {thousandths(best.main.rate)} in 1000 ({ends})"
-    words = (
-        f"The strongest attack, {best.attack}, {result.done(best)}{rate}.{facts} "
-        f"A guess achieves {guess}; {limit(result)}."
+    return (
+        f"The strongest attack, {best.attack}, {result.done(best)}{rate}. The same attack on records that were not "
+        f"trained on achieves {thousandths(best.control.rate)}, a guess {guess}; {limit(result)}."
     )
-    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
-    return " ".join([*claim(best), words, *_idle(result, best), *ceilings])
 
 
-def _by_columns(result: AuditResult, best: Evidence) -> bool:
-    """Whether it is single columns, and not whole records, that an attack certainly gets."""
-    return not best.proven and not (best.tells and best.main.lower > result.policy.max_success)
-
-
-def _idle(result: AuditResult, best: Evidence) -> list[str]:
-    """Why an attack that met more targets does not decide."""
-    more = [entry.attack for entry in result.evidence if entry.main.rate > best.main.rate and not entry.tells]
-    if not more or not best.tells:
+def _undecided(result: AuditResult, best: Evidence) -> list[str]:
+    """Why a rate above the limit does not make it EXPOSED."""
+    if result.verdict is not Verdict.UNPROVEN or best.main.lower <= result.policy.max_success or best.tells:
         return []
-    return [f"{', '.join(more)} met more, but not certainly more than without the release."]
+    if best.main.lower <= best.control.upper:
+        return ["It does as well without the records, so this rate shows nothing about the release."]
+    return ["A guess does as well, so this rate shows nothing about the release."]
 
 
-def single_columns(evidence: Evidence, *, decides: bool, most: int = 4) -> str:
-    """The columns that came back more often than whole rows did, in a sentence; nothing where there are none."""
-    alone = [part for part in evidence.telling_parts if part.main.successes > evidence.main.successes]
-    if not alone:
+def others(result: AuditResult) -> str:
+    """The attacks that did not decide, in one line."""
+    rest = len(result.evidence) - 1
+    if not rest:
         return ""
-    shown = ", ".join(
-        f"{part.name} of {part.main.successes} (a guess: {thousandths(part.guess)} in 1000)"
-        for part in alone[:most]
+    many = {1: "One other attack", 2: "Two other attacks", 3: "Three other attacks"}.get(
+        rest, f"{rest} other attacks"
     )
-    more = f" and of {len(alone) - most} more columns" * (len(alone) > most)
-    begins = "It is single columns that came back" if decides else "Single columns came back more often"
-    return f" {begins}: {shown}{more}."
+    return f"{many} found {'no more' if result.verdict is Verdict.EXPOSED else 'nothing that decides'}."
+
+
+def mind(result: AuditResult, most: int = 2) -> list[str]:
+    """What to mind about this verdict: a sentence each, about the attack that decides."""
+    said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
+    raised = [caveat for caveat in result.strongest.caveats if caveat.id not in said]
+    raised.sort(key=lambda caveat: not (caveat.voids or caveat.contradicts))
+    return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:most]]
 
 
 def limit(result: AuditResult) -> str:
@@ -163,12 +179,12 @@ def limit(result: AuditResult) -> str:
     number = thousandths(result.policy.max_success)
     if result.policy.set_by == "user":
         return f"your limit is {number}"
-    return f"the limit is {number}, a default that nobody set"
+    return f"the limit is {number} (the default; set yours with --max-success)"
 
 
 def claim(evidence: Evidence) -> list[str]:
     """What a test of the training's claim says, the worst first; nothing where there is no such test."""
-    numbers = evidence.findings
+    numbers = evidence.numbers
     if "p_value_of_the_claim" not in numbers:
         return []
     p_value, seen = (
@@ -212,27 +228,13 @@ def scope(result: AuditResult) -> str:
 def counts(result: AuditResult) -> str:
     """When a record counts as recovered."""
     criterion = result.threat_model["criterion"]
+    if result.words.counts:
+        return result.words.counts
     if criterion["error"] == "mismatch":
-        said = result.threat_model.get("said", {}).get("many", "")
-        return (
-            "A canary counts if the guess, in or out, is right."
-            if said == "canaries"
-            else "Only the very record counts."
-        )
-    if result.threat_model["game"] == "CapturedTexts":
-        return "Only what the whole update can be computed again from counts."
-    if result.threat_model["game"] == "CapturedPatches":
-        return (
-            "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
-            "patches is enough."
-        )
-    if result.threat_model["game"] == "Texts":
-        tries = f"{criterion['threshold']:,.0f} tries"
-        compared = "base_log_probability" in result.strongest.arrays
-        return (
-            f"A secret counts if it comes out within {tries}{', and not out of the base model' * compared}."
-        )
-    words = f"A record counts as recovered if its {criterion['error']} is at most {criterion['threshold']:g}"
+        return "Only an exact match counts."
+    words = (
+        f"A record counts as recovered if its {criterion['error']} is at most {criterion['threshold']:.4g}"
+    )
     return words + ("." if criterion["label_scale"] is None else " and its label is right.")
 
 
@@ -257,9 +259,16 @@ def caveats(result: AuditResult) -> dict[Caveat, list[str]]:
     return concerned
 
 
-def findings(evidence: Evidence) -> list[str]:
+def numbers(evidence: Evidence) -> list[str]:
     """The further numbers that an evidence proves, each with its name."""
-    return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in evidence.findings.items()]
+    return [f"{name.replace('_', ' ')} {value:.4g}" for name, value in evidence.numbers.items()]
+
+
+def sections(result: AuditResult) -> list[Section]:
+    """What the findings of the strongest attack and the door of the game add to the annex."""
+    own = [section for each in result.strongest.findings if (section := each.section())]
+    homes = [door.sections for door in doors() if door.name == result.threat_model["door"] and door.sections]
+    return [*own, *(section for home in homes for section in load(home)(result))]
 
 
 def interval(rate: SuccessRate | TruePositiveRate) -> str:

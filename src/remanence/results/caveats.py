@@ -162,7 +162,7 @@ def check_rates(
 def check_trials(found: Measured, policy: Policy) -> Iterator[Caveat]:
     """Whether the trials can speak about the policy at all; a proven record does, however few there are."""
     main = found.main
-    if found.proven:
+    if any(each.kind == "proven-records" for each in found.found):
         return
     nothing = SuccessRate(0, main.trials, main.confidence, main.clusters)
     if nothing.upper > policy.max_success:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -12,9 +12,8 @@ from torch import Tensor
 
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.errors import Criterion, Error
+from remanence.core.errors import Criterion
 from remanence.core.rates import SuccessRate
-from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.results.caveats import (
     DIVERGED,
     NO_TRACE,
@@ -22,8 +21,9 @@ from remanence.results.caveats import (
     Caveat,
     check_rates,
 )
+from remanence.results.findings import Finding, ProvenRecords, WholeRecords, read_finding, stored_finding
 from remanence.results.outcome import Outcome
-from remanence.results.parts import PartRate, part_rates
+from remanence.results.verdict import Policy
 
 Json = dict[str, Any]
 
@@ -39,19 +39,28 @@ class Played(Protocol):
         """When a reconstruction counts."""
         ...
 
-    def baseline(self, chances: int = 1) -> Baseline:
-        """What a guess achieves."""
+    @property
+    def tests_more(self) -> bool:
+        """Whether it tests more than whole records."""
         ...
 
-    def baseline_of(self, part: Error) -> Baseline | None:
-        """What a guess achieves for a single column, where columns are counted."""
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """What it found beside whole records."""
+        ...
+
+    def how_many(self, outcome: Outcome) -> int | None:
+        """How many records the trials are about."""
+        ...
+
+    def baseline(self, chances: int = 1) -> Baseline:
+        """What a guess achieves."""
         ...
 
     def caveats(self) -> Iterable[Caveat]:
         """What to mind about it."""
         ...
 
-    def findings(self) -> Mapping[str, float]:
+    def measures(self) -> Mapping[str, float]:
         """Further numbers that it proves, whatever the attack."""
         ...
 
@@ -88,10 +97,9 @@ class Evidence:
     `unresolved` names the trials (in a leave-one-out game, the records) that the optimiser's
     tolerance hides: their predicted error is above the threshold. `arrays` holds numbers per
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
-    `proven` counts the records that the game recomputed the release from: facts, which need no interval. `parts` are
-    single columns, where records are rows of a table: they share the confidence with the rows. `this_head` is
-    about the very head that was handed in, and the rates about heads that are made like it. `prepare`
-    returns what the attack had prepared, as long as nobody has stored the evidence.
+    `proven` counts the records that the game recomputed the release from, of `proven_of` where that is known: facts,
+    which need no interval. `findings` are what the door found beside whole records. `numbers` are further numbers that
+    the evidence proves. `prepare` returns what the attack had prepared, as long as nobody has stored the evidence.
     """
 
     attack: str
@@ -103,12 +111,12 @@ class Evidence:
     errors: ErrorSummary = ErrorSummary()
     unresolved: tuple[int, ...] = ()
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    findings: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
+    numbers: Mapping[str, float] = field(default_factory=dict)  # further numbers that the evidence proves
     gallery: Mapping[str, Tensor] | None = None  # data, and so never part of audit.json or its arrays
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the attack
     proven: int | None = None
-    parts: tuple[PartRate, ...] = ()
-    this_head: ThisHead | None = None
+    proven_of: int | None = None
+    findings: tuple[Finding, ...] = ()
     reference: str = ""  # where the attack comes from
     prepare: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
@@ -121,21 +129,20 @@ class Evidence:
         confidence: float,
         record: Tensor | None = None,
         prepare: Callable[[], Any] | None = None,
+        baseline: Baseline | None = None,
     ) -> Evidence:
         """Count what all trials found; `record` says which record of the training set each was about."""
-        asked = [(part.name, game.baseline_of(part)) for part in game.criterion.error.parts]
-        guesses = {name: guess.seen for name, guess in asked if guess is not None}
-        confidence = 1 - (1 - confidence) / 2 if guesses else confidence  # one half for rows, one for columns
+        confidence = 1 - (1 - confidence) / 2 if game.tests_more else confidence  # one half for whole records
         main, control = (_counted(side.succeeded, confidence) for side in (outcome.main, outcome.control))
         numbers, errors = dict(outcome.numbers), outcome.main.errors
         left, sensitivity = numbers.pop("remaining_gradient", None), numbers.pop("sensitivity", None)
         diverged = numbers.pop("diverged", None)
-        baseline = game.baseline(outcome.chances)
-        parts = part_rates(numbers, guesses, game.criterion.threshold, confidence)
-        tells = any(part.tells for part in parts)
+        baseline = game.baseline(outcome.chances) if baseline is None else baseline
+        findings = tuple(game.findings(outcome, confidence))
+        tells = any(each.tells for each in findings)
         caveats = [*check_rates(main, control, baseline, tells=tells), *game.caveats()]
         record = torch.arange(len(errors)) if record is None else record
-        findings, unresolved = dict(game.findings()), ()
+        facts, unresolved = dict(game.measures()), ()
         if left is not None and sensitivity is not None:
             predicted = sensitivity * left
             numbers["predicted_error"] = predicted
@@ -145,11 +152,10 @@ class Evidence:
             caveats += [OPTIMISER_NOT_CONVERGED] if hidden.any() else []
             numbers["unresolved"] = hidden
             unresolved = tuple(record[hidden.cpu()].tolist())
-        if outcome.this_head is not None:
-            caveats += outcome.this_head.caveats(outcome.main.succeeded)
+        caveats += [caveat for each in findings for caveat in each.caveats(outcome)]
         if diverged is not None and diverged.any():
             caveats.append(DIVERGED)
-            findings["diverged_trainings"] = float(diverged.sum())
+            facts["diverged_trainings"] = float(diverged.sum())
         known = not errors.isnan().all()
         arrays = {"record": record, "error": errors, "control_error": outcome.control.errors}
         arrays |= {"succeeded": outcome.main.succeeded, "control_succeeded": outcome.control.succeeded}
@@ -168,33 +174,32 @@ class Evidence:
             errors=ErrorSummary.of(errors, numbers.get("predicted_error"), left),
             unresolved=unresolved,
             arrays={name: values.detach().cpu().contiguous() for name, values in arrays.items()},
-            findings=findings,
+            numbers=facts,
             gallery=None if outcome.gallery is None else outcome.gallery.tensors(),
             settings=attack.settings(),
             proven=None if outcome.proven is None else int(outcome.proven.sum()),
-            parts=parts,
-            this_head=outcome.this_head,
+            proven_of=None if outcome.proven is None else game.how_many(outcome),
+            findings=findings,
             reference=attack.info.reference.short,
             prepare=prepare,
         )
 
     @property
+    def whole(self) -> WholeRecords:
+        """How often whole records came back."""
+        vouched = all(each.vouches for each in self.findings)
+        return WholeRecords(self.main, self.control, self.baseline, vouched, not self.of_unknown_many)
+
+    @property
+    def found(self) -> tuple[Finding, ...]:
+        """All that was found: proven records first, which are facts, then whole records, then what the door adds."""
+        proven = (ProvenRecords(self.proven, self.proven_of),) if self.proven else ()
+        return (*proven, self.whole, *self.findings)
+
+    @property
     def tells(self) -> bool:
-        """Whether the attack certainly does better than what needs no release: its own control, and a guess.
-
-        Where a guess has only been bounded from far above, what a guess was seen to achieve counts.
-        """
-        return self.main.lower > max(self.control.upper, self.baseline.seen)
-
-    @property
-    def about_the_release(self) -> bool:
-        """Whether the rates are about what was handed in: not if a head may be one on other pictures."""
-        return self.this_head is None or self.this_head.made_like_this
-
-    @property
-    def telling_parts(self) -> tuple[PartRate, ...]:
-        """The columns that certainly come back more often than without the release, the surest first."""
-        return tuple(sorted((p for p in self.parts if p.tells), key=lambda p: -p.main.lower))
+        """Whether the attack certainly does better than what needs no release: its own control, and a guess."""
+        return self.whole.tells
 
     @property
     def of_unknown_many(self) -> bool:
@@ -202,24 +207,13 @@ class Evidence:
         return self.proven is not None and self.proven > self.main.trials
 
     @property
-    def pictures(self) -> list[PictureExposure]:
-        """What came back out of the very head that was handed in, the closest first; empty if none was."""
-        return [] if self.this_head is None else self.this_head.pictures()
-
-    @property
-    def came_back(self) -> float:
-        """The share of that head's classes of which a picture came back."""
-        found = self.pictures
-        return sum(picture.came_back for picture in found) / max(1, len(found))
-
-    @property
     def rejects_the_claim(self) -> bool:
         """Whether what the training claims was measured to be false, or failed a test at the level of accusing."""
-        level = self.findings.get("accused_at", 1 - self.main.confidence)
-        tested = self.findings.get("p_value_of_the_claim", 1.0) <= level
+        level = self.numbers.get("accused_at", 1 - self.main.confidence)
+        tested = self.numbers.get("p_value_of_the_claim", 1.0) <= level
         return tested or any(caveat.contradicts for caveat in self.caveats)
 
-    def to_json(self) -> Json:
+    def to_json(self, policy: Policy) -> Json:
         """The entry in audit.json."""
         return {
             "attack": self.attack,
@@ -238,10 +232,9 @@ class Evidence:
             "unresolved": list(self.unresolved[:_LISTED]),  # all of them are in the arrays
             "unresolved_count": len(self.unresolved),
             **({"settings": dict(self.settings)} if self.settings else {}),
-            **({} if self.proven is None else {"proven": self.proven}),
-            **({"parts": [part.to_json() for part in self.parts]} if self.parts else {}),
-            **({} if self.this_head is None else {"this_head": self.this_head.to_json()}),
-            **({"findings": dict(self.findings)} if self.findings else {}),
+            **({} if self.proven is None else {"proven": self.proven, "proven_of": self.proven_of}),
+            "findings": [stored_finding(finding, policy) for finding in self.findings],
+            **({"numbers": dict(self.numbers)} if self.numbers else {}),
         }
 
     @classmethod
@@ -256,11 +249,11 @@ class Evidence:
             label_rate=None if entry["labels"] is None else SuccessRate.from_json(entry["labels"]),
             errors=ErrorSummary(**{each.name: entry["error"][each.name] for each in fields(ErrorSummary)}),
             unresolved=_unresolved(entry, arrays),
-            findings=entry.get("findings", {}),
+            numbers=entry.get("numbers", {}),
             settings=entry.get("settings", {}),
             proven=entry.get("proven"),
-            parts=tuple(PartRate.from_json(part) for part in entry.get("parts", ())),
-            this_head=ThisHead.from_json(entry["this_head"]) if "this_head" in entry else None,
+            proven_of=entry.get("proven_of"),
+            findings=tuple(read_finding(finding) for finding in entry["findings"]),
             reference=entry["reference"],
             arrays=arrays,
         )

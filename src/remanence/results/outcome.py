@@ -11,12 +11,11 @@ from torch import Tensor
 
 from remanence.core.errors import Comparison, Criterion, Reduction
 from remanence.core.records import Records
-from remanence.heads.this_head import ThisHead
 
 Tensors = dict[str, Tensor]
 
 _SHOWN = 30  # reconstructions in a gallery
-_ONCE = "gallery.", "this_head."  # in the first unit alone
+_ONCE = "gallery.", "once."  # in the first unit alone
 
 
 @final
@@ -50,7 +49,7 @@ class Outcome:
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # each (trials,)
     proven: Tensor | None = None  # (trials,)
     gallery: Gallery | None = None
-    this_head: ThisHead | None = None  # what came back out of the very head that was handed in
+    once: Mapping[str, Tensor] = field(default_factory=dict)  # what the first unit alone found, for the game
     claims_labels: bool = True  # whether the attack says anything about labels
     chances: int = 1  # how many guesses each record got
 
@@ -58,7 +57,7 @@ class Outcome:
         """By names that `Outcome.of` and `join` know."""
         parts = {"main": vars(self.main), "control": vars(self.control), "numbers": self.numbers}
         parts["gallery"] = {} if self.gallery is None else self.gallery.tensors()
-        parts["this_head"] = {} if self.this_head is None else self.this_head.tensors()
+        parts["once"] = self.once
         found = {f"{part}.{name}": values for part, held in parts.items() for name, values in held.items()}
         if self.proven is not None:
             found["proven"] = self.proven
@@ -73,14 +72,14 @@ class Outcome:
             start = f"{part}."
             return {n.removeprefix(start): values for n, values in tensors.items() if n.startswith(start)}
 
-        shown, head = within("gallery"), within("this_head")
+        shown = within("gallery")
         return cls(
             main=Comparison(**within("main")),
             control=Comparison(**within("control")),
             numbers=within("numbers"),
             proven=tensors.get("proven"),
             gallery=Gallery(**shown) if shown else None,
-            this_head=ThisHead(**head) if head else None,
+            once=within("once"),
             claims_labels=bool(tensors["claims_labels"]),
             chances=int(tensors["chances"]),
         )

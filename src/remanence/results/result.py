@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from remanence.core.checks import one_of
 from remanence.core.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence
-from remanence.results.parts import part_contradictions
+from remanence.results.findings import Finding, Words
 from remanence.results.recount import contradicted_bound, contradictions
 from remanence.results.verdict import Policy, Verdict, decide, decisive
 
@@ -40,40 +40,39 @@ class AuditResult:
     evidence: tuple[Evidence, ...]
     bounds: tuple[Bound, ...]
     environment: Json
+    companions: tuple[Evidence, ...] = ()  # games that were played for comparison; they decide nothing
+    about: Mapping[str, str] = field(
+        default_factory=dict
+    )  # title, owner, purpose and data, as the owner puts it
 
     @property
     def strongest(self) -> Evidence:
         """The attack that the verdict rests on."""
-        return decisive(self.evidence, self.bounds, self.policy)
+        return decisive(self.evidence, self.bounds, self.policy)[0]
+
+    @property
+    def reason(self) -> Finding:
+        """The finding that the verdict rests on."""
+        return decisive(self.evidence, self.bounds, self.policy)[1]
+
+    @property
+    def words(self) -> Words:
+        """What its game calls things."""
+        return Words(**self.threat_model["said"])
 
     @property
     def meaning(self) -> str:
         """What the verdict means here, in one sentence."""
-        best, limit = self.strongest, self.policy.max_success
-        if self.verdict is not Verdict.EXPOSED:
-            return self.verdict.meaning
-        if best.tells and best.about_the_release and best.main.lower > limit:
-            return "An attack succeeds more often than the limit allows."
-        if best.proven:
-            return "Training records are proven to be in what is released. That takes no rate."
-        if any(part.main.lower > limit for part in best.telling_parts):
-            return "Single columns come back more often than the limit allows."
-        return "More pictures come back out of this very head than the limit allows."
+        return self.reason.meaning if self.verdict is Verdict.EXPOSED else self.verdict.meaning
 
     def done(self, evidence: Evidence) -> str:
         """What an attack achieved, in the words of its game: recovered 442 of 442 records."""
-        said = self.threat_model.get("said", {"done": "recovered", "many": "targets"})
-        sizes = evidence.arrays.get("proven_batch_size")
-        if (
-            sizes is not None and len(sizes) == evidence.main.trials
-        ):  # each trial is an update of several records
-            if not evidence.proven:
-                return f"{said['done']} no {said['many']}"
-            if bool((sizes > 0).all()):
-                return f"{said['done']} {evidence.proven} of {int(sizes.sum())} {said['many']}"
+        said = self.words
         if evidence.of_unknown_many:
-            return f"{said['done']} {evidence.proven} {said['many']}, of an unknown number"
-        return f"{said['done']} {evidence.main.successes} of {evidence.main.trials} {said['many']}"
+            return f"{said.done} {evidence.proven} {said.many}, of an unknown number"
+        if evidence.proven and evidence.proven_of:
+            return f"{said.done} {evidence.proven} of {evidence.proven_of} {said.many}"
+        return f"{said.done} {evidence.main.successes} of {evidence.main.trials} {said.many}"
 
     @property
     def gallery(self) -> Mapping[str, torch.Tensor] | None:
@@ -91,7 +90,9 @@ class AuditResult:
             "policy": asdict(self.policy),
             "threat_model": self.threat_model,
             "subject": self.subject,
-            "evidence": [evidence.to_json() for evidence in self.evidence],
+            "evidence": [evidence.to_json(self.policy) for evidence in self.evidence],
+            **({"about": dict(self.about)} if self.about else {}),
+            "companions": [evidence.to_json(self.policy) for evidence in self.companions],
             "bounds": [
                 {
                     "name": bound.name,
@@ -110,14 +111,20 @@ class AuditResult:
     @classmethod
     def from_json(cls, document: Json, arrays: Mapping[str, torch.Tensor]) -> AuditResult:
         """Read a document that has been validated."""
-        evidence, wrong = [], [told for b in document["bounds"] if (told := contradicted_bound(b))]
-        for entry in document["evidence"]:
+        wrong = [told for b in document["bounds"] if (told := contradicted_bound(b))]
+        threshold = document["threat_model"]["criterion"]["threshold"]
+
+        def read(entry: Json) -> Evidence:
             prefix = f"{entry['attack']}."
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-            wrong += contradictions(entry, own)
-            threshold = document["threat_model"]["criterion"]["threshold"]
-            wrong += part_contradictions(entry.get("parts", ()), own, threshold)
-            evidence.append(Evidence.from_json(entry, own))
+            wrong.extend(contradictions(entry, own))
+            found = Evidence.from_json(entry, own)
+            wrong.extend(told for each in found.findings for told in each.contradictions(own, threshold))
+            return found
+
+        evidence, companions = (
+            [read(entry) for entry in document[part]] for part in ("evidence", "companions")
+        )
         bounds = [
             Bound(
                 b["name"],
@@ -144,13 +151,15 @@ class AuditResult:
             evidence=tuple(evidence),
             bounds=tuple(bounds),
             environment=document["environment"],
+            companions=tuple(companions),
+            about=document.get("about", {}),
         )
 
     def sealed(self) -> tuple[Json, bytes]:
         """The document as it is stored, with the hash of its arrays, and those arrays packed."""
         arrays = {
             f"{evidence.attack}.{name}": values
-            for evidence in self.evidence
+            for evidence in (*self.evidence, *self.companions)
             for name, values in evidence.arrays.items()
         }
         return storage.seal(self.to_json(), arrays)
@@ -190,10 +199,10 @@ class AuditResult:
     def log_to(self, tracker: Literal["mlflow"]) -> None:
         """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
         one_of("tracker", tracker, ["mlflow"])
-        import_module(f"remanence.report.{tracker}").log(self)
+        import_module("remanence.report.tracking").log(self)
 
     def __str__(self) -> str:
-        best = self.strongest
+        best, reason = self.strongest, self.reason
         rate, limit = best.main, self.policy.max_success
         shown = f", {rate.rate * 1000:.0f} in 1000 ({rate.lower * 1000:.0f} to {rate.upper * 1000:.0f}"
         shown += f" at {rate.confidence:.3g} confidence)"
@@ -202,11 +211,7 @@ class AuditResult:
             f"  {best.attack} {self.done(best)}{'' if best.of_unknown_many else shown}; "
             f"{self.policy.whose} limit is {limit * 1000:.0f}.",
         ]
-        if found := best.pictures:
-            lines.append(
-                f"  This head: a picture of {sum(picture.came_back for picture in found)} of its {len(found)} classes "
-                "came back. The rate above is about other heads that the recipe makes."
-            )
+        lines += [f"  {each.headline(self.words)}" for each in best.findings if each is reason or each.tells]
         for on_average, words in (
             (False, "no attack exceeds"),
             (True, "on average over records, no attack exceeds"),

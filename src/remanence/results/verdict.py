@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remanence.core.checks import number
 from remanence.core.rates import SuccessRate
+
+if TYPE_CHECKING:
+    from remanence.results.findings import Finding
 
 
 class Verdict(StrEnum):
@@ -82,23 +85,8 @@ class Measured(Protocol):
         ...
 
     @property
-    def about_the_release(self) -> bool:
-        """Whether the rates are about what was handed in, as far as can be told."""
-        ...
-
-    @property
-    def proven(self) -> int | None:
-        """How many records the game recomputed the release from."""
-        ...
-
-    @property
-    def telling_parts(self) -> Sequence[Any]:
-        """The columns of a table that certainly come back more often than without the release."""
-        ...
-
-    @property
-    def came_back(self) -> float:
-        """The share of a head's classes, where one was handed in, of which a picture came back by its own test."""
+    def found(self) -> Sequence[Finding]:
+        """All that it found, what counts first coming first."""
         ...
 
     @property
@@ -127,21 +115,19 @@ class Ceiling(Protocol):
 def decide(evidence: Iterable[Measured], bounds: Iterable[Ceiling], policy: Policy) -> Verdict:
     """Weigh what was measured and what is proven against the policy.
 
-    A bound is contradicted by any attack that certainly beats it. EXPOSED needs a record that was proven to be in the
-    release, or an attack above the limit, its control and a guess, on whole records, on one column of them, on this
-    head or on heads made like it. A failed
-    attack never yields PROTECTED: only a bound can, one that holds for every record, and only where nothing that was
-    measured, the control included, is certainly above it or above the limit. A bound that holds on average over records
-    proves nothing about these.
+    A bound is contradicted by any attack that certainly beats it. EXPOSED needs one finding that certainly breaks the
+    limit: a record that was proven to be in the release, or something above the limit, its control and a guess. A
+    failed attack never yields PROTECTED: only a bound can, one that holds for every record, and only where nothing that
+    was measured, the control included, is certainly above it or above the limit. A bound that holds on average over
+    records proves nothing about these.
     """
     found = list(evidence)
     ceiling = lowest(bounds)
-    certain = max((entry.main.lower for entry in found), default=0.0)
     if any(contradicts(entry, ceiling) for entry in found):
         return Verdict.CONTRADICTED
-    if any(exposes(entry, policy) for entry in found) or this_head_exposes(found, policy):
+    if any(exposing(entry, found, policy) for entry in found):
         return Verdict.EXPOSED
-    seen = max([certain, *(entry.control.lower for entry in found)])
+    seen = max((rate.lower for entry in found for rate in (entry.main, entry.control)), default=0.0)
     if max(ceiling, seen) <= policy.max_success and seen <= ceiling:
         return Verdict.PROTECTED
     return Verdict.UNPROVEN
@@ -157,34 +143,35 @@ def contradicts(entry: Measured, ceiling: float) -> bool:
     return entry.main.lower > ceiling or entry.rejects_the_claim
 
 
-def exposes(entry: Measured, policy: Policy) -> bool:
-    """Whether an attack makes the release EXPOSED: a proven record, whole records above the limit, or one column."""
-    columns = any(part.main.lower > policy.max_success for part in entry.telling_parts)
-    above = entry.tells and entry.about_the_release and entry.main.lower > policy.max_success
-    return bool(entry.proven) or columns or above
+def exposing(entry: Measured, evidence: Sequence[Measured], policy: Policy) -> list[Finding]:
+    """The findings of an attack that break the limit.
 
-
-def this_head_exposes(evidence: Iterable[Measured], policy: Policy) -> bool:
-    """Whether too many pictures come back out of the very head that was handed in.
-
-    It is judged by the attack that does best on heads made like it: that one was chosen without looking at this head.
+    Some count only for the attack that has the highest rate, which was chosen without looking at them.
     """
-    best = max(evidence, key=lambda entry: (entry.main.lower, entry.main.rate), default=None)
-    return best is not None and best.came_back > policy.max_success
+    best = max(evidence, key=lambda each: (each.main.lower, each.main.rate))
+    counted = [each for each in entry.found if entry is best or not each.of_the_best_attack]
+    return [each for each in counted if each.exposes(policy)]
 
 
-def decisive(evidence: Iterable[MeasuredT], bounds: Iterable[Ceiling], policy: Policy) -> MeasuredT:
-    """The attack that the verdict rests on, so that every view tells about the same one.
+def decisive(
+    evidence: Iterable[MeasuredT], bounds: Iterable[Ceiling], policy: Policy
+) -> tuple[MeasuredT, Finding]:
+    """The attack and the finding that the verdict rests on, so that every view tells about the same ones.
 
     A high rate alone does not make it: where a control is as high, another attack decides.
     """
     found = list(evidence)
-    ceiling, by_head = lowest(bounds), this_head_exposes(found, policy)
+    ceiling = lowest(bounds)
+    reasons = {id(entry): exposing(entry, found, policy) for entry in found}
+    by_best = any(reason.of_the_best_attack for own in reasons.values() for reason in own)
 
     def weight(entry: MeasuredT) -> tuple[float, ...]:
-        tells = entry.tells and not by_head  # this head is judged by the highest rate alone
-        columns = sum(part.main.lower for part in entry.telling_parts)
-        decides = contradicts(entry, ceiling), exposes(entry, policy), tells
-        return *decides, entry.main.lower, entry.main.rate, columns
+        decides = contradicts(entry, ceiling), bool(reasons[id(entry)]), entry.tells and not by_best
+        more = sum(each.tells for each in entry.found)
+        return *decides, entry.main.lower, entry.main.rate, more
 
-    return max(found, key=weight)
+    best = max(found, key=weight)
+    whole = next(each for each in best.found if each.kind == "whole-records")
+    if contradicts(best, ceiling):
+        return best, whole
+    return best, next(iter(reasons[id(best)]), whole)

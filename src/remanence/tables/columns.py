@@ -8,19 +8,24 @@ import numpy as np
 
 from remanence.auditing import AuditResult
 from remanence.core.rates import CONFIDENCE, SuccessRate
-from remanence.results.parts import part_errors
+from remanence.results.evidence import Evidence
 from remanence.tables.fitted import FittedModel
+from remanence.tables.single_columns import Columns, PartRate, part_errors
 
 
 def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
     """For each column in how many rows its value came back, by the attack that found most, and what a guess finds."""
     kinds = {column.name: "word" if column.categories else "number" for column in model.rows.columns}
     found = []
-    for each in zip(*(evidence.parts for evidence in result.evidence), strict=True):
+    for each in zip(*(_parts(evidence) for evidence in result.evidence), strict=True):
         best = max(each, key=lambda part: part.main.successes)
         kind = kinds.get(best.name, "label")
         found.append({"column": best.name, "kind": kind, **_rate(best.main), "guess": best.guess})
     return found
+
+
+def _parts(evidence: Evidence) -> tuple[PartRate, ...]:
+    return next((each.parts for each in evidence.findings if isinstance(each, Columns)), ())
 
 
 def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) -> list[dict[str, Any]]:
@@ -31,7 +36,7 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     best = result.strongest
     own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
-    met = {part.name: part_errors(part.name, best.arrays)[0] <= threshold for part in best.parts}
+    met = {part.name: part_errors(part.name, best.arrays)[0] <= threshold for part in _parts(best)}
     met = {"": best.arrays["succeeded"][:, 0].bool(), **met}
     confidence = 1 - (1 - CONFIDENCE) / (len(names) * len(met))
 

@@ -22,4 +22,5 @@ DOOR = Door(
         "remanence.tables.targets:diabetes_shortlist",
     ),
     caveats="remanence.tables.caveats",
+    findings={"columns": "remanence.tables.single_columns:Columns"},
 )

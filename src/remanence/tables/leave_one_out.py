@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
@@ -23,11 +23,12 @@ from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release
 from remanence.protocol import AnyGame, MechanismT, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, TARGETS_KNOWN, Caveat
+from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Gallery, Outcome, gather
-from remanence.results.parts import part_numbers
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
+from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
@@ -58,7 +59,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
     without that record in sight.
     """
 
-    said: ClassVar[tuple[str, str]] = ("recovered", "records")
+    door: ClassVar[str] = "tables"
 
     mechanism: MechanismT  # the training that is audited
     data: Records  # the training set; each record in turn is the target
@@ -79,9 +80,20 @@ class LeaveOneOut(AnyGame[MechanismT]):
         object.__setattr__(self, "default_trials", len(self.data))
 
     @property
-    def proof(self) -> str:
-        """Why rows that the release holds are facts."""
-        return self.mechanism.held_because
+    def words(self) -> Words:
+        """Trials are records of the table, by their positions."""
+        less = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
+        return Words("recovered", "records", self.mechanism.held_because, less=less, by_record=True)
+
+    @property
+    def tests_more(self) -> bool:
+        """Columns are counted by themselves, too."""
+        return bool(self.criterion.error.parts)
+
+    def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
+        """Single columns, beside what is guessed from the other records."""
+        guesses = {part.name: self._guess_of(part).seen for part in self.criterion.error.parts}
+        return columns_of(outcome, guesses, self.criterion.threshold, confidence)
 
     def fits(self) -> None:
         """The model has finite numbers, and its own equations hold on these data."""
@@ -111,8 +123,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
         """What somebody guesses who knows the other records, measured."""
         return self._guess(self.criterion)
 
-    def baseline_of(self, part: Error) -> Baseline:
-        """The same for one column."""
+    def _guess_of(self, part: Error) -> Baseline:
         return self._guess(replace(self.criterion, error=part, label_scale=None))
 
     def _guess(self, criterion: Criterion) -> Baseline:

@@ -12,4 +12,5 @@ DOOR = Door(
     ),
     targets=("remanence.texts.targets:tiny_text",),
     caveats="remanence.texts.caveats",
+    sections="remanence.texts.words:sections",
 )

@@ -27,6 +27,7 @@ from remanence.core.priors import Uninformed
 from remanence.core.records import Records
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.findings import Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 from remanence.scale.run import Run
@@ -69,7 +70,7 @@ class Texts(AnyGame[FineTuning]):
     training claims. A claim that is not refuted is no proof, and no ceiling.
     """
 
-    said: ClassVar[tuple[str, str]] = ("brought out", "secrets")
+    door: ClassVar[str] = "texts"
 
     model: LanguageModel
     secrets: Sequence[Secret]
@@ -131,6 +132,20 @@ class Texts(AnyGame[FineTuning]):
         share = min(1.0, covered / candidates)
         return Baseline(share, share, f"{covered} of {candidates:g} equally likely secrets")
 
+    @property
+    def words(self) -> Words:
+        """Secrets, which come out within some tries or do not."""
+        compared = ", and not out of the base model" if self.base is not None else ""
+        tests = ("membership inference",) if self.planted.by_coin and self.unseen else ()
+        return Words(
+            "brought out",
+            "secrets",
+            counts=f"A secret counts if it comes out within {self.tries:,} tries{compared}.",
+            less="Take the secrets out of the texts before training. The annex names the riskiest places.",
+            tests=tests,
+            python=f"audit_text(model, texts, rule=Rule(tries={self.tries}), ...)",
+        )
+
     @cached_property
     def _proven(self) -> dict[str, float]:
         """What canaries that were in or out by a coin prove. Their order says nothing about the coins."""
@@ -143,7 +158,7 @@ class Texts(AnyGame[FineTuning]):
             scores = scores - self._ask(self.base, everyone).logs(Decoding())
         return self.planted.said(scores, own, asked.logs(GREEDY)[own] == 0, self.baseline().value)
 
-    def findings(self) -> dict[str, float]:
+    def measures(self) -> dict[str, float]:
         """What canaries prove about ε, whatever the attack."""
         return dict(self._proven) if self.planted.by_coin and self.unseen else {}
 

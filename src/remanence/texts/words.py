@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from remanence.auditing import AuditResult
 from remanence.report.svg import ATTACK, GUESS, INK, logarithmic, picture
 from remanence.results.evidence import Evidence
+from remanence.results.findings import Section
 from remanence.texts.probabilities import within
 
 if TYPE_CHECKING:
@@ -41,9 +42,20 @@ class Risk:
         return f"line {self.line}" + (f", secret {self.part}" if self.part > 1 else "")
 
 
-def is_text(result: AuditResult) -> bool:
-    """Whether a language model was audited."""
-    return result.threat_model["game"] == "Texts"
+def sections(result: AuditResult) -> list[Section]:
+    """What comes out, for the annex of a report."""
+    rows = [
+        (
+            risk.place,
+            f"{risk.tries:.3g}",
+            f"{risk.probability:.2g}",
+            "" if risk.base_probability is None else f"{risk.base_probability:.2g}",
+            "yes" if risk.recovered else "no",
+        )
+        for risk in riskiest(result)
+    ]
+    headings = "place in the file", "tries", "probability of one query", "from the base model", "recovered"
+    return [Section("What comes out", (sentence(result),), headings, tuple(rows), curve_picture(result))]
 
 
 def sentence(result: AuditResult) -> str:

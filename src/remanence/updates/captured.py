@@ -21,6 +21,7 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.findings import Words
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
@@ -46,6 +47,15 @@ _ALIKE = 1e-3  # by how much shares may differ that are the same
 Reconstruct = Callable[[Gradient], Reconstruction]
 
 
+SEND_LESS = "Send less. Aggregate securely over many clients, or clip and add noise before anything is sent."
+
+
+def proven_sizes(outcome: Outcome) -> int | None:
+    """How many records there were, where that is proven for every update."""
+    sizes = outcome.numbers["proven_batch_size"]
+    return int(sizes.sum()) if bool((sizes > 0).all()) else None
+
+
 @final
 @dataclass(frozen=True)
 class Captured(AnyGame[SharedGradient]):
@@ -59,7 +69,7 @@ class Captured(AnyGame[SharedGradient]):
     all that is read is read off it).
     """
 
-    said: ClassVar[tuple[str, str]] = ("recovered", "samples")
+    door: ClassVar[str] = "updates"
 
     mechanism: SharedGradient
     gradients: Gradient
@@ -190,6 +200,15 @@ class Captured(AnyGame[SharedGradient]):
             | {"proven_batch_size": sizes_proven[owner].where(first, 0)},
             proven=counts[owner].where(first, 0),  # once for each update
         )
+
+    @property
+    def words(self) -> Words:
+        """Samples of a batch."""
+        return Words("recovered", "samples", less=SEND_LESS)
+
+    def how_many(self, outcome: Outcome) -> int | None:
+        """All batches together, where each size is proven."""
+        return proven_sizes(outcome)
 
     def proofs(self, guess: Reconstruction, gradients: Gradient) -> list[Proof]:
         """What recomputation says about each update and what was proposed for it."""

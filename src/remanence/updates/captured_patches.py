@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from remanence.auditing import AuditResult, audit
 from remanence.core.attack import Reconstruction
 from remanence.core.releases import Gradient
 from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.findings import Words
 from remanence.results.verdict import Policy
+from remanence.updates.captured import SEND_LESS
 from remanence.updates.captured_whole import CapturedWhole, coarsest
 from remanence.updates.caveats import PATCHES_OPEN, PATCHES_UNORDERED
 from remanence.updates.explaining import apart, explained, rounded_again
@@ -192,7 +194,15 @@ class CapturedPatches(CapturedWhole):
     """
 
     training: LocalTraining = field(default_factory=LocalTraining)
-    said: ClassVar[tuple[str, str]] = ("recovered", "pictures")
+
+    @property
+    def words(self) -> Words:
+        """Pictures of a batch."""
+        counts = (
+            "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
+            "patches is enough."
+        )
+        return Words("recovered", "pictures", counts=counts, less=SEND_LESS)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The pictures share their update; and what the layer's gradient leaves open."""

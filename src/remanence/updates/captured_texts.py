@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from remanence.core.attack import Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.releases import Gradient
 from remanence.results.caveats import ONE_RELEASE, Caveat
+from remanence.results.findings import Words
 from remanence.results.verdict import Policy
+from remanence.updates.captured import SEND_LESS
 from remanence.updates.captured_whole import CapturedWhole, coarsest
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
 from remanence.updates.leak_map import leak_map
@@ -37,7 +39,12 @@ class CapturedTexts(CapturedWhole):
     """
 
     training: LocalTraining = field(default_factory=LocalTraining)
-    said: ClassVar[tuple[str, str]] = ("recovered", "texts")
+
+    @property
+    def words(self) -> Words:
+        """Texts of a batch."""
+        counts = "Only what the whole update can be computed again from counts."
+        return Words("recovered", "texts", counts=counts, less=SEND_LESS)
 
     @property
     def text(self) -> TextModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.updates.captured import require_finite, shuffled
+from remanence.updates.captured import proven_sizes, require_finite, shuffled
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
 
@@ -79,6 +79,7 @@ class CapturedWhole(AnyGame[SharedGradient]):
     criterion: Criterion = Criterion(reduction=Reduction.EACH)
     bounds: tuple[Bound, ...] = ()
     rounding: Rounding | None = None  # of the updates' numbers; relative to each by default
+    door: ClassVar[str] = "updates"
     default_trials: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +94,10 @@ class CapturedWhole(AnyGame[SharedGradient]):
     def knowledge(self) -> Knowledge:
         """The adversary knows the network and nothing else."""
         return Knowledge(self.mechanism, Uninformed(), None)
+
+    def how_many(self, outcome: Outcome) -> int | None:
+        """All updates together, where each number is proven."""
+        return proven_sizes(outcome)
 
     def fits(self) -> None:
         """The gradients are numbers. Whether they belong to the network, recomputation tells."""

@@ -14,4 +14,5 @@ DOOR = Door(
     ),
     targets=("remanence.updates.targets:digits_gradient",),
     caveats="remanence.updates.caveats",
+    sections="remanence.updates.leak_map_view:sections",
 )

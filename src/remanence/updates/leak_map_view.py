@@ -8,12 +8,39 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from remanence.report.svg import ATTACK, FAINT, picture
+from remanence.results.findings import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.table import Table
 
     from remanence.auditing import AuditResult
+
+_MOST = 10_000  # layers of a stored map
+
+
+def sections(result: AuditResult) -> list[Section]:
+    """Where the update leaks, for the annex of a report."""
+    layers = _valid(result.subject.get("leak_map"), {"name": str, "rank": int | None, "unexplained": float | None})
+    if not layers:
+        return []
+    told = ["Each bar is a layer. Its length is the share of the layer's update that proven samples explain."]
+    told += [
+        f"Update {place}: {update['proven']} of {update['different_records']} different records are proven. Equal "
+        "records count once: a batch that has each twice sends the same."
+        for place, update in enumerate(
+            _valid(result.subject.get("updates"), {"proven": int, "different_records": int | None})
+        )
+        if update["different_records"]
+    ]
+    return [Section("Where the update leaks", tuple(told), picture=leak_map_picture(layers))]
+
+
+def _valid(entries: object, kinds: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a stored list that have what is drawn; a file may hold anything."""
+    found = entries if isinstance(entries, list) else []
+    whole = [each for each in found[:_MOST] if isinstance(each, dict) and kinds.keys() <= each.keys()]
+    return [each for each in whole if all(isinstance(each[name], kind) for name, kind in kinds.items())]
 
 
 def leak_map_picture(layers: Sequence[Mapping[str, Any]]) -> str:

@@ -49,7 +49,7 @@ def classes(result: AuditResult) -> list[ClassExposure]:
 def records(result: AuditResult) -> list[RecordExposure]:
     """The records that came back most closely, by their position in the training set."""
     best = result.strongest
-    if result.threat_model["game"] != "LeaveOneOut" or not {"record", "error"} <= best.arrays.keys():
+    if not result.words.by_record or not {"record", "error"} <= best.arrays.keys():
         return []
     positions, error = best.arrays["record"].flatten(), best.arrays["error"].flatten()
     if len(positions) != len(error):
