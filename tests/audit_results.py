@@ -55,6 +55,9 @@ def poisoned(found: AuditResult) -> AuditResult:
     document["threat_model"]["mechanism"][evil] = evil
     document["environment"]["packages"][evil] = evil
     document["subject"]["sha256"][evil] = evil
+    for one, other in zip(document["evidence"], found.evidence, strict=True):
+        for entry, finding in zip(one["findings"], other.findings, strict=True):
+            entry["kind"] = finding.kind  # an unknown one would not be read at all
     document["evidence"][0]["caveats"] = [{"id": evil, "means": evil, "do": evil}]
     arrays = {f"{evil}.{name}": values for name, values in found.evidence[0].arrays.items()}
     return AuditResult.from_json(document, arrays)

@@ -176,7 +176,7 @@ def _threat_model(game: AnyGame) -> Json:
     return {
         "game": type(game).__name__,
         "door": game.door,
-        "said": asdict(game.words),
+        "said": {**asdict(game.words), "tests": list(game.words.tests)},
         "adversary": knowledge.adversary,
         "sees": game.mechanism.releases.sees,
         "knows": knowledge.describe(),

@@ -52,8 +52,9 @@ def play(
     The same seed gives the same evidence, and every attack meets the same targets and releases.
     """
     game, draws = game.to(device), Draws(seed, device)
+    plan = planned(game, attack, trials, draws, run)
     attack.check(game.knowledge)
-    return played(game, attack, planned(game, attack, trials, draws, run), draws, run, confidence)
+    return played(game, attack, plan, draws, run, confidence)
 
 
 def played(

@@ -37,7 +37,6 @@ from remanence import (
     looped,
     play,
 )
-from remanence.auditing import compatible_attacks
 from remanence.bounds import Segment
 from remanence.core.baseline import Baseline
 from remanence.core.catalogue import AttackInfo, catalogue
@@ -88,7 +87,7 @@ class TestVerdict:
     def test_a_claim_is_rejected_at_the_stated_level_and_not_above(self, p_value, rejects):
         found = {"p_value_of_the_claim": p_value}
         chance = Baseline(0.5, 0.5, "a coin")
-        evidence = Evidence("any", SuccessRate(80, 160), SuccessRate(80, 160), chance, findings=found)
+        evidence = Evidence("any", SuccessRate(80, 160), SuccessRate(80, 160), chance, numbers=found)
         assert evidence.rejects_the_claim is rejects
 
     def test_at_the_limit_is_not_above_it(self):
@@ -107,13 +106,10 @@ class TestVerdict:
     def test_a_head_is_judged_by_the_attack_that_certainly_does_best_on_others(self):
         def measured(right, trials, came_back):
             rate = SuccessRate(right, trials)
-            facts = {
-                "tells": False,
-                "proven": None,
-                "rejects_the_claim": False,
-                "came_back": came_back,
-                "telling_parts": (),
-            }
+            head = SimpleNamespace(
+                of_the_best_attack=True, exposes=lambda policy: came_back > policy.max_success
+            )
+            facts = {"tells": False, "rejects_the_claim": False, "found": (head,)}
             return SimpleNamespace(main=rate, control=SuccessRate(0, trials), **facts)
 
         sure, lucky = measured(500, 1000, 0.0), measured(3, 4, 1.0)  # 0.47 to 0.53, and 0.19 to 0.99
@@ -167,7 +163,7 @@ class TestGame:
 
     def test_slow_attacks_are_run_only_when_they_are_named(self):
         assert {name for name, info in catalogue().items() if info.on_request} >= {"near-verbatim"}
-        found = {attack.info.name for attack in compatible_attacks(gradient_game())}
+        found = {attack.info.name for attack in gradient_game().attacks()}
         assert found
         assert not any(catalogue()[name].on_request for name in found)
 

@@ -15,7 +15,6 @@ from remanence import (
     StratifiedPrior,
     play,
 )
-from remanence.auditing import compatible_attacks
 from remanence.heads.linear_reader import _ridge, _Sums, fresh_shadows, learn_reading, read
 from remanence.reconstructor.shadows import ShadowFarm, split
 
@@ -162,7 +161,7 @@ def test_with_several_records_of_a_class_the_network_starts_afresh_and_gives_way
 
 
 def test_it_comes_before_the_network_in_every_audit_of_heads():
-    names = [attack.info.name for attack in compatible_attacks(heads_game())]
+    names = [attack.info.name for attack in heads_game().attacks()]
     assert names[:2] == ["linear-reader", "reconstructor"]
 
 

@@ -169,7 +169,7 @@ def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert result.verdict is not Verdict.CONTRADICTED
     assert not [c.id for c in result.strongest.caveats if c.contradicts or c.voids]
-    assert result.strongest.findings["p_value_of_the_claim"] > 0.05
+    assert result.strongest.numbers["p_value_of_the_claim"] > 0.05
 
 
 def test_virtual_batches_record_the_logical_ones(tmp_path):
@@ -241,11 +241,11 @@ def halved(tmp_path_factory):
 def test_canaries_contradict_a_run_with_half_the_noise(halved):
     result = audit_run(halved, policy=POLICY)
     assert result.verdict is Verdict.CONTRADICTED
-    assert result.strongest.findings["p_value_of_the_claim"] < 0.05
-    assert result.strongest.findings["noise_multiplier_at_most"] < 3.0  # which was claimed
+    assert result.strongest.numbers["p_value_of_the_claim"] < 0.05
+    assert result.strongest.numbers["noise_multiplier_at_most"] < 3.0  # which was claimed
     assert result.strongest.main.lower <= result.strongest.main.rate
     claimed = (1 + delta_upper(read_run(halved).claimed, 0.0)) / 2
-    assert result.strongest.findings["best_attack_at_least"] > claimed
+    assert result.strongest.numbers["best_attack_at_least"] > claimed
     assert result.bounds == ()  # the noise that was measured is not the claimed one
     seen = [caveat.seen for caveat in result.strongest.caveats if caveat.contradicts]
     assert seen[0].endswith("claimed 3.00.")
@@ -267,7 +267,7 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert loaded.verdict is Verdict.CONTRADICTED
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
     document = json.loads((tmp_path / "out" / "audit.json").read_text())
-    document["evidence"][0]["findings"]["p_value_of_the_claim"] = 0.5
+    document["evidence"][0]["numbers"]["p_value_of_the_claim"] = 0.5
     document["evidence"][0]["caveats"] = []
     (tmp_path / "out" / "audit.json").write_text(json.dumps(document))
     with pytest.raises(RemanenceError, match="does not follow"):
@@ -496,7 +496,7 @@ def test_another_loss_than_the_one_that_trains_is_named(tmp_path):
     result = audit_run(tmp_path / "run", policy=POLICY)
     assert "canary-gradients-differ" in {caveat.id for caveat in result.strongest.caveats}
     assert result.verdict is Verdict.UNPROVEN
-    assert "p_value_of_the_exact_test" not in result.strongest.findings
+    assert "p_value_of_the_exact_test" not in result.strongest.numbers
 
 
 def test_a_step_without_noise_among_many_is_named(tmp_path):

@@ -85,7 +85,7 @@ def test_what_was_measured_decides_without_a_p_value(tmp_path):
     assert result.verdict is Verdict.CONTRADICTED
     assert result.verdict.exit_code == 1
     assert result.bounds == ()
-    assert result.strongest.findings["p_value_of_the_claim"] > 1e-3
+    assert result.strongest.numbers["p_value_of_the_claim"] > 1e-3
 
 
 @pytest.mark.parametrize("name", bugs.CORRECT)

@@ -101,7 +101,7 @@ def test_batches_that_are_dicts_of_tokens_are_recorded_and_audited(tmp_path, aut
     ):
         train(model, optimizer, loader, autocast=autocast)
     assert wrong(tmp_path / "run") == []
-    findings = audit_run(tmp_path / "run", policy=Policy(0.95)).strongest.findings
+    findings = audit_run(tmp_path / "run", policy=Policy(0.95)).strongest.numbers
     assert findings["p_value_of_the_exact_test"] > 0.001
 
 
@@ -192,14 +192,14 @@ def test_any_framework_can_be_audited_from_its_logs(tmp_path):
     assert wrong(tmp_path / "run") == []
     assert read_run(tmp_path / "run").noise.lower < 1.1 < read_run(tmp_path / "run").noise.upper
     result = audit_run(tmp_path / "run", policy=Policy(0.99))
-    assert result.strongest.findings["p_value_of_the_exact_test"] > 0.001
+    assert result.strongest.numbers["p_value_of_the_exact_test"] > 0.001
     assert (
         result.strongest.main.rate > 0.6
     )  # a canary a step has 0.9 standard deviations, in a fifth of 60 steps
     logged(tmp_path / "half", canaries=canaries, noise=0.55, steps=15)
     result = audit_run(tmp_path / "half", policy=Policy(0.99))
     assert result.verdict is Verdict.CONTRADICTED
-    assert result.strongest.findings["p_value_of_the_exact_test"] <= 0.001  # canaries alone would do
+    assert result.strongest.numbers["p_value_of_the_exact_test"] <= 0.001  # canaries alone would do
 
 
 def test_logs_that_do_not_fit_together_are_refused(tmp_path):

@@ -14,7 +14,7 @@ from remanence.report.formats import FORMATS
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
-from remanence.results.parts import PartRate
+from remanence.tables.single_columns import Columns, PartRate
 
 SARIF = {  # kind, level, rule
     Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
@@ -60,14 +60,14 @@ def test_to_run_it_again_takes_as_many_trials_not_as_many_records():
     assert "--trials 120 " in command(single)
 
 
-AGE = PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01)
+AGE = Columns((PartRate("age", SuccessRate(36, 40), SuccessRate(0, 40), 0.01),))
 
 
 @pytest.mark.parametrize(
     ("changed", "outcome", "said"),
     [
-        ({"main": SuccessRate(0, 40), "proven": 2}, "failure", "proven to be in the release: 2"),
-        ({"main": SuccessRate(0, 40), "parts": (AGE,)}, "failure", "age of 36"),
+        ({"main": SuccessRate(0, 40), "proven": 2}, "failure", "2 records are proven"),
+        ({"main": SuccessRate(0, 40), "findings": (AGE,)}, "failure", "The column age came back in 36 of 40"),
         ({"main": SuccessRate(0, 40)}, "skipped", "nothing certain found"),
         (
             {"main": SuccessRate(39, 40), "control": SuccessRate(39, 40)},
@@ -89,7 +89,7 @@ def test_junit_counts_an_attack_as_the_verdict_does(changed, outcome, said):
     ("changed", "said"),
     [
         ({"main": SuccessRate(1, 40), "proven": 1}, "proven to be in what is released"),
-        ({"main": SuccessRate(0, 40), "parts": (AGE,)}, "Single columns come back more often"),
+        ({"main": SuccessRate(0, 40), "findings": (AGE,)}, "Single columns come back more often"),
         ({}, "An attack succeeds more often than the limit allows."),
     ],
 )
@@ -107,7 +107,7 @@ def test_every_view_tells_about_the_attack_that_decides():
     idle = replace(found.evidence[0], attack="as-high", main=high, control=high)
     both = replace(found, evidence=(idle, replace(found.evidence[0], main=SuccessRate(30, 40))))
     decides = found.evidence[0].attack
-    assert f"The strongest attack, {decides}, " in summary(both)
+    assert f"by {decides}." in summary(both)
     assert "as-high met more, but not certainly more than without the release." in summary(both)
     assert f'attack: "{decides}"' in model_card(both)
     (entry,) = json.loads(sarif(both))["runs"][0]["results"]

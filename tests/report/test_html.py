@@ -1,7 +1,7 @@
 """The page that people hand over: self-contained, free of data, and true to audit.json."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from html.parser import HTMLParser
 
@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from audit_results import DATA, poisoned, result
+from conftest import shortlist_game
 from remanence import AuditResult, Evidence, Verdict
 from remanence.heads.this_head import ThisHead
 from remanence.networks.membership import Membership
 from remanence.report import words
+from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc
 from remanence.report.formats import FORMATS
 from remanence.report.gallery import gallery_page
@@ -22,7 +24,6 @@ from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
 from remanence.report.tables import thousandths
 from remanence.report.writing import GALLERY, write_report
-from remanence.updates.exposure_view import classes, records
 
 
 class Page(HTMLParser):
@@ -63,7 +64,8 @@ def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
     for shown in (
         str(verdict),
         found.meaning,
-        f"{found.done(best)}: {thousandths(best.main.rate)} in 1000",
+        found.done(best),
+        f"That is {thousandths(best.main.rate)} in 1000",
         f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
         f"your limit is {thousandths(found.policy.max_success)}",
         words.scope(found),
@@ -241,7 +243,7 @@ def with_released(found: AuditResult, public: int, classes: int = 3) -> AuditRes
         threshold=torch.tensor(threshold),
         fit=torch.tensor(0.4),
     )
-    return replace(found, evidence=(replace(found.strongest, this_head=head),))
+    return replace(found, evidence=(replace(found.strongest, findings=(head,)),))
 
 
 def cells(page: str, heading: str) -> list[list[str]]:
@@ -277,7 +279,7 @@ def test_without_a_released_head_there_is_no_word_of_it():
 def test_a_summary_of_many_classes_still_fits_a_pull_request():
     text = summary(with_released(result(Verdict.EXPOSED), 99, classes=100))
     assert len(text.splitlines()) <= 60
-    assert "And 80 more classes" in text
+    assert "And 80 more rows" in text
 
 
 @pytest.mark.parametrize("name", ["html", "markdown"])
@@ -362,10 +364,10 @@ def test_pictures_in_a_gallery_are_pictures():
 
 def test_a_membership_game_is_told_as_one():
     found = result(Verdict.PROTECTED)
-    said = dict(zip(("done", "many"), Membership.said, strict=True))
-    game = replace(found, threat_model={**found.threat_model, "game": "Membership", "said": said})
+    said = asdict(Membership(shortlist_game()).words)
+    game = replace(found, threat_model={**found.threat_model, "said": said})
     rate = found.strongest.main
-    told = f"told the target from another record in {rate.successes} of {rate.trials} trials: 460 in 1000"
+    told = f"told the target from another record in {rate.successes} of {rate.trials} trials."
     assert told in Page(report(game)).text
 
 

@@ -36,7 +36,7 @@ def game(share, candidates=8):
 
 def test_a_few_diverged_shadows_do_not_disable_the_attack():
     evidence = play(game(0.005), RetrainAndCompare(), trials=400, seed=3)
-    lost = evidence.findings["diverged_trainings"]
+    lost = evidence.numbers["diverged_trainings"]
     assert 1 <= lost <= 10  # 2 are expected of 400
     assert evidence.main.successes == 400 - lost  # nothing else goes wrong at this noise
     assert DIVERGED in evidence.caveats
@@ -45,10 +45,10 @@ def test_a_few_diverged_shadows_do_not_disable_the_attack():
 
 def test_diverged_trainings_count_as_failures_and_are_named_in_the_result():
     result = audit(game(0.3), [RetrainAndCompare()], trials=200, policy=Policy(0.5))
-    lost = result.strongest.findings["diverged_trainings"]
+    lost = result.strongest.numbers["diverged_trainings"]
     assert result.strongest.main.successes == 200 - lost
     assert abs(lost - 60) < 4 * (200 * 0.3 * 0.7) ** 0.5
-    assert "diverged_trainings" in result.to_json()["evidence"][0]["findings"]
+    assert "diverged_trainings" in result.to_json()["evidence"][0]["numbers"]
 
 
 def test_where_most_trainings_fail_nothing_is_concluded():

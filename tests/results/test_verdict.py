@@ -22,8 +22,9 @@ from remanence.bounds.bound import Bound
 from remanence.core.baseline import Baseline
 from remanence.core.references import Reference
 from remanence.results.evidence import Evidence
-from remanence.results.parts import PartRate
+from remanence.results.findings import Words
 from remanence.results.verdict import decide, decisive
+from remanence.tables.single_columns import Columns, PartRate
 
 GUESS = Baseline(0.0, 0.0, "exact")
 
@@ -57,7 +58,7 @@ CLAIM = {"p_value_of_the_claim": 0.001}
         ([found(12, 100)], [], Verdict.UNPROVEN),  # 12 % seen, but 10 % is not excluded
         ([found(1, 1, proven=1)], [], Verdict.EXPOSED),  # a fact, however few they are
         ([found(1, 1, proven=1)], [0.05], Verdict.EXPOSED),
-        ([found(0, findings=CLAIM)], [0.05], Verdict.CONTRADICTED),
+        ([found(0, numbers=CLAIM)], [0.05], Verdict.CONTRADICTED),
     ],
 )
 def test_the_verdict_follows_the_decision_table(evidence, bounds, verdict):
@@ -156,7 +157,7 @@ def test_a_head_that_reveals_nothing_is_not_exposed_by_a_loose_threshold():
     assert AuditResult.from_json(result.to_json(), {}).verdict is Verdict.UNPROVEN
 
 
-COLUMN = PartRate("age", SuccessRate(900, 1000), SuccessRate(0, 1000), 0.01)
+COLUMN = Columns((PartRate("age", SuccessRate(900, 1000), SuccessRate(0, 1000), 0.01),))
 AS_HIGH = found(950, control=950)  # a high rate that needs no release
 
 
@@ -164,21 +165,47 @@ AS_HIGH = found(950, control=950)  # a high rate that needs no release
     ("decides", "bounds"),
     [
         (found(300), []),
-        (found(0, parts=(COLUMN,)), []),
+        (found(0, findings=(COLUMN,)), []),
         (found(1, 1000, proven=1), []),
-        (found(0, findings=CLAIM), []),
+        (found(0, numbers=CLAIM), []),
         (found(50), []),  # below the limit, and yet the only one that tells
     ],
 )
 def test_the_attack_that_decides_is_told_about_and_not_the_highest_rate(decides, bounds):
     for order in ([decides, AS_HIGH], [AS_HIGH, decides]):
-        assert decisive(order, bounds, Policy(0.1)) is decides
+        assert decisive(order, bounds, Policy(0.1))[0] is decides
 
 
 def test_the_attack_that_beats_a_proof_decides():
     beaten, other = found(300), found(200, proven=3)
-    assert decisive([other, beaten], [proof(0.25)], Policy(0.1)) is beaten
+    assert decisive([other, beaten], [proof(0.25)], Policy(0.1))[0] is beaten
 
 
 def test_without_anything_that_decides_the_highest_rate_is_told_about():
-    assert decisive([NOTHING, AS_HIGH], [], Policy(0.1)) is AS_HIGH
+    assert decisive([NOTHING, AS_HIGH], [], Policy(0.1))[0] is AS_HIGH
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kind"),
+    [
+        (found(300), "whole-records"),
+        (found(300, proven=2, proven_of=9), "proven-records"),  # a fact comes before a rate
+        (found(0, findings=(COLUMN,)), "columns"),
+        (found(50, findings=(COLUMN,)), "columns"),  # whole records are below the limit
+        (found(0), "whole-records"),
+        (found(900, control=900), "whole-records"),
+    ],
+)
+def test_the_finding_that_decides_is_the_one_that_every_view_begins_with(evidence, kind):
+    assert decisive([evidence], [], Policy(0.1))[1].kind == kind
+
+
+def test_a_finding_of_a_door_that_is_not_installed_is_shown_and_decides_as_it_was_stored():
+    entry = {"kind": "from-elsewhere", "exposes": True, "anything": 3}
+    stored = found(0).to_json(Policy(0.1)) | {"findings": [entry]}
+    read = Evidence.from_json(stored, {})
+    assert decide([read], [], Policy(0.1)) is Verdict.EXPOSED
+    assert "from-elsewhere" in read.findings[0].headline(Words())
+    assert read.to_json(Policy(0.1))["findings"] == [entry]
+    quiet = Evidence.from_json(stored | {"findings": [entry | {"exposes": False}]}, {})
+    assert decide([quiet], [], Policy(0.1)) is Verdict.UNPROVEN

@@ -9,7 +9,7 @@ import torch
 from small_models import MINE, UNSEEN, trained
 
 from remanence import bounds
-from remanence.auditing import AuditResult, audit, compatible_attacks
+from remanence.auditing import AuditResult, audit
 from remanence.core.catalogue import catalogue, load_attack
 from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.report import words
@@ -194,7 +194,7 @@ def test_every_attack_that_prompts_keeps_its_contract(name):
 
 
 def test_every_attack_that_prompts_plays_and_no_other_does():
-    names = {attack.info.name for attack in compatible_attacks(game())}
+    names = {attack.info.name for attack in game().attacks()}
     assert names == {"greedy-decoding", "sampling", "top-k-sampling"}
     with pytest.raises(IncompatibleGameError):
         audit(TARGETS["diabetes-ridge"](), [Sampling()])
@@ -377,8 +377,8 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     first = document["evidence"][0]
     assert first["baseline"]["value"] == 0.0144
     assert first["control"]["trials"] == len(UNSEEN)
-    assert first["findings"]["extracted_at_most_as_claimed"] == pytest.approx(0.0144 * math.e + 1e-5)
-    assert first["findings"]["claimed_epsilon"] == 1 < first["findings"]["epsilon_at_least"]
+    assert first["numbers"]["extracted_at_most_as_claimed"] == pytest.approx(0.0144 * math.e + 1e-5)
+    assert first["numbers"]["claimed_epsilon"] == 1 < first["numbers"]["epsilon_at_least"]
     code, printed = command(
         monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1", "--accuse-at", "1e-9"
     )

@@ -150,10 +150,10 @@ class ThisHead(Finding):
         ]
         told = (
             f"{self.headline(Words())} The rates are about other heads that the recipe makes; this one is like them "
-            f"(p = {float(self.fit):.2g}).{self._told_apart()} The attack drew one picture of each class. The table names "
-            "the closest of your pictures, by its position. A picture came back if it is within the threshold, and "
-            "closer than public pictures are by more than chance. Of those that came back, expect at most one in twenty "
-            "to be chance. This assumes that your pictures and the public ones are comparable."
+            f"(p = {float(self.fit):.2g}).{self._told_apart()} The attack drew one picture of each class. The table "
+            "names the closest of your pictures, by its position. A picture came back if it is within the threshold, "
+            "and closer than public pictures are by more than chance. Of those that came back, expect at most one in "
+            "twenty to be chance. This assumes that your pictures and the public ones are comparable."
         )
         return Section("This very head", (told,), headings, tuple(rows))
 

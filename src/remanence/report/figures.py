@@ -38,7 +38,8 @@ def line(result: AuditResult) -> str:
     def draw(axes: Axes) -> None:
         for height, row in enumerate(rows):
             marker, colour = _MARKS[row.role]
-            axes.hlines(height, row.lower, row.upper, color=colour, linewidth=5, alpha=0.35)
+            if row.lower < row.upper:
+                axes.hlines(height, row.lower, row.upper, color=colour, linewidth=5, alpha=0.35)
             axes.plot([row.share], [height], marker, color=colour, markersize=7, markeredgewidth=2.5)
         if ceiling is not None:
             place = [ceiling.success], [len(rows)]
@@ -62,8 +63,10 @@ def line(result: AuditResult) -> str:
 
 
 def _shown(row: Row) -> str:
-    ends = "" if row.lower == row.upper else f" ({thousandths(row.lower)} to {thousandths(row.upper)})"
-    return f"{thousandths(row.share)}{ends}"
+    share, lower, upper = map(thousandths, (row.share, row.lower, row.upper))
+    if row.lower == row.upper:
+        return share
+    return f"{lower} to {upper}" if row.role == "guess" else f"{share} ({lower} to {upper})"
 
 
 def thumbnail(result: AuditResult, name: str) -> str:

@@ -85,7 +85,7 @@ def model_card(result: AuditResult) -> str:
         [
             f"---\nremanence:\n{keys}\n---",
             "## Reconstruction risk",
-            f"**{result.verdict}**: {result.meaning} {plain(words.found(result))}",
+            f"**{result.verdict}**: {plain(words.headline(result))} {result.meaning} {plain(words.found(result))}",
             f"{plain(words.scope(result))} {plain(words.counts(result))} {words.not_covered(result)}",
             f"{words.DECISION}\n",
         ]

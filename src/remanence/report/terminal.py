@@ -54,7 +54,7 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
     if hidden := words.hidden(result):
         parts.append(Text(f"Records that the optimiser's tolerance hides: {hidden}."))
     more = len(words.caveats(result)) - len(words.mind(result))
-    parts += [Text(f"{more} more caveats are in the report.", "dim")] if more > 0 else []
+    parts += [Text(f"More caveats in the report: {more}.", "dim")] if more > 0 else []
     return Group(*parts)
 
 

@@ -125,10 +125,10 @@ def found(result: AuditResult) -> str:
     best, reason = result.strongest, result.reason
     told = [*claim(best)]
     if isinstance(reason, WholeRecords):
-        told += [_rate(result, best), *_undecided(result, best)]
+        told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
-        told += [f"{limit(result).capitalize()}.", f"{best.attack} found it."]
+        told += [f"{best.attack} found it; {limit(result)}."]
     ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
     return " ".join([*told, *ceilings])
 
@@ -139,10 +139,14 @@ def _rate(result: AuditResult, best: Evidence) -> str:
     if best.baseline.loose:
         guess = f"between {guess.replace(' to ', ' and ')}"
     ends = f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}"
-    rate = "" if best.of_unknown_many else f": {thousandths(best.main.rate)} in 1000 ({ends})"
+    rate = (
+        ""
+        if best.of_unknown_many
+        else f"That is {thousandths(best.main.rate)} in 1000 ({ends}), by {best.attack}. "
+    )
     return (
-        f"The strongest attack, {best.attack}, {result.done(best)}{rate}. The same attack on records that were not "
-        f"trained on achieves {thousandths(best.control.rate)}, a guess {guess}; {limit(result)}."
+        f"{rate}On records that were not trained on, the same attack achieves {thousandths(best.control.rate)}, and a "
+        f"guess {guess}; {limit(result)}."
     )
 
 
@@ -153,6 +157,14 @@ def _undecided(result: AuditResult, best: Evidence) -> list[str]:
     if best.main.lower <= best.control.upper:
         return ["It does as well without the records, so this rate shows nothing about the release."]
     return ["A guess does as well, so this rate shows nothing about the release."]
+
+
+def _idle(result: AuditResult, best: Evidence) -> list[str]:
+    """Why an attack that met more targets does not decide."""
+    more = [entry.attack for entry in result.evidence if entry.main.rate > best.main.rate and not entry.tells]
+    if not more or not best.tells:
+        return []
+    return [f"{', '.join(more)} met more, but not certainly more than without the release."]
 
 
 def others(result: AuditResult) -> str:

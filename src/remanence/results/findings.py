@@ -155,7 +155,8 @@ class WholeRecords(Finding):
     def rows(self) -> list[Row]:
         """Guess, control and attack."""
         guess = self.baseline
-        rows = [Row("guess", guess.seen, guess.lower if guess.loose else guess.seen, guess.value, "guess")]
+        ends = (guess.lower, guess.value) if guess.loose else (guess.seen, guess.seen)
+        rows = [Row("guess", guess.seen, *ends, "guess")]
         rows += [Row.of("control", self.control, "control")] if self.control.trials else []
         return [*rows, Row.of("attack", self.main, "attack")] if self.known_many else rows
 

@@ -104,6 +104,7 @@ def gradient(
     weights ends with 2. audit.json and report.html are written too, and hold no sample.
     """
     from remanence.report.svg import as_file
+    from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable, write_files
     from remanence.updates.declared import Declared, Noise
     from remanence.updates.inspection import audit_gradients
@@ -134,7 +135,7 @@ def gradient(
         None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
         effort.candidates,
     )
-    policy = limit(effort.max_success)
+    policy = limit(effort.max_success) or Policy(set_by="default")
     first = sent.batch or (updates + weights_after)[0]
     folder = ending.out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
