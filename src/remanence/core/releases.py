@@ -65,7 +65,9 @@ class Release:
         for tensor in self.tensors.values():
             if tensor.is_floating_point() or tensor.is_complex():
                 at_once = max(1, _AT_ONCE // max(1, tensor[:1].numel()))  # so that no large tensor is copied
-                parts = [~part.isfinite().reshape(len(part), -1).all(1) for part in tensor.detach().split(at_once)]
+                parts = [
+                    ~part.isfinite().reshape(len(part), -1).all(1) for part in tensor.detach().split(at_once)
+                ]
                 diverged |= torch.cat(parts).cpu()
         return diverged
 

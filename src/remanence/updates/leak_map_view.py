@@ -21,7 +21,9 @@ _MOST = 10_000  # layers of a stored map
 
 def sections(result: AuditResult) -> list[Section]:
     """Where the update leaks, for the annex of a report."""
-    layers = _valid(result.subject.get("leak_map"), {"name": str, "rank": int | None, "unexplained": float | None})
+    layers = _valid(
+        result.subject.get("leak_map"), {"name": str, "rank": int | None, "unexplained": float | None}
+    )
     if not layers:
         return []
     told = ["Each bar is a layer. Its length is the share of the layer's update that proven samples explain."]
