@@ -27,8 +27,7 @@ from remanence import DPSGD, Criterion, FinitePrior, Game, Perceptron, PriorAwar
 from remanence.reconstructor.shadows import ShadowFarm, split
 from remanence.results.outcome import join
 from remanence.scale.executors import Executor, InProcess
-from remanence.scale.journal import Journal, Tensors
-from remanence.scale.plans import Plan
+from remanence.scale.journal import Journal, Plan, Tensors
 from remanence.scale.run import Run
 from remanence.scale.seeds import stream
 from remanence.targets import digits_dpsgd, digits_mlp

@@ -31,7 +31,7 @@ from remanence.results.caveats import SEVERAL_RECORDS_OF_ONE, Caveat
 from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
-from remanence.scale.plans import Plan
+from remanence.scale.journal import Plan
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream_seed
 

@@ -22,9 +22,7 @@ from remanence.private.recording import RecordingWriter, read_recording
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
-from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal
-from remanence.scale.plans import Plan
-from remanence.scale.status import read_status
+from remanence.scale.journal import MANIFEST, DamagedUnitError, Journal, Plan, read_status
 from remanence.tables.reading import read_table
 from remanence.texts.canaries import TextCanaries
 from remanence.texts.reading import read_texts

@@ -69,8 +69,7 @@ def test_a_poisoned_result_in_a_poisoned_folder_is_shown(tmp_path, capsys, monke
 
 
 def test_status_of_a_folder_with_a_poisoned_name(tmp_path, capsys, monkeypatch):
-    from remanence.scale.journal import Journal
-    from remanence.scale.plans import Plan
+    from remanence.scale.journal import Journal, Plan
 
     folder = tmp_path / "[/red]\x1b[2J"
     journal = Journal(folder)

@@ -16,10 +16,8 @@ from conftest import SOURCES, noisy_sum, shortlist_game
 from remanence import Oblivious, Policy, RetrainAndCompare, audit, looped, play
 from remanence.core.exceptions import InputError
 from remanence.scale import files
-from remanence.scale.journal import DamagedUnitError, Journal
-from remanence.scale.plans import Plan
+from remanence.scale.journal import DamagedUnitError, Journal, Plan, read_status
 from remanence.scale.run import Run
-from remanence.scale.status import read_status
 
 TENSORS = {"error": torch.arange(5.0), "succeeded": torch.tensor([True, False])}
 

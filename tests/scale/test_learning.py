@@ -9,11 +9,10 @@ from conftest import heads_game, network_game
 from remanence import Reconstructor, play
 from remanence.reconstructor.learning import Learner
 from remanence.reconstructor.shadows import ShadowFarm, split
-from remanence.scale.journal import Journal
+from remanence.scale.journal import Journal, read_status
 from remanence.scale.processes import Processes
 from remanence.scale.run import Run
 from remanence.scale.seeds import stream
-from remanence.scale.status import read_status
 
 ATTACK = Reconstructor(steps=40, batch=16, shadows=60, width=16)
 

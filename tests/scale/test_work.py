@@ -31,8 +31,7 @@ from remanence.core.records import concatenate
 from remanence.protocol import Unit, planned
 from remanence.scale import processes
 from remanence.scale.executors import InProcess, Task, one_thread
-from remanence.scale.journal import Journal
-from remanence.scale.plans import Plan
+from remanence.scale.journal import Journal, Plan
 from remanence.scale.processes import Processes
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws

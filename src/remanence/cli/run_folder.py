@@ -87,7 +87,7 @@ def continuation(command: str, target: str, place: str | Path, again: str | None
 
 def interrupted(command: str, target: str, place: str | Path, again: str | None = None) -> str:
     """What is done and what is left of a run that is being ended."""
-    from remanence.scale.status import read_status
+    from remanence.scale.journal import read_status
 
     try:
         found = read_status(place)

@@ -13,7 +13,7 @@ from remanence.cli.run_folder import continuation
 from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
-    from remanence.scale.status import RunStatus
+    from remanence.scale.journal import RunStatus
 
 
 def status(
@@ -21,7 +21,7 @@ def status(
     as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
 ) -> None:
     """Show what a run has done and what is left, also after a kill."""
-    from remanence.scale.status import read_status
+    from remanence.scale.journal import read_status
 
     found = read_status(run)
     if as_json:

@@ -11,8 +11,7 @@ from typing import Protocol, final
 import torch
 from threadpoolctl import threadpool_limits
 
-from remanence.scale.journal import DamagedUnitError, Journal, Tensors
-from remanence.scale.plans import Plan
+from remanence.scale.journal import DamagedUnitError, Journal, Plan, Tensors
 
 Do = Callable[[int], Tensors]  # from the number of a unit to what it found
 Outcomes = Generator[tuple[int, Tensors], None, None]  # what units found, in whatever order they are done

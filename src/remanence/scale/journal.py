@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.resources import files
@@ -28,7 +29,6 @@ from torch import Tensor
 from remanence.core.exceptions import InputError
 from remanence.scale.fingerprints import changed
 from remanence.scale.folders import LOCK, Folder, LocalFolder, open_folder
-from remanence.scale.plans import Plan
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, tensor_notes
 
 MANIFEST, LOG, UNITS, LEARNING = "run.json", "log.txt", "units", "learning"
@@ -40,6 +40,39 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 Json = dict[str, Any]
 Tensors = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """A piece of work as units: so many trials (or models), so many of them in each unit.
+
+    `inputs` is the fingerprint of all that the outcome depends on.
+    """
+
+    name: str
+    inputs: str
+    total: int
+    at_once: int
+    parts: Mapping[str, str] = field(
+        default_factory=dict, compare=False
+    )  # what `inputs` was made from, by name
+
+    def __len__(self) -> int:
+        return -(-self.total // self.at_once)
+
+    def size(self, number: int) -> int:
+        """How many trials a unit has; the last one has what is left.
+
+        >>> plan = Plan("playing", "", total=10, at_once=4)
+        >>> [plan.size(number) for number in range(len(plan))]
+        [4, 4, 2]
+        """
+        return min(self.at_once, self.total - number * self.at_once)
+
+    def key(self, number: int) -> str:
+        """The name of a unit's file."""
+        return hashlib.sha256(f"{self.inputs} {number} {self.size(number)}".encode()).hexdigest()
 
 
 class DamagedUnitError(Exception):
@@ -233,6 +266,48 @@ def existing(place: str | Path) -> tuple[Journal, Json]:
     if manifest is None:
         raise _no_run(place, f"no {MANIFEST}")
     return journal, manifest
+
+
+@dataclass(frozen=True)
+class WorkStatus:
+    """One work of a run."""
+
+    name: str
+    done: int
+    units: int
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """All that the folder tells. Whether somebody is at work cannot be told on object storage."""
+
+    place: str
+    settings: Json
+    works: tuple[WorkStatus, ...]
+    finished: str | None
+    at_work: bool | None
+
+    @property
+    def done(self) -> int:
+        """Units that are recorded."""
+        return sum(work.done for work in self.works)
+
+    @property
+    def left(self) -> int:
+        """Units that are not recorded, of the works that are known so far."""
+        return sum(work.units for work in self.works) - self.done
+
+
+def read_status(place: str | Path) -> RunStatus:
+    """Look into a run folder, without a trace."""
+    journal, manifest = existing(place)
+    there = journal.finished()
+    works = tuple(
+        WorkStatus(plan.name, sum(plan.key(number) in there for number in range(len(plan))), len(plan))
+        for plan in plans(manifest)
+    )
+    at_work = False if manifest["finished"] else journal.folder.locked()
+    return RunStatus(str(place), manifest["settings"], works, manifest["finished"], at_work)
 
 
 @cache

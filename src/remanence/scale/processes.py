@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -19,7 +22,6 @@ from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Outcomes, Task
 from remanence.scale.journal import Tensors
-from remanence.scale.orphans import end_with
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _CORES = os.cpu_count() or 1
@@ -91,6 +93,7 @@ class Processes:
                 unit.cancel()
 
 
+_BETWEEN_LOOKS = 0.5  # seconds
 _POOLS: dict[int, ProcessPoolExecutor] = {}  # by the number of their workers; one at a time
 
 
@@ -120,10 +123,23 @@ def _given_up(task: Task, left: int) -> InputError:
 
 
 def _begin(parent: int) -> None:
-    end_with(parent)
+    _end_with(parent)
     worker, gpus = current_process().name.rsplit("-", 1)[-1], torch.cuda.device_count()
     if gpus > 1 and worker.isdigit() and "CUDA_VISIBLE_DEVICES" not in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker) % gpus)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, and leave Ctrl+C to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_BETWEEN_LOOKS)
+        os._exit(1)
+
+    if hasattr(os, "getppid") and os.getppid() == parent:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 _KNOWN: dict[str, Task] = {}  # in a worker: the task that it has, by its hash

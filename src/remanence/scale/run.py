@@ -21,8 +21,7 @@ from remanence.core.checks import whole
 from remanence.core.exceptions import InputError
 from remanence.scale.executors import Do, Executor, InProcess, Task, one_thread
 from remanence.scale.fingerprints import arithmetic, device_kind, fingerprint, parts, versions
-from remanence.scale.journal import DamagedUnitError, Journal, Json, Tensors
-from remanence.scale.plans import Plan
+from remanence.scale.journal import DamagedUnitError, Journal, Json, Plan, Tensors
 from remanence.scale.progress import note, track
 
 _TOGETHER = 64  # units that are joined at a time
