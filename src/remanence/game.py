@@ -32,7 +32,7 @@ from remanence.results import caveats
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Words
 from remanence.results.outcome import Outcome, Tensors, closest_guesses, join
-from remanence.scale.plans import Plan
+from remanence.scale.journal import Plan
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import Draws
 
