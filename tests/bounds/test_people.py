@@ -23,7 +23,6 @@ from remanence.bounds import (
     participation_matrix,
     true_positives,
 )
-from remanence.bounds.balls_in_bins import allocation_success
 from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.dpsgd import dpsgd_bracket
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS
@@ -211,15 +210,6 @@ def test_replacing_doubles_the_shift_of_full_batches_and_never_less_than_removin
     assert dpsgd(0.05, **sampled, person=Person(replaced=True)).success == pytest.approx(
         true_positives(0.05, **sampled).success
     )
-
-
-def test_random_allocation_has_the_moments_of_monte_carlo():
-    generator, noise, bins = np.random.default_rng(0), 2.0, 10
-    ratios = np.exp((noise * generator.standard_normal((400_000, bins)) - 0.5) / noise**2).mean(axis=1)
-    squares = ratios**2
-    log_baseline = math.log(0.3)
-    best = (log_baseline + math.log(squares.mean() + 5 * squares.std() / math.sqrt(len(squares)))) / 2
-    assert allocation_success(noise, bins, 1, log_baseline) <= best
 
 
 def test_a_distribution_of_passes_that_the_rate_does_not_allow_is_refused():

@@ -138,6 +138,7 @@ def balls_in_bins(generator):
         run = Segment(noise, 1 / bins, bins)
         found = dpsgd(baseline, schedule=run, person=Person(batches="balls-in-bins"))
         assert tested <= found.success * (1 + 1e-3)
+        assert found.lower <= tested * (1 + 1e-3)
 
 
 def correlated(generator):

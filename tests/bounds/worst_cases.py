@@ -184,7 +184,7 @@ CASES = {
     "one record, shuffled, order known": (OneSign(3.0, 0.1, 50, 1, "shuffled"), 0.001),
     "3 equal records, shuffled, order known": (OneSign(9.0, 0.1, 50, 3, "shuffled"), 0.001),
     "one record, fixed-size draws": (OneSign(3.0, 0.2, 20, 1, "fixed"), 0.2),
-    "one record, balls in bins": (OneSign(1.0, 0.2, 20, 1, "balls-in-bins"), 0.2),
+    "one record, balls in bins": (OneSign(1.0, 0.2, 20, 1, "balls-in-bins"), 0.03),
     "banded noise": (Correlated(2.0, 1.0, 20), 0.001),
     "final weights of a quadratic": (Final(3.0, 1.0, 25), 0.001),
 }

@@ -28,9 +28,9 @@ at most 1 in every step, μ = √T/σ. The bound says which of the two gave its 
 is proven, μ = k·√T/σ.
 
 **balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
-target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass. It is
-dominated by the shuffle's pair, because telling t helps. And its Rényi divergences of integer order are known
-(`balls_in_bins`). For k > 1 records only the first is proven.
+target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass
+(`engine/allocation.py`, certified from both sides). It is dominated by the shuffle's pair, because telling t helps. For
+k > 1 records only that is proven.
 
 **Replacement.** Where neighbours differ by one record replaced by another, ν is a training with the other record.
 Take it out, put the target in: ν(E) ≤ 1 − G⁻¹(1 − κ) and μ(E) ≤ G(ν(E)) for the training without either, G = γ of
@@ -42,10 +42,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
-from remanence.bounds.balls_in_bins import allocation_success
 from remanence.bounds.bound import require
+from remanence.bounds.engine.allocation import allocation_bracket
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.roots import boundary
@@ -87,6 +88,7 @@ _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must b
 _ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
 _LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
 _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
+_THROWN_WIDTH = 1e-3  # the same for balls in bins, which take longer
 
 
 @dataclass(frozen=True)
@@ -201,26 +203,25 @@ class Person:
     def _bracket(self, schedule: Schedule, log_baseline: float, rtol: float) -> Bracket:
         find = replaced if self.replaced else _removed
         options = [find(run, log_baseline, rtol) for run in self.schedules(schedule)]
-        if self.batches == "balls-in-bins" and self.most == 1 and not self.replaced:
-            passes, bins = _passes(schedule)
-            options.append(
-                ceiling(allocation_success(schedule[0].noise_multiplier, bins, passes, log_baseline))
-            )
-        best = min(options, key=lambda option: option.log_upper)
-        # Of two pairs, the second compares with a training without the target.
-        method = _REMOVED if self.batches == "fixed" and best is not options[0] else _LEFT_OUT
-        return replace(
-            best,
-            log_lower=self._log_lower(schedule, log_baseline, rtol, best),
-            log_estimate=None,
-            method=method,
+        log_lower = (
+            options[0].log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
         )
-
-    def _log_lower(self, schedule: Schedule, log_baseline: float, rtol: float, best: Bracket) -> float:
-        """The success of a test that exists against the worst data, where one is known."""
-        if self.batches == "fixed" and not self.replaced:  # the other records' gradients may be 0
-            return dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
-        return best.log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
+        if (
+            self.batches == "fixed" and not self.replaced
+        ):  # a test that exists: the other records' gradients may be 0
+            log_lower = dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
+        if self.batches == "balls-in-bins" and self.most == 1 and not is_full_batch(schedule):
+            passes, bins = _passes(schedule)
+            thrown = partial(allocation_bracket, schedule[0].noise_multiplier, bins, passes)
+            if self.replaced:
+                options.append(chained(partial(thrown, rtol=_THROWN_WIDTH), log_baseline, _THROWN_WIDTH))
+            else:
+                options.append(thrown(log_baseline, rtol=rtol))
+                log_lower = options[-1].log_lower
+        best = min(options, key=lambda option: option.log_upper)
+        # Of two pairs of fixed batches, the second compares with a training without the target.
+        method = _REMOVED if self.batches == "fixed" and best is not options[0] else _LEFT_OUT
+        return replace(best, log_lower=log_lower, log_estimate=None, method=method)
 
 
 def read_person(person: Person | None) -> Person:
@@ -241,24 +242,24 @@ def replaced(run: Schedule, log_baseline: float, rtol: float) -> Bracket:
         Segment(segment.noise_multiplier / (2 * segment.records), 1.0, segment.steps) for segment in run
     )
     told = dpsgd_bracket(safe, log_baseline, rtol=rtol)  # no amplification, and no inverse to find
-    if log_baseline < math.log(_LEAST_INVERTED):
-        return told
+    other = chained(partial(dpsgd_bracket, run, rtol=rtol), log_baseline, _CHAIN_WIDTH)
+    return told if told.log_upper <= other.log_upper else other
+
+
+def chained(success: Callable[[float], Bracket], log_baseline: float, width: float) -> Bracket:
+    """γ of one record out and the other in, G(1 − G⁻¹(1 − κ)), from what is known of G."""
 
     def allowed(log_size: float) -> bool:
         """Whether G(1 − e^log_size) ≤ 1 − κ, certainly."""
-        return (
-            dpsgd_bracket(run, math.log1p(-math.exp(log_size)), rtol=rtol).log_complement_lower
-            >= log_baseline
-        )
+        return success(math.log1p(-math.exp(log_size))).log_complement_lower >= log_baseline
 
     def near(low: float, high: float) -> bool:
-        return high - low <= _CHAIN_WIDTH * min(1.0, -high)
+        return high - low <= width * min(1.0, -high)
 
-    if not allowed(-_CHAIN_WIDTH):
-        return told
-    chained = dpsgd_bracket(run, boundary(allowed, log_baseline, -_CHAIN_WIDTH, near=near), rtol=rtol)
-    best = min(chained, told, key=lambda bracket: bracket.log_upper)
-    return replace(best, log_lower=-math.inf, log_estimate=None)
+    if log_baseline < math.log(_LEAST_INVERTED) or not allowed(-width):
+        return ceiling(0.0)
+    found = success(boundary(allowed, log_baseline, -width, near=near))
+    return replace(found, log_lower=-math.inf, log_estimate=None)
 
 
 def _passes(schedule: Schedule) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, read_person, replaced
 from remanence.bounds.recipes import recomputable
 from remanence.core.checks import exactly_one
-from remanence.core.references import HAYES_2023, REMANENCE
+from remanence.core.references import FELDMAN_2026, HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
 
@@ -49,6 +49,8 @@ def dpsgd(
     baselines, person = read_baselines(baseline, log_baseline), read_person(person)
     brackets = person.brackets(segments, baselines.logs, rtol=rtol)
     reference = HAYES_2023.at("Corollary 4") if person == Person() else REMANENCE
+    if person == Person(batches="balls-in-bins"):
+        reference = FELDMAN_2026
     bound = baselines.bound("DP-SGD", brackets, person.assumptions_of(brackets), reference)
     return replace(bound, whose=person.whose, on_average=person.on_average)
 

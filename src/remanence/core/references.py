@@ -74,6 +74,11 @@ CHOQUETTE_CHOO_2023 = Reference(
     "C. A. Choquette-Choo, A. Ganesh, R. McKenna, H. B. McMahan, K. Rush, A. Thakurta, Z. Xu. (Amplified) Banded "
     "Matrix Factorization: A unified approach to private training. NeurIPS, 2023.",
 )
+FELDMAN_2026 = Reference(
+    "Feldman and Shenfeld 2026",
+    "V. Feldman, M. Shenfeld. Efficient Privacy Loss Accounting for Subsampling and Random Allocation. ICML, 2026. "
+    "arXiv:2602.17284.",
+)
 BOK_2024 = Reference(
     "Bok et al. 2024",
     "J. Bok, W. J. Su, J. M. Altschuler. Shifted Interpolation for Differential Privacy. ICML, 2024.",

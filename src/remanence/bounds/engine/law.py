@@ -231,13 +231,13 @@ def _chernoff(
     for sign, edge, offset in ((-1.0, edges[0], offsets[0]), (1.0, edges[1], offsets[1])):
         exponent = -sign * offset * edge
         for part in laws:
-            moment = _log_moment(part.masses.probabilities, sign * offset * spacing)
+            moment = log_moment(part.masses.probabilities, sign * offset * spacing)
             exponent += part.steps * (moment + sign * offset * part.start + 2 * part.rounding)
         outside += math.exp(min(exponent, 0.0))
     return outside
 
 
-def _log_moment(probabilities: Array, rate: float) -> float:
+def log_moment(probabilities: Array, rate: float) -> float:
     """Log Σ p_i·e^{rate·i}."""
     shifts = rate * np.arange(len(probabilities))
     peak = max(float(shifts[-1]), 0.0)

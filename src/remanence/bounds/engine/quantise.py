@@ -27,8 +27,8 @@ from remanence.bounds.engine.schedule import Segment
 Array = npt.NDArray[np.floating[Any]]
 
 # Gauss–Legendre nodes per half cell, by the largest (width × rate of change) each is exact for.
-_TIERS = ((0.001, 2), (0.02, 3), (0.2, 5), (1.5, 12), (math.inf, 64))
-_RULES = {count: np.polynomial.legendre.leggauss(count) for _, count in _TIERS}
+TIERS = ((0.001, 2), (0.02, 3), (0.2, 5), (1.5, 12), (math.inf, 64))
+RULES = {count: np.polynomial.legendre.leggauss(count) for _, count in TIERS}
 _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
 _PER_VALUE = 32  # relative error of one probability in units of rounding: a density, a rule, a split
 _WHOLE = 1e-9  # how much of a law may be missing before its quadrature has failed
@@ -113,7 +113,7 @@ class _Builder:
         rates = 1 + np.maximum(np.abs(left), np.abs(right)) + self.segment.records / noise
         demands = widths * rates
         floor = -math.inf
-        for ceiling, count in _TIERS:
+        for ceiling, count in TIERS:
             chosen = cells[(demands > floor) & (demands <= ceiling)]
             floor, size = ceiling, _CHUNK // count
             for start in range(0, len(chosen), size):
@@ -141,7 +141,7 @@ class _Builder:
         )
 
     def _integrate(self, cells: npt.NDArray[np.intp], count: int) -> None:
-        nodes, weights = _RULES[count]
+        nodes, weights = RULES[count]
         noise = self.segment.noise_multiplier
         left, middle, right = (self.noisy[2 * cells + shift] for shift in (0, 1, 2))
         closest = np.where(left * right < 0, 0.0, np.minimum(np.abs(left), np.abs(right)))
