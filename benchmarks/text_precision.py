@@ -39,12 +39,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The next layer's numbers."""
-        parts = self.attend(self.before(x)).unflatten(-1, (HEADS + 2 * SHARED, -1)).transpose(1, 2)
-        turned, values = parts.split([HEADS + SHARED, SHARED], 1)
-        halves = turned.chunk(2, -1)
-        turned = turned * cos + torch.cat([-halves[1], halves[0]], -1) * sin
-        queries, keys = turned.split([HEADS, SHARED], 1)
-        seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
+        parts = self.attend(self.before(x)).unflatten(-1, (HEADS + 2 * SHARED, -1))
+        turned, values = parts.split([HEADS + SHARED, SHARED], 2)
+        turned = turned * cos + torch.cat(turned.chunk(2, -1)[::-1], -1) * sin
+        queries, keys = turned.split([HEADS, SHARED], 2)
+        heads = (each.transpose(1, 2) for each in (queries, keys, values))
+        seen = functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
         x = x + self.gather(seen.transpose(1, 2).flatten(2))
         inner = self.middle(x)
         return x + self.down(functional.silu(self.gate(inner)) * self.up(inner))
@@ -70,7 +70,8 @@ class Llama(nn.Module):
         size = WIDTH // HEADS
         turns = 1e5 ** (-torch.arange(0, size, 2, device=ids.device) / size)
         angles = torch.arange(ids.shape[1], device=ids.device)[:, None] * turns.repeat(2)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        signs = torch.tensor([-1.0, 1.0], device=ids.device).repeat_interleave(size // 2)
+        cos, sin = (each[:, None].to(x.dtype) for each in (angles.cos(), angles.sin() * signs))
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.after(x))

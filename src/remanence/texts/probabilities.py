@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -136,13 +136,13 @@ def rounded_log_probabilities(
     spread = 2 * _largest_spread(coarse, exact, some) / temperature
     ends = torch.zeros(3, len(secrets), dtype=torch.float64, device=coarse.device)
     for text, token, logits in _read_all(coarse, secrets):
-        scaled = logits.float() / temperature
-        own = scaled.gather(-1, token[:, None])[:, 0].double() - scaled.logsumexp(-1).double()
-        p = own.clamp(max=0.0).exp()
+        scaled = logits if temperature == 1 else logits / temperature
+        own = scaled.log_softmax(-1, dtype=torch.float32).gather(-1, token[:, None])[:, 0].double()
+        p = own.exp()
         down = -(p + (1 - p) * math.exp(spread)).log()
         up = spread - torch.log1p(p * math.expm1(spread))
         ends.index_add_(1, text, torch.stack([own, own + down, own + up]))
-    logs, lower, upper = _finite(ends.cpu(), coarse).clamp(max=0.0)
+    logs, lower, upper = _finite(ends.cpu(), coarse)
     return RoundedOdds(logs, lower, upper, spread)
 
 
@@ -180,7 +180,7 @@ def _read_all(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple
     order = sorted(range(len(secrets)), key=key)
     batches = list(_batches(order, lengths, model))
     for batch in track(batches, total=len(batches), what="reading texts"):
-        places = torch.tensor(batch, device=model.device)
+        places = _sent(batch, model.device)
         for row, token, logits in _read(model, [secrets[place] for place in batch]):
             yield places[row], token, logits
 
@@ -206,22 +206,28 @@ def _read(model: LanguageModel, secrets: Sequence[Secret]) -> Iterator[tuple[Ten
     shared = min(_agree(texts[0], texts[-1]), min(len(secret.prompt) for secret in secrets) - 1)
     tails = [text[shared:-1] for text in texts]  # nothing comes after the last token
     longest = max(map(len, tails))
-    ids = torch.tensor([tail + (0,) * (longest - len(tail)) for tail in tails], device=model.device)
-    start = torch.tensor(texts[0][:shared], dtype=torch.long, device=model.device)
+    ids = _sent([tail + (0,) * (longest - len(tail)) for tail in tails], model.device)
+    start = _sent(texts[0][:shared], model.device)
     logits = model.after(start)(
         ids
     )  # (batch, length, vocabulary); a causal model does not see what was added
     rows, places, tokens = [], [], []
-    for row, secret in enumerate(secrets):
+    for line, secret in enumerate(secrets):
         first = len(secret.prompt) - 1 - shared
-        rows += [row] * len(secret.tokens)
+        rows += [line] * len(secret.tokens)
         places += range(first, first + len(secret.tokens))
         tokens += secret.tokens
-    row, place, token = (torch.tensor(each, device=model.device) for each in (rows, places, tokens))
+    row, place, token = (_sent(each, model.device) for each in (rows, places, tokens))
     step = max(1, _NUMBERS // (2 * model.vocabulary))  # double precision, and a copy to sort
     for first in range(0, len(rows), step):
         part = slice(first, first + step)
         yield row[part], token[part], logits[row[part], place[part]]
+
+
+def _sent(values: Sequence[Any], device: torch.device | str) -> Tensor:
+    """Whole numbers on a device; a GPU need not have finished what it does before they are on their way."""
+    found = torch.tensor(values, dtype=torch.long)
+    return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found
 
 
 def _agree(first: Sequence[int], second: Sequence[int]) -> int:
