@@ -65,6 +65,9 @@ class Mechanism(ABC, Generic[ReleaseT_co]):
             hint="a mechanism of your own may define answer(release, records)",
         )
 
+    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
+        """Refuse probes that a model cannot read: before training, and with what was trained on once that is known."""
+
     def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """Noise over the largest effect of one record, sampling rate and steps, where these describe the training.
 

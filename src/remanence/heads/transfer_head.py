@@ -189,6 +189,17 @@ class TransferHead(Mechanism[Weights]):
         layers = [tensor for layer in network.layers(flat) for tensor in layer]
         return Weights(dict(zip(names, layers, strict=True)))
 
+    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
+        """Refuse probes without the embeddings that the head is trained on."""
+        asked, trained = probes.embedding, None if targets is None else targets.embedding
+        if trained is not None and (asked is None or asked.shape[-1] != trained.shape[-1]):
+            raise InputError(
+                "The head cannot read the probes.",
+                needs=f"embeddings of {trained.shape[-1]} numbers, as it is trained on",
+                got="none" if asked is None else f"embeddings of {asked.shape[-1]} numbers",
+                hint="remanence.heads.transfer_head.embed(probes, backbone), with the same backbone",
+            )
+
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
         loop = self.loop or Loop()

@@ -69,6 +69,10 @@ class Looped(Mechanism[Release]):
             logits.append(found.detach())
         return torch.stack(logits)
 
+    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
+        """Refuse to be asked without a function that asks."""
+        self.require_ask()
+
     def require_ask(self) -> Ask:
         """The function that asks a model, where there is one."""
         if self.ask is None:

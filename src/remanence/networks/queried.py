@@ -13,10 +13,6 @@ from remanence.core.exceptions import InputError
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
 from remanence.core.releases import Logits, Release
-from remanence.heads.transfer_head import TransferHead
-from remanence.networks.looped import Looped
-from remanence.training.dpsgd import DPSGD
-from remanence.training.sgd import SGD
 
 ANSWERS = "logits", "probabilities", "top", "label"
 _MOST_DECIMALS = 15  # a double has no more
@@ -57,10 +53,7 @@ class Queried(Mechanism[Logits]):
             )
         probes = self._unlabelled()
         probes.require_finite("probes")
-        if isinstance(self.mechanism, SGD | DPSGD):
-            self.mechanism.network.check(probes[None])
-        if isinstance(self.mechanism, Looped):
-            self.mechanism.require_ask()
+        self.mechanism.check_probes(probes)
 
     def _unlabelled(self) -> Records:
         """The probes as a model sees them; nobody needs to know their labels."""
@@ -90,8 +83,7 @@ class Queried(Mechanism[Logits]):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Logits:
         """Train, ask, and forget the model."""
-        if isinstance(self.mechanism, TransferHead):
-            self._check_embeddings(targets)
+        self.mechanism.check_probes(self.probes, targets)
         return self.ask(self.mechanism.release(known_data, targets, generator))
 
     def ask(self, trained: Release) -> Logits:
@@ -116,13 +108,3 @@ class Queried(Mechanism[Logits]):
         if self._decimals is None:
             return values
         return ((values.double() * 10**self._decimals).round() / 10**self._decimals).to(values)
-
-    def _check_embeddings(self, targets: Records) -> None:
-        asked, trained = self.probes.embedding, targets.embedding
-        if trained is not None and (asked is None or asked.shape[-1] != trained.shape[-1]):
-            raise InputError(
-                "The head cannot read the probes.",
-                needs=f"embeddings of {trained.shape[-1]} numbers, as it is trained on",
-                got="none" if asked is None else f"embeddings of {asked.shape[-1]} numbers",
-                hint="remanence.heads.transfer_head.embed(probes, backbone), with the same backbone",
-            )

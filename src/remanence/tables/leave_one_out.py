@@ -27,7 +27,7 @@ from remanence.results.findings import Finding, Words
 from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
 from remanence.scale.run import Run
-from remanence.scale.seeds import Draws
+from remanence.scale.seeds import Draws, stream
 from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
@@ -118,6 +118,27 @@ class LeaveOneOut(AnyGame[MechanismT]):
         if given is not None:
             given = replace(given, record=given.kept(data[index : index + 1], others[:1]))
         return Knowledge(self.mechanism, self.prior, others if self.others_known else None, given, index)
+
+    def contract(self, attack: Attack) -> None:
+        """Verify that `expose` says about a record what `prepare` on the others says, whatever the record is."""
+        from remanence.testing import check_reconstruction, close, require
+
+        first = self.data[:1][None]
+        release = self.release or self.mechanism.release(self.data[1:], first, stream(0, "training", "cpu"))
+        exposes = attack.expose if isinstance(attack, ExposesAll) else None
+        everyone = None if exposes is None else exposes(self.mechanism, self.data, release).records
+        for index in range(0, len(self.data), max(1, len(self.data) // 6)):
+            knowledge = replace(self.knowledge, known_data=self.data.without(index))
+            alone = attack.prepare(knowledge, stream(0, "attack", "cpu"))(release).records
+            check_reconstruction(alone, 1, first)
+            if exposes is None or everyone is None:
+                continue
+            chosen = slice(index, index + 1)
+            require(close(everyone[chosen], alone), f"record {index}: exposing all agrees with exposing one")
+            swapped = torch.arange(len(self.data))
+            swapped[index] = (index + 1) % len(self.data)
+            blind = exposes(self.mechanism, self.data[swapped], release).records
+            require(close(blind[chosen], alone), f"record {index} has no influence on its own reconstruction")
 
     def baseline(self, chances: int = 1) -> Baseline:
         """What somebody guesses who knows the other records, measured."""

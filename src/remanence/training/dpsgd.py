@@ -125,6 +125,11 @@ class DPSGD(Mechanism[Release]):
             return Weights({"parameters": parameters})
         return Transcript(history)
 
+    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
+        """Refuse what the network cannot read."""
+        if targets is None:
+            self.network.check(probes[None])
+
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the networks at the end of training."""
         if self.final_only:

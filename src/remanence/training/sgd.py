@@ -131,6 +131,11 @@ class SGD(Mechanism[Weights]):
                 parameters = step(parameters, gradient)
         return Weights({"parameters": parameters[-trials:].clone()})
 
+    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
+        """Refuse what the network cannot read."""
+        if targets is None:
+            self.network.check(probes[None])
+
     def answer(self, release: Release, records: Records) -> Tensor:
         """Ask the trained networks."""
         return self.network.classify(release["parameters"], records[None])
