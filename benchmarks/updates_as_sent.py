@@ -19,12 +19,12 @@ from torch.nn.functional import cross_entropy
 
 from remanence.bounds import gaussian
 from remanence.updates.belonging import realised_noise
+from remanence.updates.compression import compression_of
 from remanence.updates.dense_layers import dense_head
 from remanence.updates.files import rounding_of
 from remanence.updates.local_training import LocalTraining
 from remanence.updates.reading import Reading, read_update
 from remanence.updates.rounding import Rounding
-from remanence.updates.sending import codes_of, looks_compressed
 
 Update = dict[str, Tensor]
 RATE = 0.1
@@ -164,15 +164,14 @@ def main() -> None:
             rounding = Rounding(1.2e-7, 6e-8 * scale / rate)
         layers = head.layers_of({n: v[None] for n, v in update.items()})
         reading = read_update(head, layers, rounding, training=training)
-        coarse = codes_of(update)
-        if not reading.belonging.is_one_step and training.is_plain and coarse is not None:
-            reading = read_update(head, layers, coarse, training=training)
         own = together if "clients" in name else batch
         proof, fit = reading.proof, reading.belonging
         said = "EXPOSED" if proof.count else "UNPROVEN"
         if training.is_plain and not fit.is_one_step:
             said = "refused: no gradient here" if fit.is_foreign else "refused: not one step"
-            said = "UNPROVEN, update-compressed" if looks_compressed(update) else said
+            said = (
+                "UNPROVEN, update-compressed" if compression_of(update, f"{head.names[-1]}.weight") else said
+            )
         size = "" if proof.batch_size is None else str(proof.batch_size)
         ceiling = ""
         if "noise" in name:  # multiplier 1, clipped to norm 1, ten candidates

@@ -278,7 +278,7 @@ TEXTS = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {folder!r})
-from test_texts import Tiny
+from test_update_texts import Tiny
 
 def make():
     return Tiny()
@@ -287,7 +287,7 @@ def make():
 
 @pytest.mark.parametrize("as_update", [False, True])
 def test_an_update_of_a_transformer_is_read_for_its_texts(tmp_path, capsys, monkeypatch, as_update):
-    from test_texts import Tiny, texts, update
+    from test_update_texts import Tiny, texts, update
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(TEXTS.format(folder=str(Path(__file__).parent)))

@@ -40,7 +40,7 @@ from remanence.updates.reading import prove
 from remanence.updates.recomputed import Proposal
 from remanence.updates.rounding import Layer, Rounding
 from remanence.updates.shared_gradient import SharedGradient
-from remanence.updates.verification import Proof
+from remanence.updates.verification import Proof, verify
 
 _ALIKE = 1e-3  # by how much shares may differ that are the same
 
@@ -211,8 +211,14 @@ class Captured(AnyGame[SharedGradient]):
         return proven_sizes(outcome)
 
     def proofs(self, guess: Reconstruction, gradients: Gradient) -> list[Proof]:
-        """What recomputation says about each update and what was proposed for it."""
+        """What recomputation says about each update and what was proposed for it; nothing where it is disturbed."""
         head, updates = self._updates(gradients)
+        if self.disturbed is not None:
+            none = slice(0, 0)
+            return [
+                verify(head, one, _proposal(guess.records[index])[none], rounding=self._rounding)
+                for index, one in enumerate(updates)
+            ]
         return [
             prove(
                 head,

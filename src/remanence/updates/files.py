@@ -19,6 +19,7 @@ from remanence.updates.parts import largest, row_slices, working
 from remanence.updates.rounding import Rounding
 
 _WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel, DDP and torch.compile put in front of names
+_FEW = 4096  # numbers that are looked at first
 HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtracted."
 
 
@@ -178,8 +179,27 @@ def widened(value: Tensor) -> Tensor:
 
 
 def rounding_of(tensors: Mapping[str, Tensor]) -> Rounding:
-    """How coarse these numbers are; the coarsest tensor counts."""
-    return Rounding.of(value.dtype for value in tensors.values())
+    """How coarse these numbers are, whatever they are stored in; the coarsest tensor counts."""
+    kept = [value for value in tensors.values() if value.is_floating_point()]
+    for coarse in (torch.bfloat16, torch.float16, torch.float32):
+        if all(_holds(value, coarse) for value in kept):
+            return Rounding.of([coarse])
+    return Rounding.of(value.dtype for value in kept)
+
+
+def _holds(value: Tensor, coarse: torch.dtype) -> bool:
+    """Whether a format keeps every number of a tensor; a look at a few decides about most."""
+    return (
+        all(
+            torch.equal(part.to(coarse).to(part), part)
+            for part in (
+                value.flatten()[:_FEW],
+                *(value.flatten(1)[rows] for rows in row_slices(value.flatten(1))),
+            )
+        )
+        if value.ndim > 1
+        else torch.equal(value.to(coarse).to(value), value)
+    )
 
 
 def rounding_of_difference(weights: Mapping[str, Tensor]) -> Rounding:

@@ -17,6 +17,7 @@ from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
 from remanence.updates.belonging import belonging, misfit, require_noise
 from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
+from remanence.updates.compression import compression_of
 from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import DenseHead, dense_head, head_inputs
 from remanence.updates.exposure import Exposure, head_exposure
@@ -37,7 +38,6 @@ from remanence.updates.local_training import LocalTraining
 from remanence.updates.reading import Reading, read_update
 from remanence.updates.received import traps
 from remanence.updates.rounding import Rounding
-from remanence.updates.sending import codes_of, looks_compressed
 from remanence.updates.watching import loss_of
 
 _NO_SEARCH = (
@@ -176,16 +176,16 @@ def _open_update(
         rounding = rounding_of_difference(weights)
         reading = fitting(rounding)
     if reading is None and training.is_plain:
-        seen = looks_compressed(gradient)
-        coarse = codes_of(gradient)
-        reading = None if coarse is None else fitting(coarse)
-        if reading is not None and coarse is not None:
-            rounding = coarse
-            notes.append(f"{path.name} is coarse: {seen}. It is read as rounded numbers.")
-        elif seen is not None:
-            return _Opened(
-                gradient, rounding, notes, replace(UPDATE_COMPRESSED, seen=f"{path.name}: {seen}.")
-            )
+        found = compression_of(gradient, f"{head.names[-1]}.weight".removeprefix("."))
+        if found is not None:
+            if (
+                found.rounding is not None
+            ):  # codes are off by half a step at most: whether they belong can be asked
+                fit = belonging(head, head.layers_of(gradient), found.rounding)
+                if not fit.is_one_step:
+                    raise misfit(fit, path.name)
+            disturbed = replace(UPDATE_COMPRESSED, seen=f"{path.name}: {found.seen}.")
+            return _Opened(gradient, rounding, notes, disturbed)
     if reading is None:
         raise misfit(belonging(head, head.layers_of(gradient), rounding), path.name)
     if reading.belonging.decay and training.is_plain:

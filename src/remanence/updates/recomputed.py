@@ -41,7 +41,7 @@ class Proposal:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: Tensor) -> Proposal:
+    def __getitem__(self, index: Tensor | slice) -> Proposal:
         return Proposal(self.inputs[index], self.labels[index], self.shares[index])
 
     def with_shares(self, shares: Tensor) -> Proposal:

@@ -1,0 +1,170 @@
+"""Updates that show signs of a filter, and noise that is what it is said to be."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_captured import folder, run  # noqa: F401
+
+from remanence import AuditResult, Policy, Verdict
+from remanence.core.exceptions import MisfitError
+from remanence.updates.belonging import realised_noise
+from remanence.updates.compression import compression_of
+from remanence.updates.declared import Declared
+from remanence.updates.dense_layers import dense_head
+from remanence.updates.inspection import audit_gradients
+from remanence.updates.opening import open_updates
+
+
+def codes(values, levels):
+    step = values.abs().max() / (levels // 2)
+    return (values / step).round() * step
+
+
+def largest(values, share):
+    floor = values.abs().flatten().topk(max(1, round(share * values.numel()))).values[-1]
+    return values.where(values.abs() >= floor, 0.0)
+
+
+FILTERS = {
+    "int8": lambda v: codes(v, 255),
+    "int4": lambda v: codes(v, 15),
+    "sign": torch.sign,
+    "topk": lambda v: largest(v, 0.1),
+}
+
+
+def records(kind, count, numbers):
+    if kind == "one-hot":
+        return torch.eye(numbers)[torch.randint(numbers, (count,))]
+    return (torch.rand(count, numbers) < 0.3).float() if kind == "binary" else torch.randn(count, numbers)
+
+
+def dense_update(kind, seed=0, count=4, numbers=40, width=60, classes=5):
+    torch.manual_seed(seed)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(numbers, width), torch.nn.ReLU(), torch.nn.Linear(width, classes)
+    )
+    inputs, labels = records(kind, count, numbers), torch.randint(classes, (count,))
+    torch.nn.functional.cross_entropy(network(inputs), labels).backward()
+    return network, inputs, {name: p.grad for name, p in network.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["normal", "one-hot", "binary"])
+def test_codes_and_signs_are_seen_and_data_with_few_numbers_are_no_compression(kind):
+    for seed in range(4):
+        _, _, update = dense_update(kind, seed, count=(1, 2, 8, 24)[seed], numbers=(16, 40, 64, 90)[seed])
+        assert compression_of(update, "2.weight") is None
+    for name in ("int8", "int4", "sign"):
+        sent = {key: FILTERS[name](value) for key, value in update.items()}
+        found = compression_of(sent, "2.weight")
+        assert found is not None, name
+        if name != "sign":
+            steps = dict(found.rounding.tensors)
+            levels = 127 if name == "int8" else 7
+            assert steps["0.weight"] == pytest.approx(
+                float(update["0.weight"].abs().max()) / levels / 2, rel=1e-3
+            )
+    sent = {key: FILTERS["topk"](value) for key, value in update.items()}
+    assert "zeros" in compression_of(sent, "2.weight").seen
+
+
+def opened(network, update, tmp_path):
+    path = tmp_path / "update.safetensors"
+    save_file({name: value.contiguous() for name, value in update.items()}, path)
+    return open_updates(network, [path], Declared())
+
+
+def claimed(subject):
+    result = audit_gradients(subject, None, policy=Policy(0.1), seed=0, device="cpu", target="here")
+    return sum(entry.proven for entry in result.evidence)
+
+
+@pytest.mark.parametrize("name", ["int3", "int4", "int8", "sign", "topk"])
+@pytest.mark.parametrize("width", [32, 200])
+def test_nothing_is_claimed_from_an_update_that_was_compressed(tmp_path, name, width):
+    change = FILTERS.get(name, lambda value: codes(value, 7))
+    for seed in range(3):
+        network, _, update = dense_update("normal", seed, count=2, width=width)
+        subject = opened(network, {key: change(value) for key, value in update.items()}, tmp_path)
+        assert subject.disturbed.id == "update-compressed"
+        assert claimed(subject) == 0
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "binary"])
+@pytest.mark.parametrize("foreign", ["columns", "network", "stale"])
+def test_updates_of_few_different_numbers_are_asked_whether_they_belong(tmp_path, kind, foreign):
+    for seed in range(3):
+        network, _, update = dense_update(kind, seed)
+        assert claimed(opened(network, update, tmp_path)) > 0, "genuine"
+        if foreign == "columns":
+            update["0.weight"] = update["0.weight"][:, torch.randperm(40)]
+        elif foreign == "network":
+            update = dense_update(kind, seed + 10)[2]
+        else:
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter *= 1 + 0.1 * torch.randn_like(parameter)
+        with pytest.raises(MisfitError):
+            opened(network, update, tmp_path)
+
+
+@pytest.mark.parametrize("coarse", [torch.bfloat16, torch.float16])
+def test_numbers_that_were_rounded_before_they_were_stored_count_as_rounded(tmp_path, coarse):
+    network, _, update = dense_update("normal", 1, width=200)
+    subject = opened(network, {key: value.to(coarse).float() for key, value in update.items()}, tmp_path)
+    assert subject.rounding.is_coarse
+    assert (
+        claimed(subject)
+        == claimed(opened(network, {k: v.to(coarse) for k, v in update.items()}, tmp_path))
+        > 0
+    )
+    wide = opened(network, {key: value.double() for key, value in update.items()}, tmp_path)
+    assert wide.rounding.relative == pytest.approx(1.2e-7, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["topk", "sign"])
+def test_a_compressed_update_is_unproven_and_says_why(folder, capsys, monkeypatch, name):  # noqa: F811
+    sent = {key: FILTERS[name](value) for key, value in load_file("dense.safetensors").items()}
+    save_file({key: value.contiguous() for key, value in sent.items()}, "sent.safetensors")
+    code, out, _ = run(
+        capsys, monkeypatch, "net.py:dense", "--gradient", "sent.safetensors", "--out", "result"
+    )
+    assert code == 3
+    assert "update-compressed" in out
+    assert "No record is proven." in out
+    assert AuditResult.load(folder / "result").verdict is Verdict.UNPROVEN
+
+
+def test_declared_noise_is_measured_and_has_a_ceiling(folder, capsys, monkeypatch):  # noqa: F811
+    gradient = load_file("dense.safetensors")
+    torch.manual_seed(0)
+    save_file({n: v + 0.5 * torch.randn_like(v) for n, v in gradient.items()}, "noisy.safetensors")
+    options = ["--gradient", "noisy.safetensors", "--batch-size", "6", "--out", "result"]
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options)
+    assert code == 2
+    assert "--noise-multiplier" in err
+    code, _, err = run(capsys, monkeypatch, "net.py:dense", *options, "--noise-multiplier", "6")
+    assert code == 2, "twice the noise that is there"
+    assert "not the declared one" in err
+    assert not (folder / "result").exists()
+    code, out, _ = run(capsys, monkeypatch, "net.py:dense", *options, "--noise-multiplier", "3", "--json")
+    assert code == 3
+    (bound,) = json.loads(out)["bounds"]
+    assert bound["success"] == pytest.approx(0.5 * math.erfc(-(-1.2815516 + 1 / 3) / 2**0.5), abs=1e-3)
+
+
+def test_the_noise_is_read_off_the_balance_of_the_neurons():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(30, 500), torch.nn.ReLU(), torch.nn.Linear(500, 5))
+    inputs, labels = torch.randn(4, 30), torch.randint(5, (4,))
+    torch.nn.functional.cross_entropy(network(inputs), labels).backward()
+    named = {name: p.grad for name, p in network.named_parameters()}
+    head = dense_head(network)
+    assert realised_noise(head, head.layers_of(named))[0] < 1e-7
+    noisy = {name: value + 0.01 * torch.randn_like(value) for name, value in named.items()}
+    found, neurons = realised_noise(head, head.layers_of(noisy))
+    assert neurons == 500
+    assert found == pytest.approx(0.01, rel=5 / 1000**0.5)
