@@ -459,3 +459,18 @@ def test_declared_settings_that_proven_records_contradict_are_named(
     assert seen is None or seen in told[0]
     assert document["subject"]["updates"][0]["different_records"] == 6
     assert "Equal records count once" in (folder / "out" / "report.html").read_text()
+
+
+def test_arrays_without_names_are_read_in_the_network_s_order(folder, capsys, monkeypatch):
+    gradient = torch.load("dense.pt", weights_only=True)
+    weights = torch.load("dense.weights.pt", weights_only=True)
+    np.savez("before.npz", *[value.numpy() for value in weights.values()])
+    np.savez("after.npz", *[(weights[name] - 0.05 * gradient[name]).numpy() for name in weights])
+    options = ["--model", "net.py:dense", "--before", "before.npz", "--after", "after.npz", "--out", "result"]
+    code, out, _ = run(capsys, monkeypatch, *options)
+    assert code == 1
+    assert "records are proven" in out
+    np.savez("fewer.npz", *[value.numpy() for value in list(weights.values())[:-1]])
+    code, _, err = run(capsys, monkeypatch, *options[:-4], "--after", "fewer.npz", "--out", "other")
+    assert code == 2
+    assert "3 arrays" in err

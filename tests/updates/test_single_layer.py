@@ -309,3 +309,29 @@ class Mean(nn.Module):
     def forward(self, x):
         return x.mean(1)
 """
+
+
+@pytest.mark.parametrize("kind", ["module", "weight"])
+def test_a_weight_that_is_used_twice_is_not_read_and_what_enters_behind_it_is(kind):
+    torch.manual_seed(3)
+    one = nn.Linear(24, 24)
+    two = one if kind == "module" else nn.Linear(24, 24)
+    two.weight = one.weight
+    network = nn.Sequential(one, nn.ReLU(), two, nn.ReLU(), nn.Linear(24, 12)).double()
+    inputs, labels = torch.randn(3, 24).double(), torch.tensor([1, 4, 7])
+    named = dict(network.named_parameters())
+    loss = nn.functional.cross_entropy(network(inputs), labels)
+    update = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    head = dense_head(network)
+    assert (head.names, head.is_whole_network) == (("4",), False)
+    layers = head.layers_of({name: value[None] for name, value in update.items()})
+    reading = read_update(head, layers, Rounding.of([torch.float64]))
+    assert reading.belonging.is_one_step
+    assert reading.proof.batch_size == 3
+    features = network[:4](inputs).detach()
+    claimed = reading.proof.proposal.inputs
+    assert torch.cdist(features, claimed).amin(1).max() < 1e-6 * features.norm(dim=1).min()
+    tied = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(InputError, match="another layer's too"):
+        dense_head(tied)

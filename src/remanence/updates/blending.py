@@ -84,7 +84,7 @@ def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
         rates = [((after > 0) != (own > 0)).double().mean(0).clamp(max=0.5) for own, after in pairs]
         return bits + float(-torch.cat(rates, -1).neg().log1p().sum(-1).min()) / math.log(2) >= BITS
     turns = [
-        delta / delta.norm(dim=-1, keepdim=True)
+        delta / delta.norm(dim=-1, keepdim=True).clamp(min=1e-300)
         for delta in (some.deltas[0], head.backward(values, losses)[0])
     ]
     spread = torch.linalg.svdvals((turns[1] - turns[0]).transpose(0, 1)) / _DRAWS**0.5

@@ -26,7 +26,7 @@ from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.text_decay import without_decay
 from remanence.updates.text_models import TextModel, text_model
 from remanence.updates.texts import Texts, verify_texts
-from remanence.updates.token_spans import TokenSpans, rows_that_moved
+from remanence.updates.token_spans import TokenSpans
 
 
 @final
@@ -135,7 +135,7 @@ def audit_texts(
     left = float(result.strongest.arrays["unexplained"][0])
     leaks = leak_map(model, gradients[0], precision=game.mechanism.precision)
     leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
-    certain = bool(result.strongest.proven) or rows_that_moved(text, gradients[0]) is not None
+    certain = bool(result.strongest.proven)
     tokens = int(result.strongest.arrays["tokens_in_batch"][0])
     found = {
         "leak_map": [leak.to_json() for leak in leaks],

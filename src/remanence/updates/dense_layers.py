@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from remanence.core.exceptions import InputError
-from remanence.updates.activations import RELU, Activation
+from remanence.updates.activations import ALONE, RELU, Activation
 from remanence.updates.one_logit import doubled, mirrored
 from remanence.updates.watching import Seen, after_norms, chain_of, watching
 
@@ -242,6 +242,18 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
             ) from None
     seen, normed = after_norms([entry for entry in watched if entry[1].ndim == 2], norms)
     chain, activation = chain_of(seen, output)
+    tied = _tied(model, linear, [name for name, _, _ in watched])
+    shared = max((place for place, (name, _, _) in enumerate(chain) if name in tied), default=-1)
+    if chain and shared == len(chain) - 1:
+        raise InputError(
+            "The last layer's weight is another layer's too.",
+            needs="a last layer whose gradient is its own",
+            got=f"{chain[-1][0]}, which the network uses twice or shares",
+            hint="the same network without that: what its update gives away, this one gives away too",
+        )
+    # Gradients of a weight that is used twice are a sum; what enters behind it can be read.
+    chain = chain[shared + 1 :]
+    activation = activation if len(chain) > 1 else ALONE
     if not chain:
         raise InputError(
             "The network does not end in a fully connected layer.",
@@ -262,6 +274,18 @@ def dense_head(model: nn.Module, example: Tensor | None = None) -> DenseHead:
         activation,
         tuple(fold for _, _, fold in parts) if normed else (),
     )
+
+
+def _tied(model: nn.Module, linear: Mapping[str, nn.Linear], used: Sequence[str]) -> set[str]:
+    """Layers that run twice, or whose weight belongs to another module too."""
+    owners: dict[int, int] = {}
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    return {
+        name
+        for name, layer in linear.items()
+        if used.count(name) > 1 or owners.get(id(layer.weight), 1) > 1 or owners.get(id(layer.bias), 1) > 1
+    }
 
 
 def _affine(

@@ -13,7 +13,14 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import is_finite
 from remanence.scale.folders import MOST
-from remanence.scale.reading import UnusableFileError, map_tensors, parse_state, read_arrays, read_bytes
+from remanence.scale.reading import (
+    UnusableFileError,
+    map_tensors,
+    parse_state,
+    read_arrays,
+    read_bytes,
+    read_every_array,
+)
 from remanence.updates.dense_layers import LARGE
 from remanence.updates.parts import largest, row_slices, working
 from remanence.updates.rounding import Rounding
@@ -24,10 +31,15 @@ HOLDS_WEIGHTS = "{} holds weights, not an update: the network's own were subtrac
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Named tensors from a .safetensors file or from a state dict that holds nothing else (no code is run)."""
+    """Named tensors from a .safetensors file, an .npz file, or a state dict with nothing else (no code is run)."""
     try:
         if path.suffix == ".safetensors":
             return map_tensors(path, MOST)
+        if path.suffix == ".npz":
+            return {
+                name: torch.from_numpy(np.array(value))
+                for name, value in read_every_array(path, MOST).items()
+            }
         found = parse_state(read_bytes(path, MOST))
     except UnusableFileError as error:
         reason = str(error)
@@ -37,7 +49,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         reason = f"{type(found).__name__} that is not a mapping from names to tensors"
     raise InputError(
         "The tensors cannot be read.",
-        needs="a .safetensors file, or a state dict saved by torch.save that holds tensors alone",
+        needs="a .safetensors file, an .npz file of arrays, or a state dict saved by torch.save with tensors alone",
         got=f"{path}: {reason}",
         hint="safetensors.torch.save_file({name: p.grad for name, p in model.named_parameters()}, path)",
     )
@@ -45,12 +57,28 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def unwrapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors by the network's own names: DataParallel, DDP and torch.compile put theirs in front."""
-    own, found = model.state_dict().keys(), dict(tensors)
+    own, found = model.state_dict().keys(), _by_name(model, tensors)
     for _ in range(len(_WRAPPERS)):
         for wrapper in _WRAPPERS:
             if found and not own & found.keys() and all(name.startswith(wrapper) for name in found):
                 found = {name.removeprefix(wrapper): value for name, value in found.items()}
     return found
+
+
+def _by_name(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A list of arrays, as `numpy.savez(path, *arrays)` and Flower number them, by the names that are in that order."""
+    numbers = [f"arr_{index}" for index in range(len(tensors))]
+    if not tensors or set(numbers) != set(tensors):
+        return dict(tensors)
+    for names in (list(model.state_dict()), [name for name, _ in model.named_parameters()]):
+        if len(names) == len(numbers):
+            return {name: tensors[number] for name, number in zip(names, numbers, strict=True)}
+    raise InputError(
+        "The arrays have no names, and are not as many as the network has.",
+        needs=f"the network's {len(model.state_dict())} tensors in their order",
+        got=f"{len(numbers)} arrays",
+        hint="numpy.savez(path, *[value.numpy() for value in model.state_dict().values()]), or with names",
+    )
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

@@ -33,7 +33,6 @@ from torch import Tensor
 
 from remanence.updates.blending import blended
 from remanence.updates.dense_layers import DenseHead
-from remanence.updates.parallel_rows import likely_label
 from remanence.updates.parts import norm
 from remanence.updates.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed, alike
 from remanence.updates.rounding import Layer, Rounding, loss_spread
@@ -187,8 +186,8 @@ def verify_rows(
     """Records whose inputs have several rows of the first layer to themselves, and how far they may be off.
 
     Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
-    mixture of several records would have to keep its proportions in every one of these rows. Their columns tell the
-    label where no other label fits their opposite.
+    mixture of several records would have to keep its proportions in every one of these rows. A label is told where one
+    class, and no other, makes their columns: not after several steps, nor of labels that were smoothed or mixed.
     """
     (weight, bias), labels = layers[0], proposal.labels.clone()
     proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
@@ -212,6 +211,26 @@ def verify_rows(
         error = max(float(off / part[rows].norm()), tolerance / spread)
         proven[index] = bits >= BITS and error < _NO_BETTER
         errors[index] = error
-        if likely_label(head, x, -layers[1][0][:, rows].to(x).sum(1)) >= 0:
-            labels[index] = -1
+        labels[index] = _label_of_columns(head, x, layers[1][0][:, rows], rounding)
     return Proposal(proposal.inputs, labels, proposal.shares)[proven], errors[proven]
+
+
+def _label_of_columns(head: DenseHead, x: Tensor, columns: Tensor, rounding: Rounding) -> int:
+    """The one class whose derivative all columns `(outputs, neurons)` are multiples of, in either sign; −1 for none."""
+    values, logits = head.forward(x)
+    each = torch.eye(head.classes, dtype=x.dtype, device=x.device)
+    implied = head.backward([value.unsqueeze(-2) for value in values], logits.softmax(-1) - each, down_to=1)[
+        0
+    ]
+    unit = implied / implied.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    sent = columns.to(x)
+    along = unit @ sent  # (classes, neurons)
+    left = (sent.square().sum(0) - along.square()).clamp(min=0).sqrt()
+    # A loss that is nearly zero was rounded before it was sent.
+    loss = (logits.softmax(-1) - each).norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    allowed = ROUNDINGS * (
+        rounding.relative * (1 + 1 / loss) * sent.norm(dim=0) + rounding.absolute * len(sent) ** 0.5
+    )
+    fits = (left <= allowed).all(1)
+    (fitting,) = fits.nonzero(as_tuple=True)
+    return int(fitting[0]) if len(fitting) == 1 and bool((along[fitting[0]] > 0).all()) else -1
