@@ -365,7 +365,7 @@ def sacro() -> None:
         started = time.perf_counter()
         try:
             from remanence.game import play
-            from remanence.tables.from_object import WholeObject
+            from remanence.tables.attacks import WholeObject
 
             ours = str(play(table_game(fitted, *seen), WholeObject()).main)
         except RemanenceError as error:

@@ -72,14 +72,14 @@ from .scale.executors import InProcess as InProcess
 from .scale.journal import Journal as Journal
 from .scale.processes import Processes as Processes
 from .scale.run import Run as Run
+from .tables.game import LeaveOneOut as LeaveOneOut
 from .tables.glm.closed_form import ClosedForm as ClosedForm
+from .tables.glm.closed_form import ScalerMean as ScalerMean
 from .tables.glm.families import Gaussian as Gaussian
 from .tables.glm.families import Logistic as Logistic
 from .tables.glm.families import Multinomial as Multinomial
 from .tables.glm.families import Tweedie as Tweedie
 from .tables.glm.model import GLM as GLM
-from .tables.glm.scaler_mean import ScalerMean as ScalerMean
-from .tables.leave_one_out import LeaveOneOut as LeaveOneOut
 from .texts.attacks import GreedyDecoding as GreedyDecoding
 from .texts.attacks import NearVerbatim as NearVerbatim
 from .texts.attacks import Sampling as Sampling

@@ -84,9 +84,14 @@ from remanence import (
 from remanence.bounds.frontier import frontier
 from remanence.private.canaries import Canaries, crafted, mislabelled
 from remanence.private.opacus import record
-from remanence.tables.sklearn import leave_one_out
-from remanence.tables.sklearn_tables import shortlist_game, table_game
-from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
+from remanence.tables.sklearn import (
+    leave_one_out,
+    shortlist_game,
+    table_game,
+    with_fixed_totals,
+    with_known,
+    with_public,
+)
 from remanence.targets import TARGETS
 from remanence.texts.canaries import Claim, natural
 from remanence.texts.game import Rule

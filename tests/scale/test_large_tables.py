@@ -18,9 +18,9 @@ from remanence.core import records as data_records
 from remanence.core.attack import Attack, ExposesInParts, Reconstruction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.tables import leave_one_out as game_module
+from remanence.tables import game as game_module
+from remanence.tables.glm import closed_form as optimality
 from remanence.tables.glm import model as glm_model
-from remanence.tables.glm import optimality
 from remanence.tables.sklearn import leave_one_out
 
 GROWTH = """

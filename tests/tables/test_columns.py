@@ -17,7 +17,7 @@ from remanence.auditing import AuditResult
 from remanence.core.exceptions import UnreadableAuditError
 from remanence.report import words
 from remanence.results.verdict import Policy, Verdict
-from remanence.tables.from_object import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
+from remanence.tables.attacks import PublishedStatistics, StoredInObject, TreeLeaves, WholeObject
 from remanence.tables.sklearn import table_game
 
 X, Y = load_breast_cancer(return_X_y=True)

@@ -13,9 +13,8 @@ from sklearn.pipeline import make_pipeline
 from remanence import audit
 from remanence.core.exceptions import InputError
 from remanence.results.verdict import Policy
-from remanence.tables.from_object import PublishedStatistics, StoredInObject, WholeObject
-from remanence.tables.sklearn import table_game
-from remanence.tables.table_knowledge import with_fixed_totals, with_known
+from remanence.tables.attacks import PublishedStatistics, StoredInObject, WholeObject
+from remanence.tables.sklearn import table_game, with_fixed_totals, with_known
 
 
 def rates(result):

@@ -12,9 +12,8 @@ from sklearn.preprocessing import StandardScaler
 
 from remanence import Criterion, InputError, Records, audit, mismatch
 from remanence.core.guess_from_others import guess_from_others
-from remanence.tables.from_object import WholeObject
-from remanence.tables.sklearn import table_game
-from remanence.tables.table_knowledge import with_known, with_public
+from remanence.tables.attacks import WholeObject
+from remanence.tables.sklearn import table_game, with_known, with_public
 
 
 def test_the_commonest_public_record_is_guessed():

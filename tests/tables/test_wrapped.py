@@ -21,9 +21,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from remanence import audit
 from remanence.core.exceptions import InputError
+from remanence.tables.attacks import WholeObject
 from remanence.tables.belonging import check_belongs
-from remanence.tables.checked import codings
-from remanence.tables.from_object import WholeObject
+from remanence.tables.rows import codings
 from remanence.tables.sklearn import table_game
 
 FRAME, WORDS = patients(80)

@@ -14,7 +14,7 @@ from remanence.tables.reading import load_estimator, read_table
 
 if TYPE_CHECKING:
     from remanence.protocol import AnyGame
-    from remanence.tables.table_knowledge import TableGame
+    from remanence.tables.sklearn import TableGame
 
 
 @options("A fitted model and its table")
@@ -58,8 +58,7 @@ class TableOptions:
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
     from remanence.tables.parts import final_estimator
-    from remanence.tables.sklearn_tables import learns_from_labels
-    from remanence.tables.table_knowledge import with_fixed_totals, with_known, with_public
+    from remanence.tables.sklearn import learns_from_labels, with_fixed_totals, with_known, with_public
 
     assert options.data is not None
     estimator, frame = (
@@ -127,7 +126,7 @@ def _first_that_belongs(
     estimator: Any, features: Any, labels: Any, weights: Any
 ) -> tuple[TableGame, dict[Any, Any] | None]:
     """The game with the labels as the model was given them: a file does not tell which number stood for which word."""
-    from remanence.tables.checked import codings
+    from remanence.tables.rows import codings
     from remanence.tables.sklearn import table_game
 
     refused = None

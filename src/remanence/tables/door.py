@@ -6,12 +6,12 @@ DOOR = Door(
     "tables",
     attacks=(
         "remanence.tables.glm.closed_form:ClosedForm",
-        "remanence.tables.glm.scaler_mean:ScalerMean",
-        "remanence.tables.from_object:StoredInObject",
-        "remanence.tables.from_object:PublishedStatistics",
-        "remanence.tables.from_object:PipelineEquations",
-        "remanence.tables.from_object:TreeLeaves",
-        "remanence.tables.from_object:WholeObject",
+        "remanence.tables.glm.closed_form:ScalerMean",
+        "remanence.tables.attacks:StoredInObject",
+        "remanence.tables.attacks:PublishedStatistics",
+        "remanence.tables.attacks:PipelineEquations",
+        "remanence.tables.attacks:TreeLeaves",
+        "remanence.tables.attacks:WholeObject",
     ),
     targets=(
         "remanence.tables.targets:breast_cancer_logistic",

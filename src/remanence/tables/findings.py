@@ -6,19 +6,76 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from remanence.auditing import AuditResult
 from remanence.cli.output import console
 from remanence.core.checks import extra
 from remanence.core.plain_text import inert, plain
+from remanence.core.rates import CONFIDENCE, SuccessRate
+from remanence.results.evidence import Evidence
 from remanence.scale.files import write_files
 from remanence.tables.command import TableOptions
+from remanence.tables.mechanism import FittedModel
 from remanence.tables.reading import read_table
+from remanence.tables.single_columns import Columns, PartRate, part_errors
 
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.core.records import Records
     from remanence.core.releases import Release
     from remanence.protocol import AnyGame
-    from remanence.tables.fitted import FittedModel
+    from remanence.tables.mechanism import FittedModel
+
+
+def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
+    """For each column in how many rows its value came back, by the attack that found most, and what a guess finds."""
+    kinds = {column.name: "word" if column.categories else "number" for column in model.rows.columns}
+    found = []
+    for each in zip(*(_parts(evidence) for evidence in result.evidence), strict=True):
+        best = max(each, key=lambda part: part.main.successes)
+        kind = kinds.get(best.name, "label")
+        found.append({"column": best.name, "kind": kind, **_counts(best.main), "guess": best.guess})
+    return found
+
+
+def _parts(evidence: Evidence) -> tuple[PartRate, ...]:
+    return next((each.parts for each in evidence.findings if isinstance(each, Columns)), ())
+
+
+def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) -> list[dict[str, Any]]:
+    """For each group in how many of its rows everything came back, and each column, by the strongest attack.
+
+    The most exposed come first. All intervals hold together.
+    """
+    best = result.strongest
+    own = groups[best.arrays["record"].numpy()]
+    names = sorted(set(own.tolist()), key=str)
+    met = {part.name: part_errors(part.name, best.arrays)[0] <= threshold for part in _parts(best)}
+    met = {"": best.arrays["succeeded"][:, 0].bool(), **met}
+    confidence = 1 - (1 - CONFIDENCE) / (len(names) * len(met))
+
+    def rate(group: Any, column: str) -> SuccessRate:
+        here = met[column].numpy()[own == group]
+        return SuccessRate(int(here.sum()), len(here), confidence)
+
+    found = [
+        {
+            "group": name if isinstance(name, int | float) else str(name),
+            **_counts(rate(name, "")),
+            "columns": [{"column": column, **_counts(rate(name, column))} for column in met if column],
+        }
+        for name in names
+    ]
+    return sorted(found, key=lambda each: -sum(_recovered(each)) / each["rows"])
+
+
+def _recovered(entry: dict[str, Any]) -> list[int]:
+    return [each["recovered"] for each in (entry, *entry["columns"])]
+
+
+def _counts(rate: SuccessRate) -> dict[str, Any]:
+    return {"recovered": rate.successes, "rows": rate.trials, "lower": rate.lower, "upper": rate.upper}
 
 
 def show_table(
@@ -27,10 +84,10 @@ def show_table(
     """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
     from rich.table import Table
 
-    from remanence.tables.columns import column_findings, group_findings
-    from remanence.tables.fitted import FittedModel
-    from remanence.tables.from_object import stored_in
-    from remanence.tables.leave_one_out import LeaveOneOut
+    from remanence.tables.attacks import stored_in
+    from remanence.tables.findings import column_findings, group_findings
+    from remanence.tables.game import LeaveOneOut
+    from remanence.tables.mechanism import FittedModel
 
     assert options.data is not None
     frame, by = read_table(options.data), (options.by or "").split(",")
@@ -71,7 +128,7 @@ def _rate(row: dict[str, Any]) -> str:
 def write_rows(model: FittedModel, data: Records, release: Release, folder: Path) -> Path:
     """All rows as they came back, in their own words, in a file that only its owner can read."""
     from remanence.core.records import Records
-    from remanence.tables.from_object import WholeObject
+    from remanence.tables.attacks import WholeObject
 
     found = WholeObject().expose(model, data, release).records
     table, labels = model.table(Records(found.flat[:, 0], found.labels[:, 0]))

@@ -1,17 +1,261 @@
-"""Clues of an object's parts, carried back through its pipeline to the table in front of it."""
+"""What a fitted object gives away about each row, carried back through its pipeline to the table in front of it.
+
+A clue has a value for each row and column of the table that a part was fitted on, or `UNKNOWN`. The i-th row of a clue
+follows from the part and the other rows alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+from sklearn import impute, preprocessing
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
-from remanence.tables.clues import UNKNOWN, Clue, fill, known
-from remanence.tables.inverses import alike, backwards
-from remanence.tables.members import members_of, places_of
-from remanence.tables.parts import Part, spared, transformed
+from remanence.tables.parts import Part, members_of, places_of, spared, transformed
+
+UNKNOWN: Final = ...
+
+
+@dataclass(frozen=True)
+class Clue:
+    """Values `(rows, columns)` and labels `(rows,)`, as objects; `UNKNOWN` where nothing follows."""
+
+    values: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def nothing(cls, rows: int, columns: int) -> Clue:
+        """No value at all."""
+        return cls(np.full((rows, columns), UNKNOWN, dtype=object), np.full(rows, UNKNOWN, dtype=object))
+
+    def filled(self, other: Clue) -> Clue:
+        """This clue, and the other one where this one knows nothing."""
+        return Clue(fill(self.values, other.values), fill(self.labels, other.labels))
+
+
+def fill(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The first values where they are known, the second elsewhere."""
+    return np.where(known(first), first, second)
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    """Which values are known."""
+    return np.asarray(np.frompyfunc(lambda value: value is not UNKNOWN, 1, 1)(values), dtype=bool)
+
+
+def as_numbers(values: np.ndarray) -> np.ndarray:
+    """Values as numbers; NaN for what is unknown or no number."""
+
+    def number(value: Any) -> float:
+        try:
+            return float("nan") if value is UNKNOWN or value is None else float(value)
+        except (TypeError, ValueError):
+            return float("nan")
+
+    return np.asarray(np.frompyfunc(number, 1, 1)(values), dtype=np.float64)
+
+
+def as_values(numbers: np.ndarray) -> np.ndarray:
+    """Numbers as values; `UNKNOWN` for NaN."""
+    values = numbers.astype(object)
+    values[np.isnan(numbers)] = UNKNOWN
+    return values
+
+
+def matrix_of(features: Any) -> np.ndarray | None:
+    """A table as numbers, gaps as NaN; None where it has words."""
+    try:
+        return np.asarray(features.to_numpy() if hasattr(features, "to_numpy") else features).astype(
+            np.float64
+        )
+    except (TypeError, ValueError):
+        return None
+
+
+_INVERTIBLE = (
+    preprocessing.StandardScaler,
+    preprocessing.MinMaxScaler,
+    preprocessing.MaxAbsScaler,
+    preprocessing.RobustScaler,
+    preprocessing.PowerTransformer,
+    preprocessing.QuantileTransformer,
+)
+_INVERSES = {"log1p": np.expm1, "log": np.exp, "log10": lambda x: 10.0**x, "log2": np.exp2, "sqrt": np.square}
+_SAME = 1e-6  # of a fill value's size
+_NONE_DROPPED = object()
+
+
+def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
+    """The table in front of a step `(rows, columns)`, given the one behind it; `before` is the true one.
+
+    For row i, only the other rows of the true table are used: to tell a gap that was filled from a value like it.
+    """
+    rows, columns = before.shape
+    nothing = np.full((rows, columns), UNKNOWN, dtype=object)
+    if not known(after).any():
+        return nothing
+    if isinstance(step, _INVERTIBLE):
+        if getattr(step, "clip", False):
+            return nothing
+        return as_values(np.asarray(step.inverse_transform(as_numbers(after)), dtype=np.float64))
+    if isinstance(step, preprocessing.OneHotEncoder):
+        return _categories_of_blocks(step, as_numbers(after), columns)
+    if isinstance(step, preprocessing.OrdinalEncoder):
+        codes = [list(enumerate(c.tolist())) for c in step.categories_]
+        return _nearest(as_numbers(after), [(list(dict(c)), list(dict(c).values())) for c in codes])
+    if isinstance(step, preprocessing.TargetEncoder):
+        if len(step.encodings_) != columns:
+            return nothing
+        pairs = [(e.tolist(), c.tolist()) for e, c in zip(step.encodings_, step.categories_, strict=True)]
+        return _nearest(as_numbers(after), pairs)
+    if isinstance(step, impute.SimpleImputer):
+        return _unfilled(step, after, before)
+    if isinstance(step, preprocessing.PolynomialFeatures):
+        for place, powers in enumerate(step.powers_):
+            if powers.sum() == 1:
+                nothing[:, powers.argmax()] = after[:, place]
+        return nothing
+    if hasattr(step, "get_support"):
+        nothing[:, step.get_support()] = after
+        return nothing
+    if (
+        hasattr(step, "components_")
+        and hasattr(step, "inverse_transform")
+        and len(step.components_) == columns
+    ):
+        return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
+    if isinstance(step, preprocessing.SplineTransformer):
+        return _from_splines(step, as_numbers(after), columns)
+    if isinstance(step, preprocessing.FunctionTransformer):
+        return _undone(step, after)
+    return nothing
+
+
+def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, columns: int) -> np.ndarray:
+    """x = Σ ξ·B(x) between the outer knots, where ξ is the mean of the knots within a spline (Marsden's identity)."""
+    found = np.full((len(after), columns), UNKNOWN, dtype=object)
+    if not step.include_bias or step.degree < 1 or step.extrapolation == "periodic":
+        return found
+    splines: Any = step.bsplines_
+    width = after.shape[1] // columns
+    for column, spline in enumerate(splines):
+        knots = np.asarray(spline.t)
+        sites = np.array([knots[i + 1 : i + 1 + step.degree].mean() for i in range(width)])
+        found[:, column] = as_values(after[:, column * width : (column + 1) * width] @ sites)
+    return found
+
+
+def _undone(step: preprocessing.FunctionTransformer, after: np.ndarray) -> np.ndarray:
+    """A function with an inverse, stated or known."""
+    inverse = step.inverse_func or _INVERSES.get(getattr(step.func, "__name__", ""))
+    if step.func is None:
+        return after
+    if inverse is None or step.kw_args or step.inv_kw_args:
+        return np.full(after.shape, UNKNOWN, dtype=object)
+    with np.errstate(all="ignore"):
+        return as_values(np.asarray(inverse(as_numbers(after)), dtype=np.float64))
+
+
+def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, columns: int) -> np.ndarray:
+    """The largest entry of each block, which holds a single 1; a dropped category is a block of zeros."""
+    found, start = np.full((len(after), columns), UNKNOWN, dtype=object), 0
+    for column, categories in enumerate(step.categories_):
+        names, other = _names_of_block(step, column, [_plain(name) for name in categories.tolist()])
+        block, start = after[:, start : start + len(names)], start + len(names)
+        if not names or block.shape[1] != len(names):
+            continue
+        best = np.where(np.isnan(block), -np.inf, block).argmax(1)
+        values = np.array([*names, None], dtype=object)[best]
+        if other is not _NONE_DROPPED:
+            values[block[np.arange(len(block)), best] < 0.5] = other
+        values[np.isnan(block).any(1)] = UNKNOWN
+        found[:, column] = values
+    return found
+
+
+def _names_of_block(step: Any, column: int, categories: list) -> tuple[list, Any]:
+    """The categories of a block's entries, and the dropped one. Those that share an entry are not told apart."""
+    rare = getattr(step, "_infrequent_indices", None)
+    rare = [] if rare is None or rare[column] is None else rare[column].tolist()
+    names = [name for place, name in enumerate(categories) if place not in rare]
+    if rare:
+        names.append(categories[rare[0]] if len(rare) == 1 else UNKNOWN)
+    dropped = None if step.drop_idx_ is None else step.drop_idx_[column]
+    if dropped is None:
+        return names, _NONE_DROPPED
+    other = UNKNOWN if dropped in rare and len(rare) > 1 else categories[dropped]
+    names.remove(other)
+    return names, other
+
+
+def _nearest(after: np.ndarray, pairs: list[tuple[list, list]]) -> np.ndarray:
+    """For each number the category whose code is nearest."""
+    found = np.full(after.shape, UNKNOWN, dtype=object)
+    for column, (codes, names) in enumerate(pairs):
+        given = np.flatnonzero(~np.isnan(after[:, column]))
+        distance = np.abs(after[given, column][:, None] - np.asarray(codes, dtype=np.float64)[None])
+        for row, place in zip(given, distance.argmin(1), strict=True):
+            found[row, column] = _plain(names[place])
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return None if value is None or value != value else value
+
+
+def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.ndarray:
+    """A value like the filling was a gap if more of the others with that value were."""
+    table = before.to_numpy(dtype=object) if hasattr(before, "to_numpy") else np.asarray(before, dtype=object)
+    statistics: Any = step.statistics_
+    kept = [place for place, fill in enumerate(statistics) if _plain(fill) is not None]
+    found = np.full(table.shape, UNKNOWN, dtype=object)
+    flags = (
+        {}
+        if step.indicator_ is None
+        else {int(c): len(kept) + i for i, c in enumerate(step.indicator_.features_)}
+    )
+    for place, column in enumerate(kept):
+        if place >= after.shape[1]:
+            break
+        fill, own = statistics[column], table[:, column]
+        gaps = np.array([_plain(value) is None for value in own])
+        common = np.array([alike(value, fill) for value in own]) & ~gaps
+        found[:, column] = after[:, place]
+        filled = np.array([value is not UNKNOWN and alike(value, fill) for value in after[:, place]])
+        if column in flags and flags[column] < after.shape[1]:
+            said = as_numbers(after[:, flags[column]])
+            filled = np.where(np.isnan(said), filled, said > 0.5)
+            found[filled, column] = None
+            continue
+        for row in np.flatnonzero(filled):
+            others = np.delete(own, row)
+            here = np.delete(gaps, row)
+            # A gap leaves the filling as the others make it; a value like it may move it.
+            possible = here.any() and alike(_filling(step, others[~here]), fill)
+            if possible and here.sum() > common.sum() - common[row]:
+                found[row, column] = None
+    return found
+
+
+def _filling(step: impute.SimpleImputer, values: np.ndarray) -> Any:
+    """What an imputer fills in after these values; None where its kind is not known."""
+    if step.strategy == "constant":
+        return step.fill_value
+    if step.strategy in ("mean", "median"):
+        return getattr(np, step.strategy)(values.astype(np.float64))
+    names, counts = np.unique(values.astype(str), return_counts=True)
+    wanted = min(names[counts == counts.max()].tolist())
+    return next(value for value in values.tolist() if str(value) == wanted)
+
+
+def alike(value: Any, fill: Any) -> bool:
+    """Whether two values are the same but for rounding."""
+    if isinstance(value, int | float) and isinstance(fill, int | float | np.number):
+        return abs(float(value) - float(fill)) <= _SAME * max(1.0, abs(float(fill)))
+    return bool(value == fill)
 
 
 def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clue:

@@ -1,28 +1,240 @@
-"""Fitted scikit-learn models as games: which training records come back out of this estimator?"""
+"""Fitted scikit-learn models as games: which rows of the training table come back out of this object?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn import preprocessing
+from sklearn.base import is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
+from sklearn.svm import LinearSVC
+from sklearn.utils import get_tags
 
-from remanence.core.errors import Criterion, relative_error
-from remanence.core.exceptions import InputError
+from remanence.core.checks import refusing, same_columns, shaped, whole
+from remanence.core.errors import Criterion, label_error, relative_error
+from remanence.core.exceptions import InputError, MisfitError
+from remanence.core.knowledge import Given
+from remanence.core.priors import EmpiricalPrior, FinitePrior
 from remanence.core.records import Records
-from remanence.core.releases import Weights
+from remanence.core.releases import FittedObject, Weights
+from remanence.game import Game
+from remanence.results.caveats import NO_TRACE, Caveat
+from remanence.tables.attacks import plans_of
 from remanence.tables.belonging import check_belongs, check_columns
-from remanence.tables.caveats import INACTIVE_FEATURES, PART_NOT_CONFIRMED
-from remanence.tables.checked import numbers
+from remanence.tables.caveats import (
+    COLUMNS_NOT_READ,
+    DUPLICATE_RECORDS,
+    INACTIVE_FEATURES,
+    PART_NOT_CONFIRMED,
+    PART_NOT_READ,
+)
+from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
-from remanence.tables.glm.units import standard_units
-from remanence.tables.leave_one_out import LeaveOneOut
-from remanence.tables.objectives import is_described, is_linear, objective
-from remanence.tables.parts import require_fitted, transformed
-from remanence.tables.sklearn_tables import duplicates, shortlist_game, table_game
+from remanence.tables.glm.model import standard_units
+from remanence.tables.linear import is_described, is_linear, objective
+from remanence.tables.mechanism import FittedModel, numbers_in
+from remanence.tables.parts import (
+    Part,
+    arrays_in,
+    as_input,
+    columns_read,
+    final_estimator,
+    parts_of,
+    require_fitted,
+    spared,
+    transformed,
+)
+from remanence.tables.rows import Rows, numbers
+
+_ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
+
+
+def table_game(
+    estimator: Any, table: Any, labels: Any = None, sample_weight: Any = None
+) -> LeaveOneOut[FittedModel]:
+    """Audit any fitted object on its own table: every row in turn is the one that the adversary is missing.
+
+    The table is a DataFrame or an array, as it was before any step of the pipeline: words and gaps are welcome. A row
+    counts as recovered when every number is within a hundredth of its standard deviation and every word and gap is
+    right. What learns without labels needs none.
+    """
+    require_fitted(estimator)
+    if hasattr(table, "toarray"):
+        numbers(table, "features")  # says what to do with a sparse matrix
+    check_columns(estimator, table)
+    called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
+    names = [str(name) for name in getattr(table, "columns", ())]
+    if names and not hasattr(
+        estimator, "feature_names_in_"
+    ):  # fitted on an array: columns go by their places
+        table = table.to_numpy()
+    weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
+    _require_transformable(estimator, table)
+    found = check_belongs(estimator, table, labels, weights)
+    if not found.confirmed:
+        raise MisfitError(
+            "Nobody can tell whether this model was fitted on this table.",
+            needs="a part of the model that can be recomputed from the table",
+            got=_why_untold(final_estimator(estimator)),
+            hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
+        )
+    model = final_estimator(estimator)
+    worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"
+    classes = tuple(np.unique(labels).tolist()) if worded else ()
+    rows = Rows.read(table, names)
+    read = columns_read(estimator, table, labels).tolist()
+    kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
+    unread = tuple(column.name for column in rows.columns if column.name not in kept)
+    plans = plans_of(estimator, table, labels, weights, found.confirmed)
+    mechanism = FittedModel(estimator, rows, classes, plans, unread=unread)
+    data = mechanism.records(table, labels)
+    if weights is not None:
+        data = replace(data, weights=torch.from_numpy(weights))
+    margin = _beyond_margin(parts_of(estimator, table, labels, weights))
+    silent = _silent_parts(estimator, found.confirmed, {path for path, _ in plans})
+    caveats = (
+        *duplicates(data.flat.numpy(), np.zeros(len(data))),
+        *([PART_NOT_CONFIRMED] if found.unconfirmed else []),
+        *([replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}.")] if unread else []),
+        *([replace(NO_TRACE, seen=margin)] if margin else []),
+        *([replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")] if silent else []),
+    )
+    if not plans:
+        raise InputError(
+            f"Nothing that {type(model).__name__} holds is known to tell about single rows.",
+            needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
+            got=type(model).__name__
+            + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
+            + (f"; {margin[:-1]}" if margin else "")
+            + ("" if getattr(model, "fit_intercept", True) else " without an intercept: rows up to a factor"),
+            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; no attack that is "
+            "known here is no proof that there is none",
+        )
+    release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
+    error = rows.error(kept)
+    if learns_from_labels(model):
+        spread = 1.0 if classes else float(data.labels.std()) or 1.0
+        label = label_error("label" if called in names else called, spread)
+        error = replace(error, parts=(*error.parts, label))
+    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
+
+
+def _why_untold(model: Any) -> str:
+    if getattr(model, "warm_start", False):
+        return f"{type(model).__name__}, which went on from an earlier fit (warm_start)"
+    return f"{type(model).__name__}, whose training draws at random"
+
+
+def _beyond_margin(parts: Iterable[Part]) -> str:
+    """What to say about rows that leave no trace in a support vector machine: those beyond its margin."""
+    for part in parts:
+        if isinstance(part.estimator, LinearSVC) and part.features is not None and part.labels is not None:
+            scores = np.reshape(part.estimator.decision_function(part.features), (len(part.labels), -1))
+            classes = np.asarray(part.estimator.classes_)[-scores.shape[1] :]
+            own = np.where(np.asarray(part.labels)[:, None] == classes, 1, -1)
+            beyond = int((own * scores > 1).all(1).sum())
+            return (
+                f"{beyond} of {len(own)} rows lie beyond the margin of {part.path} and leave no trace in it."
+            )
+    return ""
+
+
+def learns_from_labels(model: Any) -> bool:
+    """Whether an estimator needs labels to be fitted."""
+    return bool(get_tags(model).target_tags.required) or is_classifier(model) or is_regressor(model)
+
+
+def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
+    """One label for each row; zeros for what learns without any."""
+    model = final_estimator(estimator)
+    if labels is None and not learns_from_labels(model):
+        return np.zeros(count)
+    if labels is None:
+        raise InputError(
+            "The label is missing.",
+            needs=f"the labels that {type(model).__name__} was fitted on",
+            got="none",
+            hint="table_game(model, table, labels)",
+        )
+    labels = np.asarray(labels)
+    labels = labels[:, 0] if labels.shape == (count, 1) else labels
+    shaped("labels", labels, (count,), "one label per row; audit one output at a time")
+    return labels
+
+
+def _silent_parts(estimator: Any, confirmed: tuple[str, ...], telling: set[str]) -> list[str]:
+    """Parts that learned numbers from the table, of which nothing is known to tell about single rows."""
+    return [
+        part.path
+        for part in parts_of(estimator, None, None)
+        if part.path in confirmed
+        and part.path not in telling
+        and (
+            get_tags(part.estimator).input_tags.string
+            or any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
+        )
+    ]
+
+
+def _require_transformable(estimator: Any, table: Any) -> None:
+    """Refuse a table on which the model cannot even predict: text without an encoder, gaps without an imputer."""
+    if not any(hasattr(estimator, name) for name in ("predict", "transform")):
+        return
+    some = as_input(estimator, spared(estimator, table[:2]))
+    needs = "the table as it was passed to fit(), before the first step of the pipeline"
+    hint = (
+        "text needs an encoder and gaps an imputer within the pipeline, as when it was fitted; "
+        "a model of texts alone takes a table of the texts and the label"
+    )
+    kinds, name = (ValueError, TypeError, AttributeError), type(estimator).__name__
+    with refusing(kinds, "The model cannot read this table.", needs=needs, got=name, hint=hint):
+        shape = np.shape((estimator.predict if hasattr(estimator, "predict") else estimator.transform)(some))
+    if hasattr(estimator, "predict") and len(shape) == 2 and shape[1] > 1:
+        raise InputError(
+            "The model has several outputs.",
+            needs="a model that predicts one column",
+            got=f"one that predicts {shape[1]}",
+            hint="audit the steps in front of it: model[:-1], in a file of its own, needs no label",
+        )
+
+
+def duplicates(matrix: np.ndarray, labels: np.ndarray) -> tuple[Caveat, ...]:
+    """The caveat about rows that have a twin, where there are any."""
+    # Equal rows have equal sums with weights drawn once; sorting numbers is quicker than sorting rows.
+    *weights, weight = np.random.default_rng(0).normal(size=matrix.shape[1] + 1)
+    keys = np.empty(len(matrix))
+    for start in range(0, len(matrix), _ROWS_AT_ONCE):
+        some = slice(start, start + _ROWS_AT_ONCE)
+        keys[some] = (np.ascontiguousarray(matrix[some]) * weights).sum(1) + labels[some] * weight
+    _, counts = np.unique(keys, return_counts=True)
+    repeated = int(counts[counts > 1].sum())
+    if not repeated:
+        return ()
+    return (
+        replace(
+            DUPLICATE_RECORDS,
+            means=f"{repeated} of {len(matrix)} records have a twin. {DUPLICATE_RECORDS.means}",
+        ),
+    )
+
+
+def shortlist_game(estimator: Any, table: Any, labels: Any, *, candidates: int = 10, seed: int = 0) -> Game:
+    """Is a default tolerance a defence? The same training once more, with one of a few candidates in the table.
+
+    The adversary knows all rows but `candidates` of them, one of which was trained on, and fits the estimator on each:
+    retrain-and-compare needs no equation to hold. Training must draw nothing at random, or the same with its seed.
+    """
+    game = table_game(estimator, table, labels)
+    count = len(game.data)
+    whole("candidates", candidates, least=2)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    shortlist, known = game.data[order[:candidates]], game.data[order[candidates:].sort().values]
+    return Game(game.mechanism, FinitePrior(shortlist), known, game.criterion)
+
 
 __all__ = ["leave_one_out", "shortlist_game", "table_game"]
 
@@ -149,3 +361,83 @@ def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:
             got=f"{int(active.sum())} of {len(active)} features active in every class",
             hint="a weaker penalty",
         )
+
+
+TableGame = LeaveOneOut[FittedModel]
+_SAME_UNITS = "the columns in the same units and words as in the training table"
+
+
+def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = True) -> TableGame:
+    """The same game for an adversary who knows some `columns` of the missing row too, or none of the `others`."""
+    mechanism = game.mechanism
+    if not others and mechanism.held_rows(game.data) is None:
+        raise InputError(
+            "Nothing in this object is known to tell a row to somebody who knows no other row.",
+            needs="arrays that hold rows of the table",
+            got=f"{type(final_estimator(mechanism.estimator)).__name__}, which holds none",
+            hint="--known all-but-one",
+        )
+    mechanism = replace(mechanism, given=tuple(columns), others_known=others)
+    if not columns:
+        return replace(game, mechanism=mechanism, others_known=others)
+    rows = mechanism.rows
+    names = [column.name for column in rows.columns]
+    asked = [name for name in names if name not in (*columns, *mechanism.unread)]
+    if not asked:
+        raise InputError(
+            "There is nothing left to find.",
+            needs="at least one column that the adversary does not know",
+            got=", ".join(columns),
+            hint="leave one of them out",
+        )
+    label = [part for part in game.criterion.error.parts if part.name not in names]
+    error = rows.error(asked)
+    known = [column for column in rows.columns if column.name in columns]
+    places = tuple(place for column in known for place in range(column.start, column.start + column.width))
+    return replace(
+        game,
+        mechanism=mechanism,
+        criterion=replace(game.criterion, error=replace(error, parts=(*error.parts, *label))),
+        given=Given(tuple(columns), places, rows.error(columns)),
+        others_known=others,
+    )
+
+
+def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
+    """The same game for an adversary who believes that rows are like those of a public `table` with the same columns.
+
+    They guess from it. Rows with a word missing from the training table cannot be the missing row and are left out.
+    """
+    mechanism = game.mechanism
+    names = [column.name for column in mechanism.rows.columns]
+    same_columns(table.columns, names, "a table with the same columns; the label may be missing", more=True)
+    summary = "The public table cannot be compared with the model's."
+    needs = "numbers in the columns that are numbers in the training table"
+    with refusing((ValueError, TypeError), summary, needs=needs, got="the public table", hint=_SAME_UNITS):
+        features = mechanism.rows.encode(table.rename(columns=str)[names])
+    codes = np.full(len(table), np.nan) if labels is None else mechanism.codes(np.asarray(labels))
+    fits = np.isfinite(features).all(1)
+    if not fits.any():
+        raise InputError(
+            "No row of the public table could be one of the training table.",
+            needs="at least one row without gaps or words that the training table has not",
+            got=f"{len(table)} rows, none of them",
+            hint=_SAME_UNITS,
+        )
+    public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
+    prior = EmpiricalPrior(public, called="rows of a public table")
+    return replace(game, prior=prior)
+
+
+def with_fixed_totals(game: TableGame, columns: Sequence[str], label: str | None = None) -> TableGame:
+    """The same game where a design fixes the totals of some columns, or of the label: a guess knows them too."""
+    if not columns:
+        return game
+    totals = torch.full((game.data.flat.shape[-1] + 1,), torch.nan, dtype=torch.float64)
+    for column in game.mechanism.rows.columns:
+        if column.name in columns:
+            places = slice(column.start, column.start + column.width)
+            totals[places] = game.data.flat[:, places].double().sum(0)
+    if label in columns:
+        totals[-1] = game.data.labels.double().sum()
+    return replace(game, totals=totals)

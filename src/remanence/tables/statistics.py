@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from remanence.tables.clues import UNKNOWN, Clue, matrix_of
-from remanence.tables.objects import arrays_in
-from remanence.tables.parts import Part
+from remanence.tables.parts import Part, arrays_in
+from remanence.tables.recovery import UNKNOWN, Clue, matrix_of
 
 _SAME = 1e-8  # of a column's size
 _SAME_SINGLE = 2e-7  # in single precision

@@ -12,9 +12,8 @@ from scipy.spatial import KDTree
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 
-from remanence.tables.clues import UNKNOWN, Clue, matrix_of
-from remanence.tables.objects import arrays_in
-from remanence.tables.parts import Part
+from remanence.tables.parts import Part, arrays_in
+from remanence.tables.recovery import UNKNOWN, Clue, matrix_of
 
 _FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
 _SNAPS = 1e-10  # of a column's size

@@ -10,16 +10,16 @@ from remanence.core.examples import column_names, example
 if TYPE_CHECKING:
     from remanence.core.records import Records
     from remanence.game import Game
+    from remanence.tables.game import LeaveOneOut
     from remanence.tables.glm.model import GLM
-    from remanence.tables.leave_one_out import LeaveOneOut
 
 
 def breast_cancer_logistic() -> LeaveOneOut[GLM]:
     """Logistic regression at its exact optimum (569 patients, standardised, C = 0.01)."""
     from remanence.core.errors import Criterion, relative_error
+    from remanence.tables.game import LeaveOneOut
     from remanence.tables.glm.families import Logistic
     from remanence.tables.glm.model import GLM
-    from remanence.tables.leave_one_out import LeaveOneOut
 
     criterion = Criterion(relative_error(), label_scale=1.0)
     data, columns = _standardised("breast_cancer"), column_names("breast_cancer")
@@ -41,9 +41,9 @@ def breast_cancer_sloppy() -> LeaveOneOut:
 def digits_logistic() -> LeaveOneOut[GLM]:
     """Ten-class logistic regression on 1,797 pictures of digits, pixels in [0, 1]."""
     from remanence.core.errors import Criterion, relative_error
+    from remanence.tables.game import LeaveOneOut
     from remanence.tables.glm.families import Multinomial
     from remanence.tables.glm.model import GLM
-    from remanence.tables.leave_one_out import LeaveOneOut
 
     criterion = Criterion(relative_error(), label_scale=1.0)
     return LeaveOneOut(GLM(Multinomial(10), penalty=1.0), example("digits", scale=16.0), criterion)
@@ -91,7 +91,7 @@ def _fitted(estimator: Any, name: str) -> LeaveOneOut:
 def _standardised(name: str) -> Records:
     """The same with features of mean 0 and deviation 1."""
     from remanence.core.records import Records
-    from remanence.tables.glm.units import standard_units
+    from remanence.tables.glm.model import standard_units
 
     data = example(name)
     mean, deviation = standard_units(data)

@@ -4,19 +4,267 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from remanence.core.attack import Attack, ExposesInParts, Reconstruction
+from remanence.core.attack import Attack, ExposesInParts, Reconstruction, joined
 from remanence.core.catalogue import AttackInfo
 from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records
-from remanence.core.references import BALLE_2022
+from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release, Weights
-from remanence.tables.glm.model import GLM
-from remanence.tables.glm.optimality import KnownRecords, exposer, solve
+from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_standard_units, slopes_alone
+from remanence.tables.glm.without_intercept import GRID, Neighbourhood, solve_without_intercept
+
+_ROWS_SUMMED = 2**14  # records that are added up at once
+_NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+
+GradientOfKnown = Callable[[Tensor | None], Tensor]  # class weights → (trials, outputs, 1 + features)
+
+
+@dataclass(frozen=True)
+class KnownRecords:
+    """What the solution needs of the known records beyond their gradients, `(1 or trials, ...)`.
+
+    `total` and `squares` are sums of offsets from a centre, any fixed point near the data: it keeps the squares small.
+    """
+
+    records: int
+    centre: Tensor  # (features,)
+    total: Tensor  # (., features)
+    squares: Tensor  # (., features)
+    counts: Tensor | None  # (., classes)
+    class_sums: Tensor | None  # (., classes, features)
+
+    @classmethod
+    def all_of(cls, known: Records, mechanism: GLM) -> KnownRecords:
+        """The same known records in every trial, read in parts."""
+        parts = list(known.split(_ROWS_SUMMED))
+        classes = mechanism.family.classes
+        centre = parts[0].flat.double().median(0).values
+        total, squares = centre.new_zeros(2, 1, len(centre))
+        counts, sums = centre.new_zeros(1, classes).long(), centre.new_zeros(1, classes, len(centre))
+        for part in parts:
+            flat, labels = part.flat.double(), part.labels.long()
+            offsets = flat - centre
+            total, squares = total + offsets.sum(0), squares + offsets.square().sum(0)
+            if classes:
+                counts = counts + class_counts(labels, classes)
+                sums = sums.index_add(1, labels, flat[None])
+        return cls(len(known), centre, total, squares, *((counts, sums) if classes else (None, None)))
+
+    def without_each(self, records: Records) -> KnownRecords:
+        """In trial i all but the i-th of these."""
+        flat = records.flat.double()
+        offsets = flat - self.centre
+        counts, sums = self.counts, self.class_sums
+        if counts is not None and sums is not None:
+            own = one_hot(records.labels.long(), counts.shape[-1])
+            counts, sums = counts - own, sums - own.unsqueeze(-1) * flat.unsqueeze(1)
+        total, squares = self.total - offsets, self.squares - offsets.square()
+        return KnownRecords(self.records - 1, self.centre, total, squares, counts, sums)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """Of each feature, `(., features)`."""
+        return self.total / self.records + self.centre
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """The standard deviation of each feature; 1 where it is constant."""
+        variance = (self.squares / self.records - (self.total / self.records).square()).clamp(min=0)
+        return variance.sqrt().where(variance > 1e-24 * self.centre.square(), 1.0)
+
+    @property
+    def whole(self) -> Tensor:
+        """The sum of each feature, `(., features)`."""
+        return self.total + self.records * self.centre
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        """What tells a record from its mirror image."""
+        assert self.counts is not None
+        assert self.class_sums is not None
+        means = self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)
+        return Neighbourhood(means, self.scale, self.whole, self.records)
+
+
+Features = Callable[[KnownRecords], Tensor]  # (trials, features), where the known records tell them
+
+
+def exposer(
+    mechanism: GLM, data: Records, release: Release, features: Features | None = None
+) -> Callable[[Tensor], Reconstruction]:
+    """From the places of some records to what is found for each from all the others.
+
+    One pass over the records adds up what they are; what the others of a record are is that, less its own part.
+    """
+    everyone = KnownRecords.all_of(data, mechanism)
+    own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
+    for part in data.split(_ROWS_SUMMED):
+        by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
+    each = mechanism.family.outputs * (1 + data.flat.shape[-1])
+    rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * GRID))
+
+    def find(places: Tensor) -> Reconstruction:
+        found = []
+        for some in places.split(rows):
+            part = data.take(some.to(data.labels.device))
+            others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
+            known = None if features is None else features(others)
+            found.append(solve(mechanism, release, others, theirs, features=known))
+        return found[0] if len(found) == 1 else joined(found)
+
+    return find
+
+
+def _own_gradients(mechanism: GLM, release: Release, records: Records) -> Tensor:
+    return mechanism.record_gradients(records[None], release, weights=records[None].weights)[0]
+
+
+def _by_class(mechanism: GLM, own: Tensor, labels: Tensor) -> Tensor:
+    """The sum of gradients, `(classes, outputs, 1 + features)`; one for all where classes weigh alike."""
+    if mechanism.class_weights is None:
+        return own.sum(0, keepdim=True)
+    return own.new_zeros(mechanism.family.classes, *own.shape[1:]).index_add(0, labels, own)
+
+
+def _of_others(by_class: Tensor, own: Tensor, records: Records, class_weights: Tensor | None) -> Tensor:
+    """The sum over all, less the record's own term."""
+    if class_weights is None:
+        return by_class - own
+    weights = class_weights.expand(len(own), -1)  # of each trial's training set
+    mine = weights.gather(1, records.labels.long()[:, None])[..., None] * own
+    return torch.einsum("tc,cko->tko", weights, by_class) - mine
+
+
+def solve(
+    mechanism: GLM,
+    release: Release,
+    known: KnownRecords,
+    gradient_of_known: GradientOfKnown,
+    *,
+    features: Tensor | None = None,
+) -> Reconstruction:
+    """Solve for the record, or for its label alone where the `features` (trials, features) are given.
+
+    Balanced class weights depend on the missing label, so each label is tried in turn and the one
+    that explains its own gradient best is kept.
+    """
+    if mechanism.class_weights != "balanced":
+        weights = mechanism.fixed_class_weights(release["coefficient"].device)
+        gradient = gradient_of_known(weights)
+        return _solve_at(mechanism, release, known, gradient, weights, features).reconstruction
+    assert known.counts is not None
+    attempts: list[_Attempt] = []
+    for label in range(mechanism.family.classes):
+        counts = known.counts.clone()
+        counts[..., label] += 1
+        impossible = (counts == 0).any(-1)  # all classes were there when the model was trained
+        weights = balanced_weights(counts.clamp(min=1))
+        attempt = _solve_at(mechanism, release, known, gradient_of_known(weights), weights, features, label)
+        # A solution that contradicts the label it was solved for is no solution.
+        wrong = (attempt.reconstruction.records.labels[:, 0] != label) | impossible
+        attempts.append(_Attempt(attempt.reconstruction, attempt.doubt.masked_fill(wrong, torch.inf)))
+    best = torch.stack([attempt.doubt for attempt in attempts]).argmin(0)
+    return _choose([attempt.reconstruction for attempt in attempts], best)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    reconstruction: Reconstruction
+    doubt: Tensor  # (trials,), the smaller, the likelier that the label was tried rightly
+
+
+def _solve_at(
+    mechanism: GLM,
+    release: Release,
+    known: KnownRecords,
+    gradient: Tensor,
+    class_weights: Tensor | None,
+    features: Tensor | None,
+    only_label: int | None = None,
+) -> _Attempt:
+    left_over = gradient + mechanism.penalty_gradient(release)  # −w r (1, x): (trials, outputs, 1 + features)
+    features_given, strength, distance = features is not None, torch.empty(0), None
+    if features is not None:
+        residual = _residual_along(features, left_over, known, mechanism, release)
+    elif mechanism.fit_intercept:
+        # Every output has its own −w r_k (1, x). Their best common x under equal noise is the leading
+        # right singular vector; the leading left one says how to add them up.
+        standard = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
+        mixing = torch.linalg.eigh(standard @ standard.mT).eigenvectors[..., -1]  # (trials, outputs)
+        mixed = torch.einsum("tk,tko->to", mixing, left_over)
+        features, strength = mixed[:, 1:] / mixed[:, :1], mixed[:, 0].abs()
+        residual = -left_over[..., 0]
+    else:
+        slopes = slopes_alone(left_over, release)  # −w r (x − mean)
+        features, residual, distance = solve_without_intercept(
+            mechanism, release, slopes, known.neighbourhood, class_weights, only_label
+        )
+        strength = residual.norm(dim=1)
+    guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
+    predictor = mechanism.predictor(guess, release)  # (trials, outputs, 1)
+
+    def explained_by(labels: Tensor) -> Tensor:
+        own = mechanism.family.residual(predictor, labels)[..., 0]
+        if class_weights is None:
+            return own
+        return own * class_weights.expand(len(labels), -1).gather(1, labels.long())
+
+    if features_given and mechanism.family.classes:
+        # With x at hand each label predicts the whole residual; the best fit beats the sign of a small one.
+        options = [torch.full_like(guess.labels, label) for label in range(mechanism.family.classes)]
+        misfits = torch.stack([(explained_by(option) - residual).norm(dim=1) for option in options])
+        labels = misfits.argmin(0).unsqueeze(1).to(features.dtype)
+    else:
+        labels = mechanism.family.label(predictor, residual.unsqueeze(-1))
+    misfit = (explained_by(labels) - residual).norm(dim=1)
+    sensitivity = None
+    if not features_given:
+        size = ((features - known.mean) / known.scale).norm(dim=1)
+        sensitivity = (1 + size.square()).sqrt() / (strength * size)
+    diagnostics = {"residual": residual.norm(dim=1), "misfit": misfit}
+    records = Records(guess.features, labels)
+    # Without an intercept every label has a solution that fits; only the known records tell them apart.
+    return _Attempt(
+        Reconstruction(records, sensitivity, diagnostics), misfit if distance is None else distance
+    )
+
+
+def _residual_along(
+    features: Tensor, left_over: Tensor, known: KnownRecords, mechanism: GLM, release: Release
+) -> Tensor:
+    """The residual by least squares in standard units, given x."""
+    if mechanism.fit_intercept:
+        left_over = in_standard_units(left_over, known.mean.unsqueeze(1), known.scale.unsqueeze(1))
+        standard = (features - known.mean) / known.scale
+        along = torch.cat([torch.ones_like(features[:, :1]), standard], dim=1)
+    else:
+        left_over = slopes_alone(left_over, release) / known.scale.unsqueeze(1)
+        along = (features - release.tensors.get("mean", torch.zeros_like(features))) / known.scale
+    return -torch.einsum("tko,to->tk", left_over, along) / along.square().sum(1, keepdim=True)
+
+
+def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
+    """Trial by trial, the option of the given index."""
+    rows = torch.arange(len(best), device=best.device)
+
+    def pick(tensors: list[Tensor]) -> Tensor:
+        return torch.stack(tensors)[best, rows]
+
+    records = [option.records for option in options]
+    sensitivities = [option.sensitivity for option in options if option.sensitivity is not None]
+    return Reconstruction(
+        Records(pick([part.features for part in records]), pick([part.labels for part in records])),
+        pick(sensitivities) if sensitivities else None,
+        {name: pick([option.diagnostics[name] for option in options]) for name in options[0].diagnostics},
+    )
+
 
 _INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
 
@@ -65,3 +313,47 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
     def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
         """Any record in turn, from the one release."""
         return exposer(mechanism, data, release)
+
+
+@final
+@dataclass(frozen=True)
+class ScalerMean(ExposesInParts[GLM], Attack[Weights]):
+    """Subtract the known records from n times the scaler's mean; whatever the model's tolerance.
+
+    With x known, the label follows from the part of the left-over gradient along (1, x).
+    """
+
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "scaler-mean",
+        "Takes n times a published mean, less the known records.",
+        "a GLM behind a StandardScaler; all other training records",
+        "weights",
+        REMANENCE,
+    )
+
+    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
+        """A GLM with a scaler, and all other records."""
+        mechanism, known = knowledge.mechanism, knowledge.known_data
+        if isinstance(mechanism, GLM) and mechanism.scaler == "mean" and known is not None:
+            return mechanism, known
+        raise self.refusal(got=knowledge, hint="closed-form, which needs no scaler")
+
+    def prepare(
+        self,
+        knowledge: Knowledge,
+        generator: torch.Generator,
+    ) -> Callable[[Weights], Reconstruction]:
+        """Sum the known records once."""
+        mechanism, known = self.check(knowledge)
+        view = KnownRecords.all_of(known, mechanism)
+        return lambda release: solve(
+            mechanism,
+            release,
+            view,
+            lambda weights: mechanism.known_gradient(known, release, weights),
+            features=(len(known) + 1) * release["mean"] - view.whole,
+        )
+
+    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one mean."""
+        return exposer(mechanism, data, release, lambda others: len(data) * release["mean"] - others.whole)

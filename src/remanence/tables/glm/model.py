@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import Mechanism, Setting
@@ -16,16 +17,151 @@ from remanence.core.records import Records
 from remanence.core.releases import Release, Weights
 from remanence.scale.progress import track
 from remanence.tables.glm.families import Family, Logistic
-from remanence.tables.glm.newton import Block, newton
-from remanence.tables.glm.units import (
-    balanced_weights,
-    class_counts,
-    in_standard_units,
-    mean_and_scale,
-    raw_parameters,
-    slopes_alone,
-    standard_units,
-)
+
+
+def raw_parameters(release: Release) -> tuple[Tensor, Tensor]:
+    """Coefficients and intercepts as they act on features in raw units."""
+    coefficient, intercept = release["coefficient"], release["intercept"]
+    if "scale" not in release.tensors:
+        return coefficient, intercept
+    coefficient = coefficient / release["scale"].unsqueeze(1)
+    return coefficient, intercept - (coefficient * release["mean"].unsqueeze(1)).sum(-1)
+
+
+def slopes_alone(gradient: Tensor, release: Release) -> Tensor:
+    """The coefficients' part of a gradient in raw units for a model without an intercept.
+
+    Such a model is stationary in Σ r (x − mean), the mean being the scaler's; Σ r itself is free.
+    """
+    slopes = gradient[..., 1:]
+    if "mean" not in release.tensors:
+        return slopes
+    return slopes - release["mean"].unsqueeze(1) * gradient[..., :1]
+
+
+def standard_units(records: Records) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation of each feature; constant features keep the scale 1."""
+    flat = records.flat.double().flatten(0, -2)
+    deviation = flat.std(0, correction=0)
+    return flat.mean(0), deviation.where(deviation > 0, 1.0)
+
+
+def in_standard_units(gradient: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """A gradient Σ r (1, x) in raw units, as Σ r (1, (x − mean) / scale)."""
+    level = gradient[..., :1]
+    return torch.cat([level, (gradient[..., 1:] - mean * level) / scale], dim=-1)
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """How many records of each class there are along the last dimension, `(..., classes)`."""
+    return one_hot(labels.long(), classes).sum(-2)
+
+
+def balanced_weights(counts: Tensor) -> Tensor:
+    """scikit-learn's balanced class weights, n / (classes · count)."""
+    return counts.sum(-1, keepdim=True).double() / (counts.shape[-1] * counts)
+
+
+def mean_and_scale(parts: Sequence[Records]) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation of each trial's training set, `(trials, features)`; 1 for a constant."""
+    count, trials = sum(part.batch_shape[1] for part in parts), parts[-1].flat[:, 0]
+    total, square = (torch.zeros_like(trials, dtype=torch.float64) for _ in range(2))
+    for part in parts:
+        total = total + part.flat.double().sum(1)
+    mean = total / count
+    for part in parts:
+        square = square + (part.flat.double() - mean.unsqueeze(1)).square().sum(1)
+    deviation = (square / count).sqrt()
+    return mean, deviation.where(deviation > 0, 1.0)
+
+
+_STEPS = 100
+_SHORTEST_STEP = 2.0**-40
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records that enter the loss together: shared by all trials (first dimension 1) or one set each."""
+
+    design: Tensor  # (1 or trials, records, numbers)
+    labels: Tensor  # (1 or trials, records)
+    weights: Tensor | None  # (1 or trials, records)
+
+
+def newton(
+    family: Family, blocks: Sequence[Block], penalties: Tensor, *, tolerance: float, start: Tensor | None
+) -> Tensor:
+    """Minimise Σ w ℓ(θ·x, y) + ½ Σ penalties·θ² for every trial, `(trials, outputs, numbers)`.
+
+    Each step is halved where it does not descend. Ends when every gradient's norm is at most the
+    tolerance, or when no trial can descend further in double precision.
+    """
+    trials = max(len(block.labels) for block in blocks)
+    theta = penalties.new_zeros(trials, family.outputs, len(penalties))
+    if start is not None:
+        theta += start
+    objective, gradient = _evaluate(family, blocks, penalties, theta)
+    for _ in range(_STEPS):
+        norm = gradient.flatten(1).norm(dim=1)
+        if (norm <= tolerance).all():
+            break
+        curvature = _hessian(family, blocks, penalties, theta)
+        step = torch.linalg.solve(curvature, gradient.flatten(1)).view_as(theta)
+        slope = (gradient * step).sum((1, 2))
+        length = torch.ones_like(slope)
+        while True:
+            moved = theta - length[:, None, None] * step
+            new_objective, new_gradient = _evaluate(family, blocks, penalties, moved)
+            # Near the optimum the objective no longer resolves a step, but the gradient does.
+            descends = (new_objective <= objective - 1e-4 * length * slope) | (
+                new_gradient.flatten(1).norm(dim=1) < 0.5 * norm
+            )
+            if descends.all() or length.min() < _SHORTEST_STEP:
+                break
+            length = length.where(descends, length / 2)
+        if not descends.any():
+            break
+        theta = moved.where(descends[:, None, None], theta)
+        objective = new_objective.where(descends, objective)
+        gradient = new_gradient.where(descends[:, None, None], gradient)
+    return theta
+
+
+def _evaluate(
+    family: Family, blocks: Sequence[Block], penalties: Tensor, theta: Tensor
+) -> tuple[Tensor, Tensor]:
+    objective = 0.5 * (penalties * theta.square()).sum((1, 2))
+    gradient = penalties * theta
+    for block in blocks:
+        predictor = theta @ block.design.mT
+        loss, residual = family.loss(predictor, block.labels), family.residual(predictor, block.labels)
+        if block.weights is not None:
+            loss, residual = loss * block.weights, residual * block.weights.unsqueeze(1)
+        objective = objective + loss.sum(1)
+        gradient = gradient + residual @ block.design
+    return objective, gradient
+
+
+def _hessian(family: Family, blocks: Sequence[Block], penalties: Tensor, theta: Tensor) -> Tensor:
+    trials, outputs, numbers = theta.shape
+    matrix = theta.new_zeros(trials, outputs, numbers, outputs, numbers)
+    for block in blocks:
+        curvature = family.curvature(theta @ block.design.mT, block.labels)
+        if block.weights is not None:
+            curvature = curvature * block.weights[:, None, None]
+        for k in range(outputs):
+            for other in range(k + 1):
+                part = (block.design.mT * curvature[:, k, other].unsqueeze(1)) @ block.design
+                matrix[:, k, :, other] += part
+                if other != k:
+                    matrix[:, other, :, k] += part
+    matrix = matrix.view(trials, outputs * numbers, outputs * numbers)
+    diagonal = matrix.diagonal(dim1=1, dim2=2)
+    diagonal += penalties.repeat(outputs)
+    # A softmax is blind to a common shift of its intercepts; this only bounds that direction.
+    diagonal += 1e-12 * diagonal.amax(1, keepdim=True)
+    return matrix
+
 
 _BYTES_AT_ONCE = 2**28
 _ROWS_AT_ONCE = 2**14  # records whose gradients are added up at once

@@ -15,13 +15,10 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records, concatenate
 from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release
-from remanence.tables.clues import UNKNOWN, as_numbers, known
-from remanence.tables.equations import Equations, equations
-from remanence.tables.fitted import FittedModel
-from remanence.tables.leaves import Bins, Leaves, bins, leaves
-from remanence.tables.members import rows_depend_on_labels
-from remanence.tables.parts import Part, parts_of
-from remanence.tables.recovery import recover
+from remanence.tables.linear import Equations, equations
+from remanence.tables.mechanism import FittedModel
+from remanence.tables.parts import Part, parts_of, rows_depend_on_labels
+from remanence.tables.recovery import UNKNOWN, as_numbers, known, recover
 from remanence.tables.rows import Rows
 from remanence.tables.statistics import (
     CountTable,
@@ -32,6 +29,7 @@ from remanence.tables.statistics import (
     published,
 )
 from remanence.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
+from remanence.tables.trees import Bins, Leaves, bins, leaves
 
 # The surest first: where two of them speak about the same value, the first one counts.
 _LOOKS: tuple[Callable[[Part], list], ...] = (

@@ -14,17 +14,17 @@ from sklearn.pipeline import make_pipeline
 
 from remanence import RetrainAndCompare, audit, play
 from remanence.core.exceptions import InputError
-from remanence.tables.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
-from remanence.tables.from_object import (
+from remanence.tables.attacks import (
     PipelineEquations,
     PublishedStatistics,
     StoredInObject,
     TreeLeaves,
     WholeObject,
 )
-from remanence.tables.leaves import boxes_of
+from remanence.tables.caveats import DUPLICATE_RECORDS, PART_NOT_CONFIRMED
 from remanence.tables.parts import Part
 from remanence.tables.sklearn import shortlist_game, table_game
+from remanence.tables.trees import boxes_of
 from remanence.testing import check_attack
 
 X, Y = load_breast_cancer(return_X_y=True)

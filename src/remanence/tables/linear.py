@@ -1,13 +1,14 @@
-"""What a fitted linear model minimises, with the penalty on the *sum* of the losses.
+"""Linear models inside a fitted object: what each minimises, and its equations solved for the missing row.
 
-Where the class is known, its own settings say so. Any other linear model tells by its coefficients: at an optimum the
-gradient of the losses is −λ₂·coefficient − λ₁·sign(coefficient), two unknowns in as many equations as features.
+Where the class is known, its own settings say what it minimises, with the penalty on the *sum* of the losses. The
+coefficients of any other linear model tell: at an optimum the gradient of the losses is
+−λ₂·coefficient − λ₁·sign(coefficient), two unknowns in as many equations as features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,100 @@ from sklearn import linear_model as linear
 from sklearn.svm import LinearSVC
 
 from remanence.core.checks import one_of, shaped
-from remanence.core.exceptions import InputError
+from remanence.core.exceptions import InputError, RemanenceError
+from remanence.core.knowledge import Knowledge
+from remanence.core.priors import Uninformed
+from remanence.core.records import Records
 from remanence.core.releases import Weights
-from remanence.tables.checked import encoded, numbers
-from remanence.tables.glm.families import Gaussian, Logistic, Multinomial, Tweedie
+from remanence.tables.glm.closed_form import ClosedForm
+from remanence.tables.glm.families import (
+    Family,
+    Gaussian,
+    Indicators,
+    Logistic,
+    Multinomial,
+    SquaredHinge,
+    Tweedie,
+)
 from remanence.tables.glm.model import GLM
-from remanence.tables.glm.one_against_rest import Indicators, SquaredHinge
-from remanence.tables.measured import measured
+from remanence.tables.parts import Part
+from remanence.tables.recovery import UNKNOWN, Clue, as_values, matrix_of
+from remanence.tables.rows import encoded, numbers
+
+
+def measured(
+    model: Any, features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, release: Weights
+) -> tuple[GLM, np.ndarray]:
+    """The family and the penalties that make this table an optimum, for a class that nobody has described."""
+    found = []
+    for family, coded in _families(model, labels):
+        if family.outputs != len(release["coefficient"][0]):
+            continue
+        data = Records(
+            torch.from_numpy(features),
+            torch.from_numpy(coded),
+            None if weights is None else torch.from_numpy(weights),
+        )
+        plain = GLM(family, penalty=0.0)
+        own = plain.record_gradients(data[None], release, weights=data[None].weights)[0].numpy()
+        with np.errstate(over="ignore"):
+            total, spread = own.sum(0), np.sqrt((own**2).sum(0)) + 1e-300
+        if not np.isfinite(spread).all():
+            continue  # the exponential of such predictions is no mean of anything
+        coefficient = release["coefficient"][0].numpy()
+        slopes = total[:, 1:]
+        active = coefficient != 0
+        causes = (
+            np.stack([coefficient[active], np.sign(coefficient[active])], 1) / spread[:, 1:][active][:, None]
+        )
+        sizes = np.linalg.lstsq(causes, -slopes[active] / spread[:, 1:][active], rcond=None)[0]
+        for ridge, lasso in (_alone(causes[:, 0], slopes[active] / spread[:, 1:][active]), tuple(sizes)):
+            ridge, lasso = (0.0 if size < 0 else float(size) for size in (ridge, lasso))
+            left = slopes + ridge * coefficient + lasso * np.sign(coefficient)
+            off = np.abs(left[active] / spread[:, 1:][active]).max(initial=0.0)
+            level = np.abs(total[:, 0] / spread[:, 0]).max()
+            intercept = bool(np.any(model.intercept_))
+            found.append(
+                (
+                    off + intercept * level,
+                    GLM(family, penalty=ridge, l1_penalty=lasso, fit_intercept=intercept),
+                    coded,
+                )
+            )
+            if off < 1e-6:
+                break
+    best = min(found, key=lambda entry: entry[0], default=None)
+    if best is None or best[0] > 1e-3:
+        raise InputError(
+            f"{type(model).__name__} is at no optimum that is known here, or was fitted on another table.",
+            needs="coefficients at which the gradient of a loss (least squares, logistic, hinge, Poisson, gamma) "
+            "equals a ridge or lasso penalty's",
+            got="none fits"
+            if best is None
+            else f"the nearest, {best[1].family.name}, is off by {best[0]:.2g}",
+            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare",
+        )
+    return best[1], best[2]
+
+
+def _alone(cause: np.ndarray, effect: np.ndarray) -> tuple[float, float]:
+    return (max(0.0, -float(cause @ effect) / float(cause @ cause)) if len(cause) else 0.0), 0.0
+
+
+def _families(model: Any, labels: np.ndarray) -> Iterator[tuple[Family, np.ndarray]]:
+    if hasattr(model, "classes_"):
+        coded, count = encoded(model, labels), len(model.classes_)
+        yield (Logistic() if count == 2 else Multinomial(count)), coded
+        yield Indicators(count), coded
+        yield SquaredHinge(count), coded
+        return
+    values = numbers(labels, "labels")
+    yield Gaussian(), values
+    if (values >= 0).all():
+        yield Tweedie(1.0), values
+    if (values > 0).all():
+        yield Tweedie(2.0), values
+
 
 _LOGISTIC_SOLVERS = ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga", "liblinear")
 
@@ -241,3 +329,63 @@ _DESCRIPTIONS: tuple[tuple[Any, Callable[[Any, np.ndarray, float], tuple[GLM, np
         _least_squares,
     ),
 )
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A linear model's objective, and the features that its equations contain."""
+
+    path: str
+    mechanism: GLM
+    release: Any
+    active: np.ndarray  # (columns,)
+
+    def clue(self, part: Part) -> Clue:
+        """Solve for every row in turn."""
+        matrix = matrix_of(part.features)
+        assert matrix is not None
+        found = ClosedForm().expose(self.mechanism, self.records(part, matrix), self.release)
+        values = np.full(matrix.shape, UNKNOWN, dtype=object)
+        values[:, self.active] = as_values(found.records.flat[:, 0].numpy())
+        labels = found.records.labels[:, 0].numpy()
+        classes = getattr(part.estimator, "classes_", None)
+        names = labels.astype(object)
+        if classes is not None:
+            names[:] = [np.asarray(classes).tolist()[int(code)] for code in labels]
+        return Clue(values, names)
+
+    def records(self, part: Part, matrix: np.ndarray) -> Records:
+        """The rows as the equations see them: those features whose coefficients are not zero."""
+        labels = np.asarray(part.labels)
+        coded = (
+            encoded(part.estimator, labels) if self.mechanism.family.classes else labels.astype(np.float64)
+        )
+        weights = (
+            None if part.weights is None else torch.from_numpy(np.asarray(part.weights, dtype=np.float64))
+        )
+        return Records(
+            torch.from_numpy(np.ascontiguousarray(matrix[:, self.active])), torch.from_numpy(coded), weights
+        )
+
+
+def equations(part: Part) -> list[Equations]:
+    """A linear part's equations, where they determine anything."""
+    matrix = None if part.features is None else matrix_of(part.features)
+    if matrix is None or part.labels is None or not is_linear(part.estimator) or np.isnan(matrix).any():
+        return []
+    try:
+        own = objective(part.estimator, np.ascontiguousarray(matrix), np.asarray(part.labels), part.weights)
+        coefficient = own.release["coefficient"][0].numpy()
+        active = (
+            (coefficient != 0).all(0) if own.mechanism.l1_penalty else np.ones(matrix.shape[1], dtype=bool)
+        )
+        tensors = {
+            n: t if n == "intercept" else t[..., torch.from_numpy(active)]
+            for n, t in own.release.tensors.items()
+        }
+        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active)
+        known = found.records(part, matrix)[1:]
+        ClosedForm().check(Knowledge(own.mechanism, Uninformed(), known))
+    except RemanenceError:
+        return []
+    return [found] if active.any() else []

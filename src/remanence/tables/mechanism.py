@@ -15,8 +15,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import FittedObject, Release
-from remanence.tables.objects import arrays_in
-from remanence.tables.parts import final_estimator
+from remanence.tables.parts import arrays_in, final_estimator
 from remanence.tables.rows import Rows
 
 
