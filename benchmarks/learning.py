@@ -1,7 +1,8 @@
 """Milliseconds per step of a reconstructor's learning on a GPU: as one CUDA graph, and launch by launch.
 
-python benchmarks/learning.py              # a GPU is needed
-python benchmarks/learning.py --profile    # and which kernels take them
+python benchmarks/learning.py                           # a GPU is needed
+python benchmarks/learning.py --profile                 # and which kernels take them
+python benchmarks/learning.py --device cpu --steps 1 2 --batch 4 --only perceptron  # only to see that it runs
 """
 
 import argparse
@@ -15,8 +16,6 @@ from remanence import Records
 from remanence.reconstructor.decoders import convolutional, perceptron, softmin_loss
 from remanence.reconstructor.learning import Learner
 from shadows import seconds
-
-SHORT, LONG = 20, 120
 
 
 def networks() -> dict[str, tuple[nn.Module, int, int, tuple[int, ...]]]:
@@ -48,21 +47,33 @@ def learning(network: nn.Module, batch: list[Tensor], *, capture: bool) -> Calla
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--steps", type=int, nargs=2, default=(20, 120), help="the difference of two runs is timed"
+    )
+    parser.add_argument("--only", default="", help="networks whose name begins like this")
+    parser.add_argument("--batch", type=int, help="instead of each network's own")
     asked = parser.parse_args()
+    device, steps = asked.device, asked.steps
     torch.manual_seed(0)
     for name, (network, size, batch, shape) in networks().items():
-        network = network.to("cuda")
-        data = [torch.randn(batch, size, device="cuda"), torch.rand(batch, 1, *shape, device="cuda")]
+        if not name.startswith(asked.only):
+            continue
+        network, batch = network.to(device), asked.batch or batch
+        data = [torch.randn(batch, size, device=device), torch.rand(batch, 1, *shape, device=device)]
         each = {}
         for capture in (True, False):
             learn = learning(network, data, capture=capture)
-            learn(10)
-            short, long = (seconds(lambda s=s, f=learn: f(s), "cuda") for s in (SHORT, LONG))
-            each[capture] = 1000 * (long - short) / (LONG - SHORT)
+            learn(steps[0])
+            short, long = (seconds(lambda s=s, f=learn: f(s), device) for s in steps)
+            each[capture] = 1000 * (long - short) / (steps[1] - steps[0])
+        last = min(30, steps[1])
         weights = [
-            torch.cat([p.flatten() for p in learning(network, data, capture=capture)(30).parameters()])
+            torch.cat([p.flatten() for p in learning(network, data, capture=capture)(last).parameters()])
             for capture in (True, False)
         ]
         apart = float((weights[0] - weights[1]).norm() / weights[1].norm())

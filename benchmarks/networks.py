@@ -128,10 +128,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--jax", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--count", type=int, help="networks; 10,000 on a GPU, 200 else")
     options = parser.parse_args()
     device, gpu = options.device, options.device == "cuda"
     torch.set_num_threads(1)
     count, known_count = (10_000, 1000) if gpu else (200, 200)
+    count = options.count or count
     known, targets = data(device, known_count, count)
     training = SGD(Perceptron((784, 10, 10)), EPOCHS, RATE, MOMENTUM, initial_seed=0)
     chunk = training.trials_at_once(targets)

@@ -5,6 +5,7 @@ PYTHONPATH=src python benchmarks/on_device.py
 
 from __future__ import annotations
 
+import argparse
 import time
 
 import torch
@@ -36,6 +37,9 @@ def synthetic(count: int, features: int, classes: int) -> Records:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000)
+    many = parser.parse_args().trials
     two, ten = synthetic(600, 30, 2), synthetic(1800, 64, 10)
     fresh = Game(
         GLM(Logistic(), penalty=10.0), Uninformed(), two[100:], Criterion(label_scale=1.0),
@@ -50,9 +54,9 @@ def main() -> None:
             ClosedForm(),
             None,
         ),
-        ("10,000 fresh targets, logistic", fresh, ClosedForm(), 10_000),
-        ("10,000 trials of a shortlist of 32", listed, RetrainAndCompare(), 10_000),
-        ("10,000 membership trials", Membership(listed), RetrainAndCompare(), 10_000),
+        ("10,000 fresh targets, logistic", fresh, ClosedForm(), many),
+        ("10,000 trials of a shortlist of 32", listed, RetrainAndCompare(), many),
+        ("10,000 membership trials", Membership(listed), RetrainAndCompare(), many),
     ]
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     print(f"torch {torch.__version__}; {torch.cuda.get_device_name() if len(devices) > 1 else 'no GPU'}")

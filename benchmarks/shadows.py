@@ -39,7 +39,7 @@ def _chunk(device: str, head: TransferHead, pool: Records, index: torch.Tensor) 
     return head.trials_at_once(pool.take(index[:1])) if device == "cuda" else 256
 
 
-def heads(device: str, count: int, few: int) -> None:
+def heads(device: str, count: int, few: int, turns: int = _ROUNDS) -> None:
     """Maciazek and Allison's MNIST heads: 256 features, 10 classes, N = 10, 32 steps; the gather is counted."""
     embedding = torch.randn(60_000 if device == "cuda" else 6000, 256, device=device).relu()
     index = 10 * torch.randint(len(embedding) // 10, (count, 10), device=device) + torch.arange(
@@ -83,7 +83,7 @@ def heads(device: str, count: int, few: int) -> None:
     # In turns, so that whatever else the machine does meets all.
     rounds = [
         (seconds(together, device, 1), from_given_weights(), seconds(one_by_one, device, 1))
-        for _ in range(_ROUNDS)
+        for _ in range(turns)
     ]
     fast, given, slow = (
         many / min(times) for many, times in zip((count, count, few), zip(*rounds, strict=True), strict=True)
@@ -142,6 +142,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--opacus", action="store_true")
+    parser.add_argument("--count", type=int, help="heads; a million on a GPU, 5,000 else")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
     asked = parser.parse_args()
     device = asked.device
     torch.set_num_threads(1)
@@ -150,7 +152,7 @@ def main() -> None:
         private_heads()
         return
     gpu = device == "cuda"
-    heads(device, 1_000_000 if gpu else 5000, few=30)
+    heads(device, asked.count or (1_000_000 if gpu else 5000), few=30, turns=asked.rounds)
 
 
 if __name__ == "__main__":
