@@ -57,9 +57,6 @@ def noun(path: Path) -> str:
 STILL_OPEN = {
     "cli/audit.py",
     "cli/main.py",
-    "reconstructor/attack.py",
-    "reconstructor/building.py",
-    "reconstructor/readers.py",
 }
 
 

@@ -15,7 +15,7 @@ from remanence import (
     StratifiedPrior,
     play,
 )
-from remanence.heads.linear_reader import _ridge, _Sums, fresh_shadows, learn_reading, read
+from remanence.heads.linear_reader import _ridge, _Sums, learn_reading, read
 from remanence.reconstructor.shadows import ShadowFarm, split
 
 
@@ -26,7 +26,7 @@ def generator(seed=0):
 def reading(game, shadows=400):
     ours, aside = split(game.knowledge)
     farm, others = ShadowFarm(ours, generator()), ShadowFarm(aside, generator(1))
-    return learn_reading(LinearReader().check(ours), fresh_shadows(farm, shadows), others.block(60))
+    return learn_reading(LinearReader().check(ours), farm.blocks(shadows), others.block(60))
 
 
 def test_a_head_that_is_a_linear_function_of_its_pictures_gives_them_back_whole():

@@ -25,8 +25,8 @@ from remanence import (
 from remanence.core.errors import Reduction
 from remanence.core.records import concatenate
 from remanence.heads.class_sizes import infer_class_sizes
+from remanence.heads.readers import HiddenReader
 from remanence.reconstructor.network import ReconstructorNetwork
-from remanence.reconstructor.readers import HiddenReader
 from remanence.results.caveats import TARGETS_KNOWN
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
+from torch import Tensor
 
 from remanence.core.mechanism import Mechanism, Setting
+from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
 from remanence.core.releases import Weights
+from remanence.core.stratified import StratifiedPrior
 from remanence.heads.embedding import embedding_of
+from remanence.reconstructor.readers import Reader, Tensors
+
+if TYPE_CHECKING:
+    from remanence.reconstructor.shadows import Shadows
 
 
 @final
@@ -29,6 +37,27 @@ class GivenEmbeddings(Mechanism[Weights]):
     def releases(self) -> type[Weights]:
         """One embedding for each class, `(trials, classes, numbers)`."""
         return Weights
+
+    @property
+    def streams(self) -> bool:
+        """Nothing is trained."""
+        return True
+
+    def reader(
+        self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
+    ) -> Reader | None:
+        """The asked class's embedding."""
+        from remanence.heads.readers import EmbeddingReader
+
+        return EmbeddingReader(shadows) if classes else None
+
+    def first_drawing(
+        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
+    ) -> Callable[[Tensors], Tensor]:
+        """What the linear reader draws."""
+        from remanence.heads.linear_reader import learn_reading
+
+        return learn_reading((self, prior), shadows, held_out).draw
 
     def settings(self) -> dict[str, Setting]:
         """Nothing is trained."""

@@ -6,7 +6,7 @@ on a laptop, and often as good as a network. The network starts from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -23,12 +23,12 @@ from remanence.core.references import REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.given_embeddings import GivenEmbeddings
+from remanence.heads.head import Head
 from remanence.heads.layers import outgoing
-from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
 
 Tensors = Mapping[str, Tensor]
-Read = tuple[TransferHead | GivenEmbeddings, StratifiedPrior]  # whose rows are read, for which classes
+Read = tuple[Head | GivenEmbeddings, StratifiedPrior]  # whose rows are read, for which classes
 
 _SHADOWS = 4000
 _WEIGHTS = tuple(
@@ -60,8 +60,9 @@ class LinearReader(Attack[Weights]):
 
     def check(self, knowledge: Knowledge) -> Read:
         """Heads, and public pictures to train shadows on."""
-        if (found := linear_reads(knowledge)) is not None:
-            return found
+        head, prior = knowledge.mechanism, knowledge.prior
+        if isinstance(head, Head | GivenEmbeddings) and isinstance(prior, StratifiedPrior):
+            return head, prior
         hint = "audit_head(...), or Game(TransferHead(...), StratifiedPrior(records), None, targets=...)"
         raise self.refusal(got=knowledge, hint=hint)
 
@@ -72,7 +73,7 @@ class LinearReader(Attack[Weights]):
         _, prior = self.check(knowledge)
         ours, aside = split(knowledge)
         farm, others = ShadowFarm(ours, generator), ShadowFarm(aside, generator)
-        reading = learn_reading(self.check(ours), fresh_shadows(farm, self.shadows), others.block(_HELD_OUT))
+        reading = learn_reading(self.check(ours), farm.blocks(self.shadows), others.block(_HELD_OUT))
 
         def reconstruct(release: Release) -> Reconstruction:
             drawn = reading.draw(release.tensors)
@@ -120,7 +121,7 @@ def read(tensors: Tensors, rows: Tensor) -> Tensor:
     return (both - both.mean(1, keepdim=True) if both.shape[1] > 1 else both)[:, rows]
 
 
-def _rows(head: TransferHead | GivenEmbeddings, classes: Tensor) -> Tensor:
+def _rows(head: Head | GivenEmbeddings, classes: Tensor) -> Tensor:
     """The row of the head that each class is read from; all have the same where there is one output."""
     rows = classes.long()
     if isinstance(head, GivenEmbeddings):
@@ -128,14 +129,6 @@ def _rows(head: TransferHead | GivenEmbeddings, classes: Tensor) -> Tensor:
     if head.task is not None:
         rows = torch.tensor(head.task, device=rows.device)[rows]
     return rows if head.outputs > 1 else torch.zeros_like(rows)
-
-
-def linear_reads(knowledge: Knowledge) -> Read | None:
-    """The head whose rows can be read and the classes to ask for, where there are both."""
-    head, prior = knowledge.mechanism, knowledge.prior
-    if isinstance(head, TransferHead | GivenEmbeddings) and isinstance(prior, StratifiedPrior):
-        return head, prior
-    return None
 
 
 def learn_reading(of: Read, shadows: Iterable[Shadows], held_out: Shadows) -> Reading:
@@ -154,13 +147,6 @@ def learn_reading(of: Read, shadows: Iterable[Shadows], held_out: Shadows) -> Re
     ]
     limits = float(pixels.min()), float(pixels.max())
     return Reading(rows, sums.mean_x, torch.stack(maps), sums.mean_y, limits, prior.records.example_shape)
-
-
-def fresh_shadows(farm: ShadowFarm, count: int = _SHADOWS) -> Iterator[Shadows]:
-    """So many shadows, in blocks that fit into memory."""
-    most = farm.at_once
-    for start in range(0, count, most):
-        yield farm.block(min(most, count - start))
 
 
 def _means(block: Shadows, places: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from remanence.core.exceptions import InputError
 from remanence.core.releases import Weights
+from remanence.heads.head import Head
 from remanence.heads.layers import layer_names, layer_shapes
-from remanence.heads.transfer_head import TransferHead
 from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
 
@@ -22,7 +22,7 @@ _COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning c
 HeadWeights = Mapping[str, Tensor] | nn.Module | Path | str
 
 
-def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weights:
+def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
     """The head's layers, in their own precision, out of a module, a state dict (the last layers of it) or a file."""
     tensors = _tensors(weights)
     if not isinstance(tensors, Mapping) or not all(_is_tensor(each) for each in tensors.values()):
@@ -42,7 +42,7 @@ def read_head(weights: HeadWeights, recipe: TransferHead, numbers: int) -> Weigh
         )
     rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
     left = list(tensors.values())
-    if recipe.loop is not None and not recipe.loop.bias:  # as good as biases of 0
+    if not recipe.has_bias:  # as good as biases of 0
         kind = next((each for each in left if _is_tensor(each)), torch.zeros(0)).dtype
         left += [torch.zeros(shape, dtype=kind) for shape in rows if len(shape) == 1]
     found: list[Tensor] = []

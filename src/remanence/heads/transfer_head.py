@@ -9,16 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from remanence.core.exceptions import InputError
-from remanence.core.mechanism import Mechanism, NoisyDescent, Setting
+from remanence.core.mechanism import NoisyDescent, Setting
+from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
-from remanence.core.releases import Release, Weights
+from remanence.core.releases import Weights
+from remanence.core.stratified import StratifiedPrior
 from remanence.heads.checks import check_recipe
 from remanence.heads.embedding import embedding_of
-from remanence.heads.layers import Hidden, answers, hidden_sizes, layer_names
+from remanence.heads.head import Head
+from remanence.heads.layers import Hidden, hidden_sizes, layer_names
 from remanence.heads.loop import Loop, train_loop
 from remanence.heads.published import Published
 from remanence.heads.span import train_dual
+from remanence.reconstructor.readers import Reader, Tensors
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Perceptron
 from remanence.training.sgd import SGD
@@ -29,7 +32,7 @@ _GPU_BYTES = 2**32
 
 @final
 @dataclass(frozen=True)
-class TransferHead(Mechanism[Weights]):
+class TransferHead(Head):
     """The head of a transfer-learned classifier: what is trained on your few records, and published.
 
     Reads the records' embeddings (`embed` computes them once). The head is one linear layer, or with `hidden` units two
@@ -74,14 +77,14 @@ class TransferHead(Mechanism[Weights]):
         check_recipe(self)
 
     @property
-    def outputs(self) -> int:
-        """How many numbers come out."""
-        return self.classes if self.classes > 2 or self.two_outputs else 1
+    def has_bias(self) -> bool:
+        """Whether its layers have biases."""
+        return self.loop is None or self.loop.bias
 
     @property
-    def rows_are_classes(self) -> bool:
-        """Whether each class has a row of weights of its own: one linear layer, no mapped labels."""
-        return self.hidden is None and self.outputs > 1 and self.task is None
+    def between(self) -> str:
+        """The activation between layers."""
+        return "relu" if self.loop is None else self.loop.activation
 
     @property
     def plain(self) -> bool:
@@ -94,9 +97,21 @@ class TransferHead(Mechanism[Weights]):
         return round(self.epochs / self.sample_rate)
 
     @property
-    def releases(self) -> type[Weights]:
-        """The head's weights and biases."""
-        return Weights
+    def streams(self) -> bool:
+        """Heads in the span train faster than a network learns."""
+        return self.plain
+
+    def reader(
+        self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
+    ) -> Reader | None:
+        """Rows are read as classes where they are, and training by SGD is followed backwards."""
+        from remanence.heads.readers import HeadReader
+
+        # Rows have the meaning of classes only where the head's classes are those that are asked for.
+        # The reader's estimate follows the steps of SGD, and Adam's are of another kind.
+        if strong and classes and self.plain and self.rows_are_classes and isinstance(prior, StratifiedPrior):
+            return HeadReader(shadows, self, prior)
+        return super().reader(shadows, prior, classes=classes, strong=strong)
 
     def gaussian_noise(self, feature_norm: float | None = None) -> tuple[float, float, int] | None:
         """As it trains, if it trains with noise."""
@@ -143,13 +158,7 @@ class TransferHead(Mechanism[Weights]):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train one head per trial on that trial's targets (and on known data, where there is some)."""
-        if known_data is not None:
-            raise InputError(
-                "A head is trained on its targets alone.",
-                needs="known_data=None: the weak adversary knows no record",
-                got=f"{len(known_data)} known records",
-                hint="SGD on the embeddings plays the informed adversary's game",
-            )
+        self.refuse_known(known_data)
         trained = self._train(targets, generator)
         return trained if self.published is None else self.published.of(trained, generator)
 
@@ -189,50 +198,7 @@ class TransferHead(Mechanism[Weights]):
         layers = [tensor for layer in network.layers(flat) for tensor in layer]
         return Weights(dict(zip(names, layers, strict=True)))
 
-    def check_probes(self, probes: Records, targets: Records | None = None) -> None:
-        """Refuse probes without the embeddings that the head is trained on."""
-        asked, trained = probes.embedding, None if targets is None else targets.embedding
-        if trained is not None and (asked is None or asked.shape[-1] != trained.shape[-1]):
-            raise InputError(
-                "The head cannot read the probes.",
-                needs=f"embeddings of {trained.shape[-1]} numbers, as it is trained on",
-                got="none" if asked is None else f"embeddings of {asked.shape[-1]} numbers",
-                hint="remanence.heads.transfer_head.embed(probes, backbone), with the same backbone",
-            )
-
-    def answer(self, release: Release, records: Records) -> Tensor:
-        """Ask the trained heads; the single output of a two-class head becomes the second of two logits."""
-        loop = self.loop or Loop()
-        tensors = [release.tensors[name] for name in layer_names(self.hidden)]
-        values = answers(tensors, self.inputs_of(records), loop.activation)
-        return values if self.outputs > 1 else torch.cat([torch.zeros_like(values), values], 2)
-
-    def accuracy(self, release: Release, test: Records) -> Tensor:
-        """Each head's accuracy on test records, `(trials,)`."""
-        return (self.answer(release, test).argmax(2) == self.classes_of(test)).float().mean(1)
-
     def inputs_of(self, records: Records) -> Tensor:
         """What the head reads of each record."""
         numbers = embedding_of(records)
         return normalize(numbers, dim=-1) if self.loop is not None and self.loop.normalised else numbers
-
-    def classes_of(self, records: Records) -> Tensor:
-        """The class of each record in this head's task."""
-        labels = records.labels.long()
-        if self.task is not None:
-            if int(labels.min()) < 0 or int(labels.max()) >= len(self.task):
-                raise InputError(
-                    "A label is not in the task.",
-                    needs=f"labels from 0 to {len(self.task) - 1}, one for each entry of the task",
-                    got=f"labels from {int(labels.min())} to {int(labels.max())}",
-                    hint="task=(...) with a class for every label",
-                )
-            labels = torch.tensor(self.task, device=labels.device)[labels]
-        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
-            raise InputError(
-                "A label has no class in the head.",
-                needs=f"labels from 0 to {self.classes - 1}",
-                got=f"labels from {int(labels.min())} to {int(labels.max())}",
-                hint="TransferHead(classes=...), or task=(...) to map labels to classes",
-            )
-        return labels

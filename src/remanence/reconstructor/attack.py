@@ -26,19 +26,17 @@ from remanence.core.records import Records
 from remanence.core.references import MACIAZEK_2025
 from remanence.core.releases import Gradient, Logits, Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.given_embeddings import GivenEmbeddings
-from remanence.heads.linear_reader import fresh_shadows, learn_reading, linear_reads
-from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.building import build_network
 from remanence.reconstructor.decoders import separation_loss, softmin_loss
 from remanence.reconstructor.learning import Learner
 from remanence.reconstructor.network import HeldOut, ReconstructorNetwork
-from remanence.reconstructor.readers import Tensors
+from remanence.reconstructor.readers import Readable, Tensors
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, batches, split
 from remanence.scale.fingerprints import fingerprint, versions
 from remanence.scale.run import IN_PROCESS, Run
 
 _STORED = 2000  # shadows that are trained where nobody says how many, and training is slow
+_FIRST = 4000  # shadows that say what a network draws before it learns
 _STATISTICS = 2000  # shadows that the reader's units are taken from
 _STRANGERS = 4  # other sets that each reconstruction of a batch is held against
 
@@ -163,10 +161,11 @@ class Reconstructor(Attack[Release]):
             stored = farm.stored(self.shadows or _STORED, run)
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
-        start = None
-        if self.mode == "strong" and self.conditional and (read := linear_reads(ours)):
-            blocks = fresh_shadows(farm) if stored is None else [stored]
-            start = learn_reading(read, blocks, Shadows(trial.tensors, trial.targets)).draw
+        start, mechanism, prior = None, ours.mechanism, ours.prior
+        drawable = isinstance(mechanism, Readable) and isinstance(prior, StratifiedPrior)
+        if self.mode == "strong" and self.conditional and drawable:
+            blocks = farm.blocks(_FIRST) if stored is None else [stored]
+            start = mechanism.first_drawing(prior, blocks, Shadows(trial.tensors, trial.targets))
         networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
@@ -191,10 +190,9 @@ class Reconstructor(Attack[Release]):
         return 1
 
     def _streams(self, knowledge: Knowledge) -> bool:
-        """Heads in the span train faster than a network learns; anything else is trained once and kept."""
+        """What trains faster than a network learns is streamed; anything else is trained once and kept."""
         mechanism = knowledge.mechanism
-        quick = isinstance(mechanism, TransferHead) and mechanism.plain
-        return (quick or isinstance(mechanism, GivenEmbeddings)) and self.shadows is None
+        return isinstance(mechanism, Readable) and mechanism.streams and self.shadows is None
 
     def _learn(
         self,

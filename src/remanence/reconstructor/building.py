@@ -12,18 +12,9 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.given_embeddings import GivenEmbeddings
-from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.decoders import convolutional, draws_pictures, perceptron
 from remanence.reconstructor.network import ReconstructorNetwork
-from remanence.reconstructor.readers import (
-    EmbeddingReader,
-    FlatReader,
-    HeadReader,
-    HiddenReader,
-    Reader,
-    Tensors,
-)
+from remanence.reconstructor.readers import FlatReader, Readable, Tensors
 from remanence.reconstructor.shadows import Shadows
 
 if TYPE_CHECKING:
@@ -42,21 +33,13 @@ def build_network(
     places = None
     if attack.conditional and isinstance(prior, StratifiedPrior):
         places = prior.places.to(prior.records.labels.device)
-    reader: Reader
-    # Rows have the meaning of classes only where the head's classes are those that are asked for.
-    # The reader's estimate follows the steps of SGD, and Adam's are of another kind.
-    head = None
-    if isinstance(mechanism, TransferHead) and mechanism.plain and mechanism.rows_are_classes:
-        head = mechanism
-    if attack.mode == "strong" and head and places is not None and isinstance(prior, StratifiedPrior):
-        reader = HeadReader(sample.tensors, head, prior)
-    elif isinstance(mechanism, GivenEmbeddings) and places is not None:
-        reader = EmbeddingReader(sample.tensors)
-    else:
-        layers = isinstance(mechanism, TransferHead) and mechanism.hidden is not None
-        flat = HiddenReader if attack.mode == "strong" and layers else FlatReader
-        reader = flat(sample.tensors, 0 if places is None else len(places))
-    pool, strong = prior.records, attack.mode == "strong"
+    reader, strong = None, attack.mode == "strong"
+    classes = 0 if places is None else len(places)
+    if isinstance(mechanism, Readable):
+        reader = mechanism.reader(sample.tensors, prior, classes=classes, strong=strong)
+    if reader is None:
+        reader = FlatReader(sample.tensors, classes)
+    pool = prior.records
     size = reader.size + (attack.guesses if attack.guesses > 1 else 0)
     rate = 1e-3 if strong else 2e-4
     # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.

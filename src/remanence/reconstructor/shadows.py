@@ -62,6 +62,12 @@ class ShadowFarm:
         kept = finite_trials(release)
         return Shadows(release.take(kept).tensors, targets[kept])
 
+    def blocks(self, count: int) -> Iterator[Shadows]:
+        """So many shadows on fresh draws, in blocks that fit into memory."""
+        most = self.at_once
+        for start in range(0, count, most):
+            yield self.block(min(most, count - start))
+
     def announce(self, count: int) -> None:
         """Say how long so many will take to train, where that is long: from a few that nobody keeps."""
         probe = torch.Generator(self.generator.device).manual_seed(0)
