@@ -150,7 +150,7 @@ COMMANDS = (
         "docs/gradients.md",
         "batch_sizes.py table --sizes 256 --classes 10 --times 16 --batches 2 --workers 1 --device cuda",
         "batch_sizes.py table --sizes 4 --classes 10 --times 16 --batches 1 --workers 1",
-        [Row("256 records from a layer of 4,096: s", "6", rf"{NUMBER}\s*$")],
+        [Row("256 records from a layer of 4,096: s", "6", rf"records [\d.]+, {NUMBER} s")],
     ),
     Command(
         "docs/gradients.md",
