@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from remanence import SGD, AnyModule, InputError, Records
+from remanence import DPSGD, SGD, AnyModule, InputError, Records, looped
 
 
 def records(count=8, features=6):
@@ -18,7 +18,7 @@ def plain_loop(module, data, epochs, rate, momentum=0.9):
         [p for p in module.parameters() if p.requires_grad], lr=rate, momentum=momentum
     )
     for _ in range(epochs):
-        answer = module(data.features)
+        answer = module(data.features.clone())
         answer = answer["logits"] if isinstance(answer, dict) else answer
         optimizer.zero_grad()
         nn.functional.cross_entropy(answer, data.labels).backward()
@@ -49,23 +49,98 @@ def normalised_in_evaluation():
     return module
 
 
-@pytest.mark.parametrize(
-    "make", [InADict, frozen_first, normalised_in_evaluation], ids=lambda make: make.__name__
-)
+class OverTheBatch(nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.first, self.last, self.mix = nn.Linear(6, 5), nn.Linear(5, 3), mix
+
+    def forward(self, values):
+        return self.last(self.mix(self.first(values)).tanh())
+
+
+def centred():
+    return OverTheBatch(lambda values: values - values.mean(0))
+
+
+def whitened():
+    return OverTheBatch(lambda values: (values - values.mean(0)) / (values.std(0, correction=0) + 1e-3))
+
+
+def attending():
+    return OverTheBatch(lambda values: (values @ values.T).softmax(1) @ values)
+
+
+def neighbours():
+    return OverTheBatch(lambda values: values - values.roll(1, 0))
+
+
+def writes_over_its_input():
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3))
+
+
+MIXING = [centred, whitened, attending, neighbours]
+ALONE = [InADict, frozen_first, normalised_in_evaluation, writes_over_its_input]
+
+
+@pytest.mark.parametrize("make", [*ALONE, *MIXING], ids=lambda make: make.__name__)
 def test_a_module_is_trained_as_a_plain_loop_trains_it(make):
     torch.manual_seed(0)
     module, data = make(), records()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     known, target = data[:7], data[None, 7:]
+    assert AnyModule(module).mixes(known, target) == (make in MIXING)
     release = SGD(AnyModule(module), 5, 0.3, 0.9).release(known, target, torch.Generator())
     for name, tensor in module.state_dict().items():  # shadows never touch what was handed in
         assert torch.equal(tensor, before[name])
-    by_hand = plain_loop(module, data, 5, 0.3)
+    assert torch.equal(data.features, records().features), "the data were written over"
+    by_hand = plain_loop(module, records(), 5, 0.3)
     torch.testing.assert_close(release["parameters"][0], by_hand, rtol=1e-4, atol=1e-5)
     for name, tensor in module.state_dict().items():
         frozen = dict(module.named_parameters()).get(name)
         if frozen is not None and not frozen.requires_grad:
             assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_whole_batches_one_model_after_the_other_give_what_their_records_give(batch_size, monkeypatch):
+    torch.manual_seed(0)
+    recipe = {"batch_size": batch_size, "order_seed": 1, "class_weights": (1.0, 2.0, 3.0), "initial_seed": 0}
+    mechanism = SGD(AnyModule(frozen_first()), 4, 0.3, 0.9, **recipe)
+    data = records(12)
+    known, targets = data[:9], data[9:][:, None]
+    alone = mechanism.release(known, targets, torch.Generator())["parameters"]
+    monkeypatch.setattr(AnyModule, "mixes", lambda *_: True)
+    whole = mechanism.release(known, targets, torch.Generator())["parameters"]
+    torch.testing.assert_close(whole, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", MIXING, ids=lambda make: make.__name__)
+def test_dp_sgd_refuses_what_mixes_the_records_of_a_batch(make):
+    data = records()
+    mechanism = DPSGD(AnyModule(make()), steps=2, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1)
+    with pytest.raises(InputError, match="mixes the records of a batch"):
+        mechanism.release(data[:7], data[None, 7:], torch.Generator())
+
+
+def test_a_function_that_changes_its_records_in_place_changes_a_copy():
+    targets = Records(torch.ones(5, 1, 3), torch.ones(5, 1))
+    probes = Records(torch.ones(2, 3), torch.zeros(2))
+
+    def train(records, seed):
+        records.features.zero_()
+        return {"sum": records.features.sum(0)}
+
+    def ask(tensors, probes):
+        tensors["sum"] += 1
+        return probes.features.sub_(tensors["sum"])
+
+    for known in (None, Records(torch.ones(4, 3), torch.zeros(4))):
+        mechanism = looped(train, ask=ask)
+        release = mechanism.release(known, targets, torch.Generator())
+        mechanism.answer(release, probes)
+        for given in (targets, probes, *([] if known is None else [known])):
+            assert bool((given.features == 1).all())
+        assert not release["sum"].any()
 
 
 @pytest.mark.parametrize(

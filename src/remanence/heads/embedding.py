@@ -63,7 +63,9 @@ def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Record
     try:
         with torch.no_grad():
             parts = [
-                _flat(backbone(records.features[start : start + batch]))
+                _flat(
+                    backbone(records.features[start : start + batch].clone())
+                )  # a layer may write over its input
                 for start in track(starts, total=len(starts), what="embedding")
             ]
     except RuntimeError as error:

@@ -45,7 +45,8 @@ class Looped(Mechanism[Release]):
         alone = self.processes == 1
 
         def job(trial: int):
-            records = targets[trial] if known_data is None else concatenate([known_data, targets[trial]])
+            own = [targets[trial]] if known_data is None else [known_data, targets[trial]]
+            records = concatenate(own)  # a copy, whatever the function does to it
             return delayed(_train_one)(self.train, records, seeds[trial], alone)
 
         # joblib sends a function that lives in a script by value, so a factory file works too.
@@ -58,7 +59,8 @@ class Looped(Mechanism[Release]):
         """Ask the models one after the other."""
         ask, logits = self.require_ask(), []
         for trial in range(len(release)):
-            found = _call(ask, {name: tensor[trial] for name, tensor in release.tensors.items()}, records)
+            trained = {name: tensor[trial].clone() for name, tensor in release.tensors.items()}
+            found = _call(ask, trained, concatenate([records]))  # copies, whatever the function does to them
             if not _is_logits(found, len(records), logits[0].shape[1] if logits else None):
                 raise InputError(
                     "The function that asks a model returned something that is not logits.",

@@ -15,10 +15,11 @@ from torch.nn.utils import parameters_to_vector
 from torch.nn.utils.parametrize import is_parametrized
 
 from remanence.core.exceptions import InputError
-from remanence.core.records import Records
+from remanence.core.records import Records, concatenate
 from remanence.training.perceptron import Network
 
 _AT_ONCE = 64  # models that are asked together
+_COMPARED = 16  # records of a batch that show whether a module mixes them
 _LOOPED = "looped(train), which trains one model after the other"
 _INSTEAD = f"GroupNorm or LayerNorm; module.eval() for layers that you train in that mode; or {_LOOPED}"
 
@@ -81,7 +82,8 @@ class AnyModule(Network):
     that each of its layers is in: parameters that ask for no
     gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
     tuple. Submodules named in `fresh` start anew in every training. Layers that PyTorch would not train record by
-    record, or not alike every time, are refused by their names.
+    record, or not alike every time, are refused by their names. Before every training one step is compared with a plain
+    PyTorch loop's: a module that mixes the records of a batch is trained by such a loop, and never by DP-SGD.
     """
 
     module: nn.Module
@@ -136,7 +138,7 @@ class AnyModule(Network):
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         try:
-            self.module(one.features.to(next(iter(self.trained.values())).dtype))
+            self.module(one.features.to(next(iter(self.trained.values())).dtype, copy=True))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 "The module cannot read the records.",
@@ -154,6 +156,39 @@ class AnyModule(Network):
                     hint="module.eval(), if you train it in that mode",
                 )
         super().check(records)
+
+    def mixes(self, known_data: Records | None, targets: Records) -> bool:
+        """Whether a step that is computed record by record is not the step of a plain PyTorch loop.
+
+        So it is where a module centres the records of a batch, or attends from one to the other.
+        """
+        parts = [targets[0]] if known_data is None else [targets[0], known_data[:_COMPARED]]
+        batch = concatenate([Records(part.features, part.labels) for part in parts])[:_COMPARED]
+        if len(batch) < 2:
+            return False
+        try:  # in double precision, where rounding hides nothing
+            plain, summed = AnyModule(copy.deepcopy(self.module).double())._both_ways(batch)
+            allowed = 1e-6
+        except RuntimeError:  # a module that insists on its own precision
+            (plain, summed), allowed = self._both_ways(batch), 1e-3
+        # A single record's spread, for one, is no number: that does not agree, either.
+        return not bool((plain - summed).norm() <= allowed * plain.norm())
+
+    def _both_ways(self, batch: Records) -> tuple[Tensor, Tensor]:
+        """The gradient of a batch by autograd, and as the sum of its first record's and the others'."""
+        parameters = list(self.trained.values())
+        flat = parameters_to_vector(parameters).detach()[None]
+        batch = Records(batch.features.to(flat.dtype), batch.labels)
+        loss = _losses(_logits_of(self.module(batch.features.clone())), batch.labels.long()).sum()
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        plain = torch.cat([each.flatten() for each in found])
+        try:
+            first, others = (
+                self.clipped_sum(flat, part[None], max_norm=None) for part in (batch[:1], batch[1:])
+            )
+        except (RuntimeError, ValueError, IndexError):  # it cannot do without the rest of the batch
+            return plain, torch.full_like(plain, torch.inf)
+        return plain, (first + others)[0]
 
     def unreadable(self, records: Records, error: Exception) -> InputError:
         """It answers alone, so that it is the many at once that PyTorch cannot do."""
@@ -252,7 +287,9 @@ class AnyModule(Network):
         named = self.trained
         parts = flat.split([parameter.numel() for parameter in named.values()])
         values = [part.view(old.shape) for part, old in zip(parts, named.values(), strict=True)]
-        return _logits_of(functional_call(self.module, dict(zip(named, values, strict=True)), (features,)))
+        # A copy: a first layer may write over its input, which is the data.
+        given = dict(zip(named, values, strict=True)), (features.clone(),)
+        return _logits_of(functional_call(self.module, *given))
 
     def _clipped(self, parameters: Tensor, records: Records, max_norm: float | None) -> Tensor:
         def loss(flat: Tensor, features: Tensor, label: Tensor) -> Tensor:

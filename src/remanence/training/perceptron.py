@@ -59,6 +59,10 @@ class Network(ABC):
     def classify(self, parameters: Tensor, records: Records) -> Tensor:
         """The logits of records that all trials share, `(trials, records, classes)`."""
 
+    def mixes(self, known_data: Records | None, targets: Records) -> bool:
+        """Whether the gradient of a batch is more than the sum of what its records give alone."""
+        return False
+
     def check(self, records: Records) -> None:
         """Refuse records that the network cannot read, or labels that it has no class for."""
         one = Records(records.features.flatten(0, 1)[:1], records.labels.flatten()[:1])

@@ -11,7 +11,7 @@ from torch import Tensor
 from remanence.core.checks import is_number, is_whole
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import Mechanism, Setting
-from remanence.core.records import Records
+from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release, Weights
 from remanence.scale.progress import track
 from remanence.training.perceptron import Network
@@ -100,12 +100,13 @@ class SGD(Mechanism[Weights]):
             self.network.check(known_data[None])
         trials, set_size = targets.batch_shape
         device = targets.features.device
+        whole = self.network.mixes(known_data, targets)
         if self.initial_seed is None:
             parameters = self.network.initial(trials, generator).to(device)
         else:
             one = self.network.initial(1, torch.Generator().manual_seed(self.initial_seed))
             # Where all models stay close, the first is one more, trained on the known data alone.
-            parameters = one.to(device).expand(trials + self._alike, -1).contiguous()
+            parameters = one.to(device).expand(trials + (self._alike and not whole), -1).contiguous()
         step = optimizer_step(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -116,15 +117,22 @@ class SGD(Mechanism[Weights]):
         size = total if self.batch_size is None else min(self.batch_size, total)
         for _ in track(range(self.epochs), total=self.epochs, what="training"):
             if size == total:
-                gradient = self._known_sum(parameters, known_data, None)
-                gradient[-trials:] += self._sum(parameters[-trials:], targets, None)
+                if whole:
+                    everyone = torch.arange(total, device=device)[None]
+                    gradient = self._whole_sum(parameters, known_data, targets, everyone)
+                else:
+                    gradient = self._known_sum(parameters, known_data, None)
+                    gradient[-trials:] += self._sum(parameters[-trials:], targets, None)
                 parameters = step(
                     parameters, gradient.div_(total if counted is None else counted.sum(1, True))
                 )
                 continue
             for batch in self._batches(trials, total, size, orders or generator, shared=orders is not None):
                 batch = batch.to(device)
-                gradient = self._batch_gradient(parameters, known_data, targets, batch)
+                if whole:
+                    gradient = self._whole_sum(parameters, known_data, targets, batch) / batch.shape[1]
+                else:
+                    gradient = self._batch_gradient(parameters, known_data, targets, batch)
                 if counted is not None:
                     own = counted.gather(1, batch.expand(len(counted), -1)).sum(1, True).clamp(min=1e-30)
                     gradient.mul_(batch.shape[1] / own)
@@ -174,6 +182,16 @@ class SGD(Mechanism[Weights]):
                 gradient = self._sum(parameters, known, mask)
         gradient[-trials:] += self._sum(parameters[-trials:], targets, present.expand(trials, -1))
         return gradient / batch.shape[1]
+
+    def _whole_sum(
+        self, parameters: Tensor, known_data: Records | None, targets: Records, batch: Tensor
+    ) -> Tensor:
+        """The gradient of whole batches, one model after the other: for networks that mix the records of a batch."""
+        found = []
+        for trial, places in enumerate(batch.expand(len(targets), -1)):
+            own = targets[trial] if known_data is None else concatenate([known_data, targets[trial]])
+            found.append(self._sum(parameters[trial : trial + 1], own[places][None], None))
+        return torch.cat(found)
 
     def _sum(self, parameters: Tensor, records: Records, mask: Tensor | None) -> Tensor:
         mask = self._weighted(records, mask)

@@ -234,7 +234,7 @@ def _fitting(
 
 def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    loss = loss_of(model(records.features), records.labels)
+    loss = loss_of(model(records.features.clone()), records.labels)
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
