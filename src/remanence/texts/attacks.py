@@ -70,7 +70,7 @@ class TextAttack(Attack[Completions]):
             raise self.refusal(
                 needs="a language model and texts it was fine-tuned on",
                 got=knowledge.mechanism.name,
-                hint="audit_text, or `remanence audit --model`",
+                hint="audit_text, or `remanence text`",
             )
 
     def prepare(
@@ -81,7 +81,7 @@ class TextAttack(Attack[Completions]):
             f"The attack {self.info.name} reconstructs no records.",
             needs="a game of texts, which computes how many tries it needs",
             got=knowledge.mechanism.name,
-            hint="audit_text, or `remanence audit --model`",
+            hint="audit_text, or `remanence text`",
         )
 
     @abstractmethod
