@@ -1001,7 +1001,7 @@ def small_heads(**settings: Any) -> AuditResult:
     """Three classes of small pictures, and a network that learns to draw them."""
     own, public, recipe = pictures(3, seed=5), pictures(240), TransferHead(3, 15, 0.05)
     asked = HeadAudit(
-        attacks=[Reconstructor(steps=250, batch=64, width=48)], trials=10, threshold=0.3, **settings
+        attacks=[Reconstructor(steps=250, batch=64, width=48)], trials=25, threshold=0.3, **settings
     )
     return audit_head(
         own.embedding, own.features, own.labels, recipe,

@@ -44,12 +44,17 @@ def _result(result: AuditResult) -> dict[str, Any]:
     document = result.to_json()
     entries = [_evidence(entry) for entry in document["evidence"]]
     pictures = [[row.label, row.picture, row.came_back] for row in exposed_pictures(result)]
+    companions = {
+        entry["attack"]: _digits(entry["main"]["successes"] / entry["main"]["trials"], 8)
+        for entry in document["companions"]
+    }
     return {
         "verdict": document["verdict"],
         "target": document["target"],
         "evidence": sorted(_best_stage(entries), key=lambda entry: entry["attack"]),
         "bounds": [_bound(bound) for bound in result.bounds],
         **({"this_head": sorted(pictures)} if pictures else {}),
+        **({"companions": companions} if companions else {}),
     }
 
 
@@ -65,11 +70,12 @@ def _evidence(entry: dict[str, Any]) -> dict[str, Any]:
         "proven": entry.get("proven"),
         "parts": [
             [part["name"], _counts(part["main"]), _counts(part["control"]), _digits(part["guess"], 12)]
-            for part in entry.get("parts", ())
+            for finding in entry["findings"]
+            for part in finding.get("columns", ())
         ],
-        "findings": {
+        "numbers": {
             name: _digits(value, 8)
-            for name, value in entry.get("findings", {}).items()
+            for name, value in entry.get("numbers", {}).items()
             if isinstance(value, int | float)
         },
     }

@@ -23,7 +23,7 @@ def assert_same(found, frozen, place=""):
         for index, value in enumerate(frozen):
             assert_same(found[index], value, f"{place}/{index}")
     elif isinstance(frozen, float) and isinstance(found, float):
-        is_bound = "/error/" not in place and "/findings/" not in place
+        is_bound = "/error/" not in place and "/numbers/" not in place
         rounding = ROUNDING if "/error/" in place else 1e-15
         expected = pytest.approx(frozen, rel=1e-11 if is_bound else 1e-6, abs=rounding)
         assert found == expected, place
