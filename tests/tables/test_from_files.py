@@ -22,6 +22,10 @@ def fitted():
     table = pd.read_csv("train.csv")
     return prepared(LogisticRegression()).fit(table.drop(columns=["outcome", "id"]), table["outcome"])
 
+def plain():
+    table = pd.read_csv("train.csv")
+    return LogisticRegression().fit(table[["age", "bmi"]], table["outcome"])
+
 def number():
     return 3
 """
@@ -85,6 +89,7 @@ def test_one_command_gives_rows_columns_and_groups(folder, monkeypatch, capsys):
         (["model.py:fitted", "--data", "other.csv", "--label", "outcome"], "missing: bmi"),
         (["model.py:fitted", "--data", "strangers.csv", "--label", "outcome"], "not fitted on this table"),
         (["model.py:fitted", "--data", "words.csv", "--label", "outcome"], "cannot read this table"),
+        (["model.py:plain", "--data", "gap.csv", "--label", "outcome"], "1 of 150 rows with an empty"),
         (["no.skops", "--data", "train.csv", "--label", "outcome"], "no such model"),
         (["model.skops"], "--data train.csv"),
         (
@@ -119,6 +124,8 @@ def test_mistakes_end_with_needs_got_and_try(folder, monkeypatch, capsys, argume
     Path("model.onnx").touch()
     train.drop(columns="bmi").to_csv("other.csv", index=False)
     train.assign(age="old").to_csv("words.csv", index=False)
+    gap = train[["age", "bmi", "outcome"]]
+    gap.assign(age=gap["age"].where(gap.index != 3)).to_csv("gap.csv", index=False)
     strangers, labels = patients(150, seed=1)
     strangers.assign(outcome=labels).to_csv("strangers.csv", index=False)
     assert run(monkeypatch, *arguments) == 2

@@ -226,6 +226,13 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | N
 
     None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
     """
+    if gaps := int((~np.isfinite(features)).any(1).sum()):
+        raise MisfitError(
+            "This model was not fitted on this table.",
+            needs="a finite number in every cell that reaches a linear model",
+            got=f"{part.path}: {gaps} of {len(features)} rows with an empty or infinite cell",
+            hint="the table as it was passed to fit(), with its gaps filled as they were then",
+        )
     left = _left_over(own, features, part.weights)
     worth = left.worth(left.total)
     if worth <= _EXACT:
