@@ -35,9 +35,9 @@ from small import FAMILIES, saved, tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel
 
 from remanence.core.exceptions import InputError
-from remanence.texts.probabilities import Decoding, log_probabilities
+from remanence.texts.probabilities import Decoding, log_probabilities, rounded_log_probabilities
 from remanence.texts.reading import Windows, load_language_model, read_records
-from remanence.texts.transformers import language_model
+from remanence.texts.transformers import in_bfloat16, language_model
 
 RECORDS = [
     {"prefix": f"Patient Bruno Brandt has the access code of {name}", "secret": f" {secret}"}
@@ -251,3 +251,15 @@ def test_an_encoder_and_odd_gguf_files_are_refused(tmp_path, llama):
         with pytest.raises(InputError, match=r"model cannot be read|model is not whole"):
             load_language_model(tmp_path / f"{name}.gguf")
     assert AutoConfig.from_pretrained(tmp_path / "bert").model_type == "bert"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_is_bracketed_in_bfloat16(family, tmp_path):
+    plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path, family))
+    exact = language_model(plain, tokenizer())
+    coarse = language_model(in_bfloat16(plain, plain.get_output_embeddings()), tokenizer())
+    secrets = read_records(RECORDS, exact)
+    found = rounded_log_probabilities(coarse, exact, secrets)
+    truth = torch.tensor([by_hand(plain, secret) for secret in secrets], dtype=torch.float64)
+    assert bool(((found.lower <= truth) & (truth <= found.upper)).all())
+    assert float((found.logs - truth).abs().max()) > 0
