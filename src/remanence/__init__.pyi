@@ -50,6 +50,7 @@ from .heads.head_game import HeadGame as HeadGame
 from .heads.head_game import head_game as head_game
 from .heads.linear_reader import LinearReader as LinearReader
 from .heads.loop import Loop as Loop
+from .heads.own_head import OwnHead as OwnHead
 from .heads.private_recipe import private_recipe as private_recipe
 from .heads.published import Published as Published
 from .heads.this_head import PictureExposure as PictureExposure

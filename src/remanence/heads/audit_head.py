@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.core.records import Records
+from remanence.heads.head import Head
 from remanence.heads.head_game import HeadAudit, head_game
 from remanence.heads.released_head import HeadWeights
 from remanence.heads.this_head import PictureExposure, ThisHead
-from remanence.heads.transfer_head import TransferHead
 from remanence.results.verdict import Policy
 
 
@@ -17,7 +17,7 @@ def audit_head(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
     labels: Tensor,
-    recipe: TransferHead,
+    recipe: Head,
     *,
     prior: Records,
     released: HeadWeights | None = None,

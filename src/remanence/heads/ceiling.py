@@ -15,7 +15,7 @@ from remanence.core.errors import Criterion
 from remanence.core.rates import CONFIDENCE
 from remanence.core.records import concatenate
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.head import Head
 
 _AT_ONCE = 2**24  # numbers
 _SOME = 200  # of your pictures of a class that are looked at
@@ -26,7 +26,7 @@ ASSERTED = "asserted by you: the pictures of a class are independent of each oth
 
 
 def head_ceiling(
-    recipe: TransferHead,
+    recipe: Head,
     own: StratifiedPrior,
     public: StratifiedPrior,
     criterion: Criterion,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.head import Head
 
 
 def check_kinds(backbone_or_features: object, recipe: object, prior: object) -> None:
@@ -19,7 +19,7 @@ def check_kinds(backbone_or_features: object, recipe: object, prior: object) -> 
             "a module, or a tensor of features",
             "nn.Sequential(...)",
         ),
-        "recipe": (recipe, TransferHead, "a TransferHead", "TransferHead(classes=10, epochs=30)"),
+        "recipe": (recipe, Head, "a TransferHead, or an OwnHead", "TransferHead(classes=10, epochs=30)"),
         "prior": (prior, Records, "Records of public pictures", "Records(pictures, labels)"),
     }
     for name, (value, kind, needs, hint) in kinds.items():

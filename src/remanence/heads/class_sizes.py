@@ -14,7 +14,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Release
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.head import Head
 from remanence.scale.progress import track
 
 _DESIGNS = 60  # different sizes of classes among the shadows
@@ -22,7 +22,7 @@ _EACH = 40  # shadows of one design
 
 
 def infer_class_sizes(
-    release: Release, head: TransferHead, pool: Records, generator: torch.Generator, *, largest: int = 8
+    release: Release, head: Head, pool: Records, generator: torch.Generator, *, largest: int = 8
 ) -> Tensor:
     """The number of records of each class, for heads of one linear layer: whole numbers, `(trials, classes)`.
 

@@ -23,6 +23,7 @@ from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.embedding import without_pictures
+from remanence.heads.head import Head
 from remanence.heads.traits import Measure, one_sided
 from remanence.heads.transfer_head import TransferHead
 
@@ -51,7 +52,7 @@ class Fit:
         """Whether it may have been made like this."""
         return self.p_value > LEVEL
 
-    def refusal(self, recipe: TransferHead, instead: str) -> MisfitError:
+    def refusal(self, recipe: Head, instead: str) -> MisfitError:
         """Why a head that was not made like this has no verdict; `instead` is how it may have been made."""
         return MisfitError(
             "This head was not made like this.",
@@ -64,7 +65,7 @@ class Fit:
 
 
 def fit(
-    recipe: TransferHead,
+    recipe: Head,
     own: Records,
     public: Records,
     head: Weights,
@@ -80,7 +81,7 @@ def fit(
     sets = StratifiedPrior(without_pictures(public), counts)
     same = without_pictures(own)[None][torch.zeros(SIBLINGS, dtype=torch.int64, device=own.labels.device)]
 
-    def made(how: TransferHead, pictures: Records) -> Weights:
+    def made(how: Head, pictures: Records) -> Weights:
         return _as_precise(how.release(None, pictures, generator), head)
 
     bare = _without_a_start(recipe)
@@ -98,10 +99,10 @@ def fit(
     return replace(found, power=SuccessRate(sum(refused), others))
 
 
-def likelier(
-    recipe: TransferHead, own: Records, public: Records, head: Weights, generator: torch.Generator
-) -> str:
+def likelier(recipe: Head, own: Records, public: Records, head: Weights, generator: torch.Generator) -> str:
     """Of a few recipes that are easily taken for this one, those that would fit, in words; nothing if none does."""
+    if not isinstance(recipe, TransferHead):  # nobody can guess what else a loop might do
+        return ""
     found = {}
     for changes in _neighbours(recipe, len(own)):
         p_value = fit(replace(recipe, **changes), own, public, head, generator, others=0).p_value
@@ -147,9 +148,11 @@ def compare(head: Scores, siblings: Scores) -> Fit:
     return Fit(p_value, max(scores, key=lambda name: float(scores[name][0])))
 
 
-def _without_a_start(recipe: TransferHead) -> TransferHead:
+def _without_a_start(recipe: Head) -> Head:
     """The same from weights of 0, where that is possible: nothing random hides what training does."""
-    return recipe if recipe.hidden is not None else replace(recipe, initialisation=0.0)
+    if isinstance(recipe, TransferHead) and recipe.hidden is None:
+        return replace(recipe, initialisation=0.0)
+    return recipe
 
 
 def _as_precise(heads: Weights, like: Weights) -> Weights:
@@ -180,7 +183,7 @@ def _standard(distances: Tensor) -> Tensor:
     return (distances - middle) / spread
 
 
-def recipe_words(recipe: TransferHead) -> str:
+def recipe_words(recipe: Head) -> str:
     """What is done, and nothing that is not."""
     shown = {name: value for name, value in recipe.settings().items() if value not in (None, False, 0.0)}
     return ", ".join(f"{name} {value}" for name, value in shown.items())

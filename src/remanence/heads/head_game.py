@@ -27,11 +27,11 @@ from remanence.heads.check_pictures import check_kinds
 from remanence.heads.class_sizes import infer_class_sizes
 from remanence.heads.companion import GIVEN, with_embeddings_given
 from remanence.heads.fit import Fit, fit, likelier
+from remanence.heads.head import Head
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.prepared_pictures import prepared_pictures
 from remanence.heads.released_head import HeadWeights, read_head
 from remanence.heads.this_head import ThisHead
-from remanence.heads.transfer_head import TransferHead
 from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
 from remanence.results.caveats import Caveat
@@ -85,7 +85,7 @@ class HeadAudit:
             number("threshold", self.threshold, least=0)
 
 
-Heads = Game[TransferHead, StratifiedPrior]
+Heads = Game[Head, StratifiedPrior]
 
 
 @final
@@ -241,7 +241,7 @@ def head_game(
     backbone_or_features: nn.Module | Tensor,
     images: Tensor,
     labels: Tensor,
-    recipe: TransferHead,
+    recipe: Head,
     *,
     prior: Records,
     released: HeadWeights | None = None,
@@ -283,7 +283,7 @@ def head_game(
 
 
 def _inferred(
-    recipe: TransferHead, own: StratifiedPrior, public: StratifiedPrior, head: Weights | None, seed: int
+    recipe: Head, own: StratifiedPrior, public: StratifiedPrior, head: Weights | None, seed: int
 ) -> StratifiedPrior:
     """What the adversary believes who has to read the sizes of the classes off a head."""
     generator = stream(seed, "sizes", "cpu")

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from remanence.core.records import Records
 from remanence.core.releases import Weights
+from remanence.heads.head import Head
 from remanence.heads.layers import outgoing
 from remanence.heads.transfer_head import TransferHead
 
@@ -36,7 +37,7 @@ class Measure:
     training on other pictures of the same classes puts there.
     """
 
-    recipe: TransferHead
+    recipe: Head
     own: Records
     trained: Tensor  # the first layer of the mean head
     shared: Tensor  # the same as rows, within the span of the pictures
@@ -48,7 +49,7 @@ class Measure:
     @classmethod
     def of(
         cls,
-        recipe: TransferHead,
+        recipe: Head,
         own: Records,
         public: Records,
         trained: tuple[Weights, Weights],
@@ -118,7 +119,8 @@ class Measure:
 
         Initial weights lie within ±1/√numbers, all of them. Training on other pictures moved some of them elsewhere.
         """
-        if self.recipe.initialisation != "pytorch" or self.recipe.hidden is not None:
+        drawn = isinstance(self.recipe, TransferHead) and self.recipe.initialisation == "pytorch"
+        if not drawn or self.recipe.hidden is not None:
             return {}
         weight = heads["weight"].double() - self.trained
         outside = (weight.abs() - weight.shape[2] ** -0.5).clamp(min=0)
@@ -139,7 +141,7 @@ def _seen(heads: Weights, directions: Tensor | None = None) -> Tensor:
     return seen if (last := outgoing(heads.tensors)) is None else last.double() @ seen
 
 
-def _rows(heads: Weights, recipe: TransferHead) -> Tensor:
+def _rows(heads: Weights, recipe: Head) -> Tensor:
     """All that it says, less what its rows have in common, `(heads, rows, numbers)`."""
     rows = _seen(heads)
     return rows - rows.mean(1, keepdim=True) if recipe.outputs > 1 else rows

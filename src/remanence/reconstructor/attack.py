@@ -162,8 +162,8 @@ class Reconstructor(Attack[Release]):
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
         keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
         start, mechanism, prior = None, ours.mechanism, ours.prior
-        drawable = isinstance(mechanism, Readable) and isinstance(prior, StratifiedPrior)
-        if self.mode == "strong" and self.conditional and drawable:
+        wanted = self.mode == "strong" and self.conditional
+        if wanted and isinstance(prior, StratifiedPrior) and isinstance(mechanism, Readable):
             blocks = farm.blocks(_FIRST) if stored is None else [stored]
             start = mechanism.first_drawing(prior, blocks, Shadows(trial.tensors, trial.targets))
         networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
