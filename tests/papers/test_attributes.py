@@ -95,7 +95,7 @@ def test_an_audit_of_attributes_is_exposed_by_a_column_that_nothing_else_tells()
         Attributes(looped(sums, releases=Weights), data, ["income", "luck"]), [QUICK], policy=Policy(0.5)
     )
     (evidence,) = result.evidence
-    told = {part.name: part for part in evidence.parts}
+    told = {part.name: part for part in evidence.findings[0].parts}
     assert result.verdict is Verdict.EXPOSED
     assert [part.name for part in evidence.telling_parts] == ["luck"]
     assert told["income"].main.lower > 0.8  # found, and so it is without the model
@@ -110,7 +110,7 @@ def test_an_audit_of_attributes_is_not_exposed_by_what_the_other_columns_say():
     ages = looped(lambda records, seed: {"sum": records.features[:, :1].sum(0)}, releases=Weights)
     game = Attributes(ages, data, ["income", "blood"])
     result = audit(game, [QUICK], policy=Policy(game.baseline().lower + 0.01))
-    income, blood = result.evidence[0].parts
+    income, blood = result.evidence[0].findings[0].parts
     assert income.main.lower > 0.9  # above the limit
     assert income.guess > 0.9
     assert blood.main.upper < 0.6  # one of three groups

@@ -7,6 +7,8 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from remanence.tables.single_columns import Columns
+
 
 def patients(count: int = 120, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     draw = np.random.default_rng(seed)
@@ -28,3 +30,8 @@ def prepared(model, imputer=None):
     numbers = make_pipeline(imputer or SimpleImputer(strategy="median"), StandardScaler())
     columns = [("numbers", numbers, ["age", "income", "bmi"]), ("words", OneHotEncoder(), ["sex", "region"])]
     return make_pipeline(ColumnTransformer(columns), model)
+
+
+def parts(evidence):
+    """How often each column came back."""
+    return next((found.parts for found in evidence.findings if isinstance(found, Columns)), ())

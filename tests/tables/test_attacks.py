@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from patients import patients, prepared
+from patients import parts, patients, prepared
 from sklearn import discriminant_analysis, ensemble, naive_bayes, neighbors, preprocessing, svm, tree
 from sklearn import linear_model as linear
 from sklearn.datasets import load_breast_cancer
@@ -32,7 +32,7 @@ X, Y = load_breast_cancer(return_X_y=True)
 
 def columns_found(evidence):
     """The share of rows of which each column came back, but for the label."""
-    return {part.name: part.main.rate for part in evidence.parts if part.name != "label"}
+    return {part.name: part.main.rate for part in parts(evidence) if part.name != "label"}
 
 
 def test_a_pipeline_with_words_and_gaps_gives_every_row_in_original_words():
@@ -230,7 +230,7 @@ def test_what_a_model_cannot_read_or_does_not_tell_is_refused_in_a_sentence():
     with pytest.warns(UserWarning, match="reached"):
         network.fit(X, Y)
     with pytest.raises(InputError, match="Nothing that MLPClassifier holds"):
-        table_game(network, X, Y)
+        table_game(network, X, Y).fits()
 
 
 def test_a_default_tolerance_is_no_defence_against_training_again():

@@ -103,7 +103,7 @@ def test_swapped_columns_are_named():
     model = linear.Ridge().fit(frame[["age", "income"]], labels == "ill")
     swapped = frame[["age", "income"]].rename(columns={"age": "income", "income": "age"})[["age", "income"]]
     with pytest.raises(MisfitError, match="columns age and income look swapped"):
-        leave_one_out(model, swapped, labels == "ill")
+        leave_one_out(model, swapped, labels == "ill").fits()
 
 
 def test_other_columns_and_another_order_are_named():
@@ -120,9 +120,9 @@ def test_a_subset_a_superset_and_other_labels_are_other_tables():
     model = prepared(linear.LogisticRegression()).fit(frame[:100], labels[:100])
     for rows in (slice(0, 99), slice(0, 101)):
         with pytest.raises(MisfitError):
-            table_game(model, frame[rows], labels[rows])
+            table_game(model, frame[rows], labels[rows]).fits()
     with pytest.raises(MisfitError):
-        table_game(model, frame[:100], np.roll(labels[:100], 1))
+        table_game(model, frame[:100], np.roll(labels[:100], 1)).fits()
 
 
 def test_single_precision_is_not_another_table():
@@ -147,7 +147,7 @@ def test_training_that_draws_at_random_is_neither_confirmed_nor_accused():
         with pytest.warns(UserWarning, match="reached"):
             model.fit(X[mine], Y[mine])
         with pytest.raises(MisfitError, match="Nobody can tell"):
-            table_game(model, X[mine], Y[mine])
+            table_game(model, X[mine], Y[mine]).fits()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -172,12 +172,12 @@ def test_a_fit_that_went_on_from_an_earlier_one_is_neither_confirmed_nor_accused
         linear.LogisticRegression(warm_start=True, max_iter=3).fit(numbers * 2, labels).fit(numbers, labels)
     )
     with pytest.raises(MisfitError, match="Nobody can tell") as caught:
-        table_game(model, numbers, labels)
+        table_game(model, numbers, labels).fits()
     assert "warm_start" in str(caught.value)
     sure = linear.LogisticRegression(warm_start=True, tol=1e-10, solver="newton-cholesky").fit(
         numbers, labels
     )
-    assert len(table_game(sure, numbers, labels).data) == len(frame)
+    table_game(sure, numbers, labels).fits()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -188,10 +188,10 @@ def test_rows_beyond_the_margin_are_counted():
     own = np.where(labels == model.classes_[1], 1, -1)
     beyond = int((own * model.decision_function(numbers) > 1).sum())
     assert 0 < beyond < len(frame)
-    (caveat,) = (c for c in table_game(model, numbers, labels).known_caveats if c.id == "no-trace")
+    (caveat,) = (c for c in table_game(model, numbers, labels).caveats() if c.id == "no-trace")
     assert caveat.seen.startswith(f"{beyond} of {len(frame)} rows")
     with pytest.raises(InputError, match=r"loss='hinge'.*beyond the margin"):
-        table_game(svm.LinearSVC(loss="hinge", random_state=0).fit(numbers, labels), numbers, labels)
+        table_game(svm.LinearSVC(loss="hinge", random_state=0).fit(numbers, labels), numbers, labels).fits()
 
 
 def test_rows_without_a_label_and_sparse_tables_are_no_accident():
@@ -200,7 +200,7 @@ def test_rows_without_a_label_and_sparse_tables_are_no_accident():
     partly = np.where(np.arange(len(labels)) % 5 == 0, -1, (labels == "ill").astype(int))
     model = SelfTrainingClassifier(naive_bayes.GaussianNB()).fit(numbers, partly)
     with pytest.raises(InputError, match="Nothing that SelfTrainingClassifier holds"):
-        table_game(model, numbers, partly)
+        table_game(model, numbers, partly).fits()
     table = csr_matrix(numbers.to_numpy())
     with pytest.raises(InputError, match="sparse matrix"):
         table_game(linear.Ridge().fit(table, frame["age"]), table, frame["age"])

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from patients import patients, prepared
+from patients import parts, patients, prepared
 from sklearn import ensemble, neighbors, preprocessing, svm
 from sklearn import linear_model as linear
 from sklearn.compose import ColumnTransformer
@@ -34,16 +34,18 @@ def scaler_alone():
 def test_a_scaler_exposes_columns_though_no_row_comes_back(scaler_alone):
     evidence = scaler_alone.strongest
     assert evidence.main.successes == 0
-    assert {p.name for p in evidence.telling_parts} == {"age", "income", "bmi", "label"}
-    assert all(p.main.rate == 1 and p.control.rate < 0.5 for p in evidence.telling_parts)
+    telling = [part for part in parts(evidence) if part.tells]
+    assert {p.name for p in telling} == {"age", "income", "bmi", "label"}
+    assert all(p.main.rate == 1 and p.control.rate < 0.5 for p in telling)
     assert scaler_alone.verdict is Verdict.EXPOSED
     said = words.found(scaler_alone)
-    assert "It is single columns that came back: age of 120" in said
+    assert "limit" in said
+    assert "in 120 of 120" in scaler_alone.reason.headline(scaler_alone.words)
     assert not {"no-better-than-control", "no-better-than-guessing"} & {c.id for c in evidence.caveats}
 
 
 def test_words_that_nothing_holds_are_not_claimed(scaler_alone):
-    rates = {p.name: p for p in scaler_alone.strongest.parts}
+    rates = {p.name: p for p in parts(scaler_alone.strongest)}
     assert rates["sex"].main.rate == rates["region"].main.rate == 0
     assert 0.4 < rates["sex"].guess < 0.7
 
@@ -55,17 +57,17 @@ def test_a_column_that_a_guess_finds_too_exposes_nothing():
     game = table_game(
         make_pipeline(preprocessing.StandardScaler(), DummyClassifier()).fit(table, labels), table, labels
     )
-    parts = audit(game, [PublishedStatistics()], policy=Policy(0.99)).strongest.parts
-    assert parts[0].main.rate == parts[0].guess == 1
-    assert not parts[0].tells
+    found = parts(audit(game, [PublishedStatistics()], policy=Policy(0.99)).strongest)
+    assert found[0].main.rate == found[0].guess == 1
+    assert not found[0].tells
 
 
 def test_columns_are_stored_counted_again_and_believed_only_so(scaler_alone, tmp_path):
     path = scaler_alone.save(tmp_path)
     again = AuditResult.load(path)
-    assert again.strongest.parts == scaler_alone.strongest.parts
+    assert parts(again.strongest) == parts(scaler_alone.strongest)
     document = json.loads(path.read_text())
-    document["evidence"][0]["parts"][0]["main"]["successes"] -= 1
+    document["evidence"][0]["findings"][0]["columns"][0]["main"]["successes"] -= 1
     path.write_text(json.dumps(document))
     with pytest.raises(UnreadableAuditError, match="age, main"):
         AuditResult.load(path)
@@ -79,7 +81,7 @@ def test_one_row_that_the_object_holds_is_a_fact():
     assert 0 < evidence.proven == len(model.support_vectors_) < 20
     assert evidence.main.lower < result.policy.max_success
     assert result.verdict is Verdict.EXPOSED
-    assert "the model holds them as they are" in words.found(result)
+    assert "the model holds them as they are" in result.reason.headline(result.words)
 
 
 def test_rows_in_members_that_saw_some_of_the_table_are_told_by_their_own_numbers():
@@ -110,7 +112,7 @@ def test_a_forest_with_bootstrap_is_read_with_the_rows_that_its_seeds_drew():
     frame, labels = patients()
     model = prepared(ensemble.RandomForestClassifier(15, random_state=0)).fit(frame, labels)
     found = audit(table_game(model, frame, labels), [TreeLeaves()]).strongest
-    sexes = next(part for part in found.parts if part.name == "sex")
+    sexes = next(part for part in parts(found) if part.name == "sex")
     assert sexes.main.rate > 0.8
     assert sexes.tells
 
@@ -120,4 +122,4 @@ def test_stacked_models_are_opened():
     members = [("first", prepared(linear.LogisticRegression())), ("second", prepared(DummyClassifier()))]
     model = ensemble.StackingClassifier(members, cv=3).fit(frame, labels)
     found = audit(table_game(model, frame, labels), [WholeObject()]).strongest
-    assert {"age", "income", "sex", "region"} <= {part.name for part in found.telling_parts}
+    assert {"age", "income", "sex", "region"} <= {part.name for part in parts(found) if part.tells}

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from patients import patients, prepared
+from patients import parts, patients, prepared
 from sklearn import linear_model as linear
 from sklearn import neighbors, preprocessing
 from sklearn.dummy import DummyClassifier
@@ -18,7 +18,7 @@ from remanence.tables.sklearn import table_game, with_fixed_totals, with_known
 
 
 def rates(result):
-    return {part.name: part for part in result.strongest.parts}
+    return {part.name: part for part in parts(result.strongest)}
 
 
 def test_rows_in_the_object_need_no_knowledge():

@@ -186,7 +186,7 @@ def test_labels_may_be_strings():
 def test_a_model_of_other_data_is_refused_in_records_worth():
     features, labels = amounts()
     with pytest.raises(MisfitError, match=r"worth .* of 60 records"):
-        leave_one_out(linear.Ridge().fit(features, labels), features * 1.1, labels)
+        leave_one_out(linear.Ridge().fit(features, labels), features * 1.1, labels).fits()
 
 
 def fitted(model, features=None, labels=None):

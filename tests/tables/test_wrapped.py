@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from patients import patients
+from patients import parts, patients
 from sklearn import ensemble, mixture, naive_bayes, preprocessing
 from sklearn import linear_model as linear
 from sklearn.calibration import CalibratedClassifierCV
@@ -36,7 +36,7 @@ scaled = StandardScaler
 def came_back(model, table, labels):
     """How many rows came back, and how many values of each column."""
     evidence = audit(table_game(model, table, labels), [WholeObject()]).strongest
-    return evidence.main.successes, {part.name: part.main.successes for part in evidence.parts}, evidence
+    return evidence.main.successes, {part.name: part.main.successes for part in parts(evidence)}, evidence
 
 
 def test_columns_that_the_model_drops_are_not_asked_for():
@@ -146,7 +146,7 @@ def test_several_outputs_are_not_called_another_table():
 
 def test_a_part_that_no_attack_reads_is_named():
     model = make_pipeline(scaled(), linear.SGDClassifier(random_state=0)).fit(NUMBERS, WORDS)
-    caveats = table_game(model, NUMBERS, WORDS).known_caveats
+    caveats = table_game(model, NUMBERS, WORDS).caveats()
     assert [c.seen for c in caveats if c.id == "part-not-read"] == ["Without a finding: model.sgdclassifier."]
 
 
@@ -158,5 +158,5 @@ def test_what_stands_behind_a_target_encoder_is_not_used():
         "n",
         "t",
     }  # before it, and its own mean
-    said = next(caveat.seen for caveat in game.known_caveats if caveat.id == "part-not-read")
+    said = next(caveat.seen for caveat in game.caveats() if caveat.id == "part-not-read")
     assert "model.logisticregression" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -37,49 +38,61 @@ def guess_from_others(
     >>> guess_from_others(yes_or_no, Criterion(threshold=0.1)).value
     0.9
     """
+    return guesses_from_others(data, [criterion], totals, given, public)[0]
+
+
+def guesses_from_others(
+    data: Records,
+    criteria: Sequence[Criterion],
+    totals: Tensor | None = None,
+    given: Error | None = None,
+    public: Records | None = None,
+) -> list[Baseline]:
+    """`guess_from_others` for several criteria, such as single columns. They share all that depends on none of them."""
     count, width = len(data), data.flat.shape[-1]
     if totals is not None:
         shaped("totals", totals, (width + 1,), "one per feature and one for the label, NaN where it is free")
     most = min(count, _RECORDS, max(2, int((_NUMBERS / width) ** 0.5)))
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
-    asked, each = data[chosen], replace(criterion, reduction=Reduction.EACH)
-    flat = data.flat.double()
+    asked, flat = data[chosen], data.flat.double()
     means = (flat.sum(0) - asked.flat.double()) / (count - 1)
-    alike = _meets(each, asked)  # (asked, guessed)
     own = torch.eye(len(asked), dtype=torch.bool)
-    commonest = (alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)
     spread = flat.std(0, correction=0).clamp(min=1e-300)
     distance = torch.cdist(means / spread, asked.flat.double() / spread).masked_fill(own, torch.inf)
-    guesses = {
-        "the commonest other record": asked[commonest],
-        "the record nearest to the others' mean": asked[distance.argmin(1)],
-        "the others' mean": replace(
-            asked[commonest], features=means.view_as(asked.features).to(asked.features.dtype)
-        ),
-    }
+    shared = {"the record nearest to the others' mean": asked[distance.argmin(1)]}
+    some = None
     if given is not None:
         apart = torch.stack([part(asked[:, None], asked[None]) for part in given.parts]).sum(0)
-        guesses["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
+        shared["the record nearest in what is given"] = asked[apart.masked_fill(own, torch.inf).argmin(1)]
     if public is not None:
         order = torch.randperm(len(public), generator=torch.Generator().manual_seed(0))
         some = public[order[:most]]
-        best = _meets(each, some).sum(0).argmax()
-        guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
         if given is not None:
             pool = public[order[: _PUBLIC // max(1, len(given.parts))]]
             apart = sum(part(asked[:, None], pool[None]) for part in given.parts)
-            guesses["the public record nearest in what is given"] = pool[torch.as_tensor(apart).argmin(1)]
-    if totals is not None:
-        guesses["what the design's totals leave"] = _completed(data, asked, asked[commonest], totals)
-    rates = {
-        name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
-        for name, guess in guesses.items()
-    }
-    best = max(rates, key=rates.__getitem__)
+            shared["the public record nearest in what is given"] = pool[torch.as_tensor(apart).argmin(1)]
     share = "all" if len(asked) == count else f"{len(asked)} of the"
     known = "known and public records" if public is not None else "known records"
-    note = f"measured on {share} {count} records: {best}, from the {known} alone"
-    return Baseline(rates[best], rates[best], note)
+    found = []
+    for criterion in criteria:
+        each = replace(criterion, reduction=Reduction.EACH)
+        alike = _meets(each, asked)  # (asked, guessed)
+        common = asked[(alike.sum(0) - alike.int()).masked_fill(own, -1).argmax(1)]
+        mean = replace(common, features=means.view_as(asked.features).to(asked.features.dtype))
+        guesses = {"the commonest other record": common, "the others' mean": mean, **shared}
+        if some is not None:
+            best = _meets(each, some).sum(0).argmax()
+            guesses["the commonest record of the public table"] = some[best.expand(len(asked))]
+        if totals is not None:
+            guesses["what the design's totals leave"] = _completed(data, asked, common, totals)
+        rates = {
+            name: float(each.compare(asked[:, None], guess[:, None]).succeeded.double().mean())
+            for name, guess in guesses.items()
+        }
+        best = max(rates, key=rates.__getitem__)
+        note = f"measured on {share} {count} records: {best}, from the {known} alone"
+        found.append(Baseline(rates[best], rates[best], note))
+    return found
 
 
 def _meets(criterion: Criterion, records: Records) -> Tensor:

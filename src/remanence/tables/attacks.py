@@ -15,46 +15,18 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records, concatenate
 from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release
-from remanence.tables.linear import Equations, equations
+from remanence.tables.linear import Equations
 from remanence.tables.mechanism import FittedModel
-from remanence.tables.parts import Part, parts_of, rows_depend_on_labels
+from remanence.tables.parts import Part, rows_depend_on_labels
 from remanence.tables.recovery import UNKNOWN, as_numbers, known, recover
 from remanence.tables.rows import Rows
 from remanence.tables.statistics import (
     CountTable,
     LabelCounts,
     Published,
-    count_tables,
-    label_counts,
-    published,
 )
-from remanence.tables.stored import StoredRows, StoredValues, stored_rows, stored_values
-from remanence.tables.trees import Bins, Leaves, bins, leaves
-
-# The surest first: where two of them speak about the same value, the first one counts.
-_LOOKS: tuple[Callable[[Part], list], ...] = (
-    stored_rows,
-    published,
-    count_tables,
-    stored_values,
-    bins,
-    equations,
-    leaves,
-    label_counts,
-)
-
-
-def plans_of(
-    estimator: Any, features: Any, labels: np.ndarray, weights: Any, confirmed: tuple[str, ...]
-) -> tuple:
-    """What each part that belongs to the table gives away, by its path."""
-    return tuple(
-        (part.path, plan)
-        for part in parts_of(estimator, features, labels, weights)
-        if part.path in confirmed and not part.circular
-        for look in _LOOKS
-        for plan in look(part)
-    )
+from remanence.tables.stored import StoredRows, StoredValues
+from remanence.tables.trees import Bins, Leaves
 
 
 @dataclass(frozen=True)

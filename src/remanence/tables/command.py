@@ -134,6 +134,7 @@ def _first_that_belongs(
         try:
             own = labels if coding is None else labels.map(coding).rename(labels.name)
             game = table_game(estimator, features, own, weights)
+            game.fits()
         except MisfitError as error:
             refused = refused or error
             continue

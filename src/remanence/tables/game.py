@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, final
 
 import torch
@@ -13,9 +14,9 @@ from remanence.bounds.bound import Bound
 from remanence.core.attack import Attack, ExposesAll, ExposesInParts, Reconstruction, blindly
 from remanence.core.baseline import Baseline
 from remanence.core.checks import whole
-from remanence.core.errors import Comparison, Criterion, Error
+from remanence.core.errors import Comparison, Criterion
 from remanence.core.exceptions import InputError, MisfitError
-from remanence.core.guess_from_others import guess_from_others
+from remanence.core.guess_from_others import guesses_from_others
 from remanence.core.knowledge import Given, Knowledge
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import EmpiricalPrior, Prior, Uninformed
@@ -28,6 +29,7 @@ from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
+from remanence.tables.mechanism import Fitting
 from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
@@ -72,6 +74,9 @@ class LeaveOneOut(AnyGame[MechanismT]):
     prior: Prior = field(default_factory=Uninformed)  # what the adversary believes about records
     totals: Tensor | None = None  # that a design fixes: per feature and of the label, NaN where they are free
     columns: tuple[str, ...] = ()  # names of the features, for the private page
+    fitting: Fitting | None = field(
+        default=None, compare=False, repr=False
+    )  # whether the model is this table's
     default_trials: int = field(init=False, repr=False)  # every record
 
     def __post_init__(self) -> None:
@@ -92,11 +97,10 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
         """Single columns, beside what is guessed from the other records."""
-        guesses = {part.name: self._guess_of(part).seen for part in self.criterion.error.parts}
-        return columns_of(outcome, guesses, self.criterion.threshold, confidence)
+        return columns_of(outcome, self._guesses, self.criterion.threshold, confidence)
 
     def fits(self) -> None:
-        """The model has finite numbers, and its own equations hold on these data."""
+        """The model has finite numbers, and was fitted on these data."""
         if self.release is None:
             return
         if self.release.not_finite().any():
@@ -106,6 +110,8 @@ class LeaveOneOut(AnyGame[MechanismT]):
                 got="NaN or infinite ones",
                 hint="train it again, with scaled features or a smaller rate",
             )
+        if self.fitting is not None:
+            _ = self.fitting.belonging
         self.mechanism.check_fit(self.data, self.release)
 
     @property
@@ -142,22 +148,28 @@ class LeaveOneOut(AnyGame[MechanismT]):
 
     def baseline(self, chances: int = 1) -> Baseline:
         """What somebody guesses who knows the other records, measured."""
-        return self._guess(self.criterion)
+        return self._guess([self.criterion])[0]
 
-    def _guess_of(self, part: Error) -> Baseline:
-        return self._guess(replace(self.criterion, error=part, label_scale=None))
+    @cached_property
+    def _guesses(self) -> dict[str, float]:
+        """What is guessed of each column: the same for every attack."""
+        parts = self.criterion.error.parts
+        criteria = [replace(self.criterion, error=part, label_scale=None) for part in parts]
+        return {part.name: guess.seen for part, guess in zip(parts, self._guess(criteria), strict=True)}
 
-    def _guess(self, criterion: Criterion) -> Baseline:
+    def _guess(self, criteria: Sequence[Criterion]) -> list[Baseline]:
         # Where the others are not known either, this is more than anybody can do: it makes no attack look better.
         given = None if self.given is None else self.given.error
-        return guess_from_others(self.data, criterion, self.totals, given, self.prior.samples)
+        return guesses_from_others(self.data, criteria, self.totals, given, self.prior.samples)
 
     def caveats(self) -> tuple[Caveat, ...]:
         """The trials share one release."""
         public = self.prior.samples
         held = public is not None and EmpiricalPrior(self.data).shares_records_with(public)
         seen = "The public table has rows of this one: of these, who took part is found, and not what is in the row."
-        return (ONE_RELEASE, *([replace(TARGETS_KNOWN, seen=seen)] if held else []), *self.known_caveats)
+        known = [replace(TARGETS_KNOWN, seen=seen)] if held else []
+        fitted = () if self.fitting is None else self.fitting.caveats()
+        return (ONE_RELEASE, *known, *self.known_caveats, *fitted)
 
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the data, and of the model where one was handed in."""

@@ -3,20 +3,145 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.svm import LinearSVC
+from sklearn.utils import get_tags
 from torch import Tensor
 
-from remanence.core.exceptions import InputError
+from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import FittedObject, Release
-from remanence.tables.parts import arrays_in, final_estimator
+from remanence.results.caveats import NO_TRACE, Caveat
+from remanence.tables.belonging import Belonging, check_belongs
+from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ
+from remanence.tables.linear import equations
+from remanence.tables.parts import Part, arrays_in, final_estimator, parts_of
 from remanence.tables.rows import Rows
+from remanence.tables.statistics import count_tables, label_counts, published
+from remanence.tables.stored import stored_rows, stored_values
+from remanence.tables.trees import bins, leaves
+
+# The surest first: where two of them speak about the same value, the first one counts.
+_LOOKS: tuple[Callable[[Part], list], ...] = (
+    stored_rows,
+    published,
+    count_tables,
+    stored_values,
+    bins,
+    equations,
+    leaves,
+    label_counts,
+)
+
+
+@final
+@dataclass(frozen=True)
+class Fitting:
+    """A fitted object and the table that it is declared to be fitted on. Whether it was is asked once."""
+
+    estimator: Any
+    table: Any
+    labels: np.ndarray
+    weights: np.ndarray | None = None
+    taken_apart: bool = True  # whether its parts are read, or the equations of one linear model alone
+
+    @cached_property
+    def belonging(self) -> Belonging:
+        """Which parts were fitted on the table. Raises `MisfitError` where one certainly was not."""
+        return check_belongs(self.estimator, self.table, self.labels, self.weights)
+
+    @cached_property
+    def plans(self) -> tuple[tuple[str, Any], ...]:
+        """What each part that belongs to the table gives away, by its path."""
+        return tuple(
+            (part.path, plan)
+            for part in self._parts()
+            if part.path in self.belonging.confirmed and not part.circular
+            for look in _LOOKS
+            for plan in look(part)
+        )
+
+    def _parts(self) -> Iterator[Part]:
+        return parts_of(self.estimator, self.table, self.labels, self.weights)
+
+    def check(self) -> None:
+        """Refuse an object of another table, or one in which nothing tells about single rows."""
+        model = final_estimator(self.estimator)
+        name = type(model).__name__
+        if not self.belonging.confirmed:
+            went_on = getattr(model, "warm_start", False)
+            raise MisfitError(
+                "Nobody can tell whether this model was fitted on this table.",
+                needs="a part of the model that can be recomputed from the table",
+                got=f"{name}, which went on from an earlier fit (warm_start)"
+                if went_on
+                else f"{name}, whose training draws at random",
+                hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
+            )
+        if not self.plans:
+            margin = self._beyond_margin()
+            raise InputError(
+                f"Nothing that {name} holds is known to tell about single rows.",
+                needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
+                got=name
+                + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
+                + (f"; {margin[:-1]}" if margin else "")
+                + (
+                    ""
+                    if getattr(model, "fit_intercept", True)
+                    else " without an intercept: rows up to a factor"
+                ),
+                hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; knowing no "
+                "attack does not prove that none exists",
+            )
+
+    def caveats(self) -> Iterator[Caveat]:
+        """What to mind about the parts of the object."""
+        if self.belonging.unconfirmed:
+            yield PART_NOT_CONFIRMED
+        if not self.taken_apart:
+            return
+        if margin := self._beyond_margin():
+            yield replace(NO_TRACE, seen=margin)
+        if silent := self._silent():
+            yield replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")
+
+    def _beyond_margin(self) -> str:
+        """What to say about rows that leave no trace in a support vector machine: those beyond its margin."""
+        for part in self._parts():
+            if (
+                isinstance(part.estimator, LinearSVC)
+                and part.features is not None
+                and part.labels is not None
+            ):
+                scores = np.reshape(part.estimator.decision_function(part.features), (len(part.labels), -1))
+                classes = np.asarray(part.estimator.classes_)[-scores.shape[1] :]
+                own = np.where(np.asarray(part.labels)[:, None] == classes, 1, -1)
+                beyond = int((own * scores > 1).all(1).sum())
+                return f"{beyond} of {len(own)} rows lie beyond the margin of {part.path} and leave no trace in it."
+        return ""
+
+    def _silent(self) -> list[str]:
+        """Parts that learned numbers from the table, of which nothing is known to tell about single rows."""
+        telling = {path for path, _ in self.plans}
+        return [
+            part.path
+            for part in parts_of(self.estimator, None, None)
+            if part.path in self.belonging.confirmed
+            and part.path not in telling
+            and (
+                get_tags(part.estimator).input_tags.string
+                or any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
+            )
+        ]
 
 
 @final
@@ -24,18 +149,27 @@ from remanence.tables.rows import Rows
 class FittedModel(Mechanism[Release]):
     """A fitted estimator or pipeline, and how rows of its table become records and back.
 
-    `classes` are the labels' words, none for numbers. `plans` say what each part of the object gives away, by its path:
-    they are found by looking at the object and its table once, and known to all who have read the estimator's manual.
+    `classes` are the labels' words, none for numbers. `fitting` says which parts belong to the table, and what each of
+    them gives away: that is found by looking once, and known to all who have read the estimator's manual.
     """
 
     estimator: Any
     rows: Rows
+    fitting: Fitting = field(compare=False, repr=False)
     classes: tuple[Any, ...] = ()
-    plans: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     given: tuple[str, ...] = ()  # columns of the missing row that the adversary knows
     others_known: bool = True  # whether they know the other rows
     unread: tuple[str, ...] = ()  # columns that no part of the model was given
     name: ClassVar[str] = "fitted model"
+
+    @property
+    def plans(self) -> tuple[tuple[str, Any], ...]:
+        """What each part of the object gives away, by its path; a part of another table's gives nothing."""
+        return self.fitting.plans
+
+    def check_fit(self, data: Records, release: Release) -> None:
+        """Refuse an object that was not fitted on this table, or in which nothing tells about single rows."""
+        self.fitting.check()
 
     @property
     def releases(self) -> type[Release]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,39 +11,32 @@ import torch
 from sklearn import preprocessing
 from sklearn.base import is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
-from sklearn.svm import LinearSVC
 from sklearn.utils import get_tags
 
 from remanence.core.checks import refusing, same_columns, shaped, whole
 from remanence.core.errors import Criterion, label_error, relative_error
-from remanence.core.exceptions import InputError, MisfitError
+from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Given
 from remanence.core.priors import EmpiricalPrior, FinitePrior
 from remanence.core.records import Records
 from remanence.core.releases import FittedObject, Weights
 from remanence.game import Game
-from remanence.results.caveats import NO_TRACE, Caveat
-from remanence.tables.attacks import plans_of
-from remanence.tables.belonging import check_belongs, check_columns
+from remanence.results.caveats import Caveat
+from remanence.tables.belonging import check_columns
 from remanence.tables.caveats import (
     COLUMNS_NOT_READ,
     DUPLICATE_RECORDS,
     INACTIVE_FEATURES,
-    PART_NOT_CONFIRMED,
-    PART_NOT_READ,
 )
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.model import standard_units
 from remanence.tables.linear import is_described, is_linear, objective
-from remanence.tables.mechanism import FittedModel, numbers_in
+from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
-    Part,
-    arrays_in,
     as_input,
     columns_read,
     final_estimator,
-    parts_of,
     require_fitted,
     spared,
     transformed,
@@ -74,14 +67,6 @@ def table_game(
         table = table.to_numpy()
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
-    found = check_belongs(estimator, table, labels, weights)
-    if not found.confirmed:
-        raise MisfitError(
-            "Nobody can tell whether this model was fitted on this table.",
-            needs="a part of the model that can be recomputed from the table",
-            got=_why_untold(final_estimator(estimator)),
-            hint="the .skops file of an estimator that was fitted in one go, with random_state=0",
-        )
     model = final_estimator(estimator)
     worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"
     classes = tuple(np.unique(labels).tolist()) if worded else ()
@@ -89,58 +74,24 @@ def table_game(
     read = columns_read(estimator, table, labels).tolist()
     kept = [column.name for column, seen in zip(rows.columns, read, strict=True) if seen]
     unread = tuple(column.name for column in rows.columns if column.name not in kept)
-    plans = plans_of(estimator, table, labels, weights, found.confirmed)
-    mechanism = FittedModel(estimator, rows, classes, plans, unread=unread)
+    fitting = Fitting(estimator, table, labels, weights)
+    mechanism = FittedModel(estimator, rows, fitting, classes, unread=unread)
     data = mechanism.records(table, labels)
     if weights is not None:
         data = replace(data, weights=torch.from_numpy(weights))
-    margin = _beyond_margin(parts_of(estimator, table, labels, weights))
-    silent = _silent_parts(estimator, found.confirmed, {path for path, _ in plans})
     caveats = (
         *duplicates(data.flat.numpy(), np.zeros(len(data))),
-        *([PART_NOT_CONFIRMED] if found.unconfirmed else []),
         *([replace(COLUMNS_NOT_READ, seen=f"Not read: {', '.join(unread)}.")] if unread else []),
-        *([replace(NO_TRACE, seen=margin)] if margin else []),
-        *([replace(PART_NOT_READ, seen=f"Without a finding: {', '.join(silent)}.")] if silent else []),
     )
-    if not plans:
-        raise InputError(
-            f"Nothing that {type(model).__name__} holds is known to tell about single rows.",
-            needs="stored rows or values, means, sums, counts, a linear model's equations, or decision trees",
-            got=type(model).__name__
-            + (f" with loss={model.loss!r}" if hasattr(model, "loss") else "")
-            + (f"; {margin[:-1]}" if margin else "")
-            + ("" if getattr(model, "fit_intercept", True) else " without an intercept: rows up to a factor"),
-            hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; no attack that is "
-            "known here is no proof that there is none",
-        )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
     error = rows.error(kept)
     if learns_from_labels(model):
         spread = 1.0 if classes else float(data.labels.std()) or 1.0
         label = label_error("label" if called in names else called, spread)
         error = replace(error, parts=(*error.parts, label))
-    return LeaveOneOut(mechanism, data, Criterion(error), release, caveats, columns=rows.features)
-
-
-def _why_untold(model: Any) -> str:
-    if getattr(model, "warm_start", False):
-        return f"{type(model).__name__}, which went on from an earlier fit (warm_start)"
-    return f"{type(model).__name__}, whose training draws at random"
-
-
-def _beyond_margin(parts: Iterable[Part]) -> str:
-    """What to say about rows that leave no trace in a support vector machine: those beyond its margin."""
-    for part in parts:
-        if isinstance(part.estimator, LinearSVC) and part.features is not None and part.labels is not None:
-            scores = np.reshape(part.estimator.decision_function(part.features), (len(part.labels), -1))
-            classes = np.asarray(part.estimator.classes_)[-scores.shape[1] :]
-            own = np.where(np.asarray(part.labels)[:, None] == classes, 1, -1)
-            beyond = int((own * scores > 1).all(1).sum())
-            return (
-                f"{beyond} of {len(own)} rows lie beyond the margin of {part.path} and leave no trace in it."
-            )
-    return ""
+    return LeaveOneOut(
+        mechanism, data, Criterion(error), release, caveats, columns=rows.features, fitting=fitting
+    )
 
 
 def learns_from_labels(model: Any) -> bool:
@@ -164,20 +115,6 @@ def _one_label(estimator: Any, labels: Any, count: int) -> np.ndarray:
     labels = labels[:, 0] if labels.shape == (count, 1) else labels
     shaped("labels", labels, (count,), "one label per row; audit one output at a time")
     return labels
-
-
-def _silent_parts(estimator: Any, confirmed: tuple[str, ...], telling: set[str]) -> list[str]:
-    """Parts that learned numbers from the table, of which nothing is known to tell about single rows."""
-    return [
-        part.path
-        for part in parts_of(estimator, None, None)
-        if part.path in confirmed
-        and part.path not in telling
-        and (
-            get_tags(part.estimator).input_tags.string
-            or any(values.dtype.kind == "f" and values.size for _, values in arrays_in(part.estimator))
-        )
-    ]
 
 
 def _require_transformable(estimator: Any, table: Any) -> None:
@@ -289,11 +226,8 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     )
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
-    found = check_belongs(
-        estimator, matrix if not hasattr(features, "columns") else features, labels.ravel(), weights
-    )
-    if found.unconfirmed:
-        caveats = (*caveats, PART_NOT_CONFIRMED)
+    table = features if hasattr(features, "columns") else matrix
+    fitting = Fitting(estimator, table, labels.ravel(), weights, taken_apart=False)
     columns = tuple(str(name) for name in getattr(features, "columns", ()))
     coefficient = tensors["coefficient"][0]
     if mechanism.l1_penalty:
@@ -311,7 +245,7 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     if weights is not None and not mechanism.family.classes:
         label_scale = None  # a residual times an unknown weight does not tell the label
     criterion = Criterion(relative_error(*standard_units(data)), label_scale=label_scale)
-    return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns)
+    return LeaveOneOut(mechanism, data, criterion, release, caveats, columns=columns, fitting=fitting)
 
 
 def _require_equations(mechanism: Any, model: Any, matrix: np.ndarray, mean_leaks: bool) -> None:
