@@ -239,7 +239,17 @@ def near_verbatim(
             got=str(edits),
             hint="edits=1",
         )
-    read = Branches(model, secret.prompt, decoding)
+    start, room = secret.prompt, model.context - len(secret.prompt)  # how many tokens may follow
+    read = model.after(torch.tensor(start[:-1], dtype=torch.long, device=model.device))
+
+    def log_laws(emitted: Sequence[tuple[int, ...]]) -> Tensor:
+        """The log-probabilities of the next token after each continuation, `(continuations, vocabulary)`."""
+        longest = max(map(len, emitted))
+        rows = [(start[-1], *tokens) + (0,) * (longest - len(tokens)) for tokens in emitted]
+        logits = read(torch.tensor(rows, device=model.device))
+        ends = torch.tensor([len(tokens) for tokens in emitted], device=logits.device)
+        return decoding.log_law(logits[torch.arange(len(rows), device=logits.device), ends]).cpu()
+
     counted, dropped = 0.0, 0.0
     waiting: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = [
         (-1.0, (), tuple(range(len(secret.tokens) + 1)))  # minus its mass, what was emitted, the row
@@ -250,7 +260,7 @@ def near_verbatim(
             break
         taken = [heapq.heappop(waiting) for _ in range(min(_TOGETHER, len(waiting), branches))]
         branches -= len(taken)
-        laws = read.log_laws([emitted for _, emitted, _ in taken]).exp()
+        laws = log_laws([emitted for _, emitted, _ in taken]).exp()
         for (mass, emitted, row), law in zip(taken, laws, strict=True):
             special = sorted({t for t, best in zip(secret.tokens, row, strict=False) if best <= edits})
             groups: list[tuple[tuple[int, ...], list[int] | None]] = [
@@ -266,7 +276,7 @@ def near_verbatim(
                     counted += total
                 elif min(after) > edits:
                     continue
-                elif len(emitted) + 1 >= read.room:
+                elif len(emitted) + 1 >= room:
                     dropped += total
                 else:
                     best = masses.topk(min(_CHILDREN, len(masses)))
@@ -291,22 +301,3 @@ def _advance(row: tuple[int, ...], secret: tuple[int, ...], token: int) -> tuple
     for place, own in enumerate(secret):
         after.append(min(row[place + 1] + 1, after[place] + 1, row[place] + (own != token)))
     return tuple(after)
-
-
-@final
-class Branches:
-    """A prompt that is read once, and what the model would say next after any of its continuations."""
-
-    def __init__(self, model: LanguageModel, prompt: Sequence[int], decoding: Decoding) -> None:
-        start = torch.tensor(prompt, dtype=torch.long, device=model.device)
-        self._read, self._last = model.after(start[:-1]), int(start[-1])
-        self._device, self._decoding = model.device, decoding
-        self.room = model.context - len(prompt)  # how many tokens may follow
-
-    def log_laws(self, emitted: Sequence[tuple[int, ...]]) -> Tensor:
-        """The log-probabilities of the next token after each continuation, `(continuations, vocabulary)`."""
-        longest = max(map(len, emitted)) + 1
-        rows = [(self._last, *tokens) + (0,) * (longest - 1 - len(tokens)) for tokens in emitted]
-        logits = self._read(torch.tensor(rows, device=self._device))
-        ends = torch.tensor([len(tokens) for tokens in emitted], device=logits.device)
-        return self._decoding.log_law(logits[torch.arange(len(rows), device=logits.device), ends]).cpu()

@@ -264,13 +264,10 @@ class Texts(AnyGame[FineTuning]):
 
     def _strangers(self, places: Sequence[int], generator: torch.Generator) -> list[Secret]:
         """After each prompt a secret that no record has there: another record's, or what the base model says."""
-        spelled = [self.model.decode(secret.tokens).strip() for secret in self.secrets]
+        spelled, taken = self._spelled
         owners = dict(zip(reversed(spelled), reversed(self.secrets), strict=True))
         texts = list(dict.fromkeys(spelled))
         rank = {text: place for place, text in enumerate(texts)}
-        taken: dict[tuple[int, ...], set[str]] = {}
-        for secret, text in zip(self.secrets, spelled, strict=True):
-            taken.setdefault(secret.prompt, set()).add(text)
         shift = int(torch.randint(1, max(2, len(texts)), (), generator=generator))
         found, without = [], []
         for own, text in ((self.secrets[place], spelled[place]) for place in places):
@@ -286,6 +283,15 @@ class Texts(AnyGame[FineTuning]):
             invented = _invented(self.base, without[:_INVENTED], generator)
             found += [s for s in invented if _differs(self.model.decode(s.tokens).strip(), taken[s.prompt])]
         return found
+
+    @cached_property
+    def _spelled(self) -> tuple[list[str], dict[tuple[int, ...], set[str]]]:
+        """Every secret as text, and all that follow the same prompt."""
+        spelled = [self.model.decode(secret.tokens).strip() for secret in self.secrets]
+        taken: dict[tuple[int, ...], set[str]] = {}
+        for secret, text in zip(self.secrets, spelled, strict=True):
+            taken.setdefault(secret.prompt, set()).add(text)
+        return spelled, taken
 
     @cached_property
     def _training_by_chance(self) -> float:

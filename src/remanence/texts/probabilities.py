@@ -249,17 +249,6 @@ def within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
         return np.where(log_p < 0, -np.expm1(n * _log_of_missing(log_p)), np.where(n > 0, 1.0, 0.0))
 
 
-def log_within(log_probability: npt.ArrayLike, queries: npt.ArrayLike) -> Array:
-    """The logarithm of `within`, which stays a number where `within` is 0.
-
-    >>> round(float(log_within(-800.0, 1e9)), 3)  # log(n·p) for a small p
-    -779.277
-    """
-    log_p, n = np.asarray(log_probability, dtype=np.float64), np.asarray(queries, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        return np.where(log_p + np.log(n) < -30, log_p + np.log(n), np.log(within(log_p, n)))
-
-
 def queries_for(log_probability: npt.ArrayLike, chance: float = 0.5) -> Array:
     """How many queries it takes to see it with this chance: ⌈log(1 − chance) / log(1 − p)⌉; infinite if p is 0.
 
