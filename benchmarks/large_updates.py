@@ -1,4 +1,4 @@
-"""How long `remanence gradient` takes on an update of 100 million parameters, and how much memory.
+"""How long `remanence update` takes on an update of 100 million parameters, and how much memory.
 
 python benchmarks/large_updates.py
 
@@ -117,7 +117,7 @@ def main() -> None:
                     sys.executable,
                     "-m",
                     "remanence",
-                    "gradient",
+                    "update",
                     f"{folder}/networks.py:{name}",
                     *paths,
                 ]

@@ -10,8 +10,7 @@ import pytest
 
 from audit_results import result
 from remanence import InputError, Verdict
-from remanence.cli.main import main
-from remanence.cli.settings_file import read_settings
+from remanence.cli.main import main, settings_arguments
 
 pytest_plugins = ["pytester"]
 
@@ -46,22 +45,60 @@ def test_a_settings_file_holds_the_options_and_the_command_line_wins(tmp_path, m
     ("text", "reason"),
     [
         ('target = "x', "not TOML"),
-        ("trials = 3", "'target' is a required property"),
-        ('target = "x"\nmax_sucess = 0.1', "'max_sucess' was unexpected"),
-        ('target = "x"\nmax_success = 1.5', "at $.max_success"),
-        ('target = "x"\ntrials = 0', "at $.trials"),
+        ('target = "x"\nmax_sucess = 0.1', "max_success = ..."),
+        ('command = "tabel"\ntarget = "x"', "command = 'tabel'"),
+        ('target = "x"\n[about]\nowned = "me"', "owner = ..."),
+        ('target = "x"\nabout = 3', "about"),
     ],
 )
-def test_a_mistake_in_a_settings_file_is_named_with_its_place(tmp_path, text, reason):
+def test_a_mistake_in_a_settings_file_is_named_with_what_was_meant(tmp_path, text, reason):
     (tmp_path / "audit.toml").write_text(text)
     with pytest.raises(InputError) as refused:
-        read_settings(tmp_path / "audit.toml")
-    assert reason in refused.value.got
+        settings_arguments(tmp_path / "audit.toml")
+    assert reason in str(refused.value)
 
 
-def test_a_built_in_target_is_no_path(tmp_path):
-    (tmp_path / "audit.toml").write_text('target = "wine-pipeline"')
-    assert read_settings(tmp_path / "audit.toml") == {"target": "wine-pipeline"}
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('target = "wine-pipeline"', ["audit", "wine-pipeline"]),  # a built-in name is not a path
+        ('target = "m.skops"\ncommand = "table"\ndata = "t.csv"', ["table", "{}/m.skops", "--data={}/t.csv"]),
+        ('target = "h"\ncommand = "head"\nquick = true\nbias = false', ["head", "h", "--quick", "--no-bias"]),
+        ('target = "x"\nattack = ["a", "b"]', ["audit", "x", "--attack=a", "--attack=b"]),
+    ],
+)
+def test_settings_are_the_arguments_of_their_command(tmp_path, text, arguments):
+    (tmp_path / "m.skops").touch()
+    (tmp_path / "audit.toml").write_text(text)
+    found = settings_arguments(tmp_path / "audit.toml")
+    assert found == [each.format(tmp_path) for each in arguments]
+
+
+def test_what_the_owner_says_about_the_audit_is_on_the_page_to_sign(tmp_path, monkeypatch, capsys):
+    text = 'target = "digits-noisy-sum"\ntrials = 40\nout = "out"\n[about]\ntitle = "Digits 2026"\nowner = "Ada"\n'
+    (tmp_path / "audit.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "audit", "audit.toml")
+    assert json.loads((tmp_path / "out/audit.json").read_text())["about"] == {
+        "title": "Digits 2026",
+        "owner": "Ada",
+    }
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.index("Digits 2026") < page.index("Technical annex")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "now"),
+    [
+        (["gradient", "model.py:make"], "remanence update"),
+        (["audit", "model.skops", "--data", "t.csv"], "remanence table"),
+        (["audit", "--model", "folder"], "remanence text"),
+        (["audit", "--head=h.safetensors"], "remanence head"),
+    ],
+)
+def test_old_spellings_name_the_new_ones(monkeypatch, capsys, arguments, now):
+    assert run(monkeypatch, *arguments) == 2
+    assert now in capsys.readouterr().err
 
 
 def test_the_fixture_makes_privacy_a_unit_test(pytester):

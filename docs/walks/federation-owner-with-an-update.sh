@@ -4,12 +4,12 @@
 python update_files.py
 
 # The usual file: new weights minus old ones. Neither its scale nor its sign needs to be known. Exit code 1 is EXPOSED.
-remanence gradient model.py:make --before before.safetensors --gradient update.safetensors --out update  # exits with 1
+remanence update model.py:make --before before.safetensors --gradient update.safetensors --out update  # exits with 1
 #> recovered 8 samples
 #> Open it: remanence report update --open
 
 # Or the weights before and after the round.
-remanence gradient model.py:make --before before.safetensors --after after.safetensors --out round  # exits with 1
+remanence update model.py:make --before before.safetensors --after after.safetensors --out round  # exits with 1
 #> recovered 8 samples
 
 # Nothing changed between the two.

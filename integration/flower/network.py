@@ -1,4 +1,4 @@
-"""The federation's network, for `remanence gradient`."""
+"""The federation's network, for `remanence update`."""
 
 import torch
 from torch import nn

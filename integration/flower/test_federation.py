@@ -41,7 +41,7 @@ def test_recorded_updates_give_their_batches_away(tmp_path):
             sys.executable,
             "-m",
             "remanence",
-            "gradient",
+            "update",
             f"{HERE / 'network.py'}:make",
             *map(str, options),
         ]

@@ -1,4 +1,4 @@
-"""The federation's network, for `remanence gradient` and for NVFLARE's server."""
+"""The federation's network, for `remanence update` and for NVFLARE's server."""
 
 import torch
 from torch import nn

@@ -20,7 +20,7 @@ from patients import patients, prepared
 
 
 def remanence(folder, *arguments):
-    command = [sys.executable, "-m", "remanence", "audit", *arguments]
+    command = [sys.executable, "-m", "remanence", "table", *arguments]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

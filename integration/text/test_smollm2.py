@@ -44,7 +44,7 @@ def loaded(model, adapter):
 
 
 def command(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["remanence", "audit", "--model", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", "text", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code

@@ -21,7 +21,7 @@ class Scale(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(reproduce)
+    app.command(rich_help_panel="Results")(reproduce)
 
 
 def reproduce(

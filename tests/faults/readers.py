@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from audit_results import result
 from remanence import AuditResult, Verdict
-from remanence.cli.settings_file import read_settings
+from remanence.cli.main import settings_arguments
 from remanence.core.exceptions import InputError
 from remanence.heads.backbones import load_backbone
 from remanence.private.accounting import checkpoint_schedule
@@ -201,7 +201,7 @@ READERS = {
     "gallery": (_gallery, lambda path: read_gallery(path.parent)),
     "run.json": (_run, lambda path: read_status(path.parent)),
     "unit": (_unit, _read_unit),
-    "audit.toml": (_settings, read_settings),
+    "audit.toml": (_settings, settings_arguments),
     "gradient as safetensors": (_gradient, read_tensors),
     "gradient of torch.save": (_state, read_tensors),
     "batch": (_batch, lambda path: read_batch(path, torch.float32)),

@@ -1,4 +1,4 @@
-"""`remanence audit --head`: an audit that starts from files."""
+"""`remanence head`: an audit that starts from files."""
 
 import json
 import re
@@ -60,8 +60,7 @@ def files(tmp_path_factory):
 
 def call(files, head, *more):
     line = [
-        "audit",
-        "--head",
+        "head",
         str(files / head),
         "--backbone",
         f"{files / 'backbone.py'}:load",
@@ -80,7 +79,8 @@ def call(files, head, *more):
         *RECIPE,
         *more,
     ]
-    return CliRunner().invoke(app, line)
+    found = CliRunner().invoke(app, line)
+    return found
 
 
 def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
@@ -91,7 +91,7 @@ def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):
     document = json.loads((tmp_path / "run" / "audit.json").read_text())
     (evidence,) = document["evidence"]
     assert evidence["attack"] == "linear-reader"
-    assert evidence["this_head"]["fit"] > 0.01
+    assert evidence["findings"][0]["fit"] > 0.01
     assert evidence["main"]["rate"] > 2 * evidence["control"]["rate"]
     assert (tmp_path / "run" / "report.html").exists()
 
@@ -102,14 +102,13 @@ def test_a_head_that_was_not_made_like_this_has_no_verdict(files, tmp_path):
     assert not (tmp_path / "run" / "audit.json").exists()
 
 
-def test_a_head_needs_all_of_its_files_and_no_other_target(files):
-    given = ["--head", str(files / "head.safetensors"), "--images", str(files / "own")]
-    found = CliRunner().invoke(app, ["audit", *given])
+def test_a_head_needs_all_of_its_files_and_a_command_of_its_own(files):
+    given = [str(files / "head.safetensors"), "--images", str(files / "own")]
+    found = CliRunner().invoke(app, ["head", *given])
     assert isinstance(found.exception, InputError)
     assert found.exception.got == "no --backbone, no --public"
-    more = [*given, "--backbone", "b.py:make", "--public", str(files / "public")]
-    found = CliRunner().invoke(app, ["audit", "wine-pipeline", *more])
-    assert "A target and a head were given" in str(found.exception)
+    found = CliRunner().invoke(app, ["audit", "wine-pipeline", "--head", *given])
+    assert "remanence head" in found.exception.hint
 
 
 def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, tmp_path, monkeypatch):
@@ -117,17 +116,18 @@ def test_the_linear_reader_tells_what_it_found_before_the_network_begins(files, 
     found = call(files, "head.safetensors", "--steps", "5", "--trials", "10", "--out", str(tmp_path / "run"))
     assert found.exit_code in (1, 3), found.exception
     assert re.search(
-        r"linear-reader matched a picture with \d+ of 50 drawings, its control \d+ of 50\. This head: "
-        r"a picture of \d of its 5 classes came back\. Now reconstructor\.",
+        r"linear-reader matched a training picture with \d+ of 50 reconstructions, its control \d+ of 50\..*"
+        r"Now reconstructor\.",
         found.output,
     )
     document = json.loads((tmp_path / "run" / "audit.json").read_text())
-    reader, network = document["evidence"]
-    given = reader["findings"]["linear_reader_given_the_true_features"]
-    assert reader["findings"]["share_of_that"] == min(1, reader["main"]["rate"] / given)
-    assert "share_of_that" not in network["findings"]  # the features were not given to that one
+    assert [entry["attack"] for entry in document["evidence"]] == ["linear-reader", "reconstructor"]
+    (given,) = document["companions"]
+    assert given["attack"] == "linear-reader, given the true features"
+    assert given["main"]["confidence"] == pytest.approx(1 - 0.05 / 3)  # it shares the audit's confidence
+    assert given["main"]["rate"] >= document["evidence"][0]["main"]["rate"]
     options = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["options"]
-    assert options["head"] == str(files / "head.safetensors")
+    assert options["released"] == str(files / "head.safetensors")
     assert "backbone" not in options  # which may be code, and is not run because a folder names it
 
 
@@ -163,7 +163,7 @@ def test_what_is_no_picture_or_no_backbone_is_refused_in_a_sentence(files, tmp_p
         assert got in str(refused.value)
     with pytest.raises(InputError, match="means and deviations"):
         Preparation(8, (0.5, 0.5), (0.5, 0.5))
-    line = ["audit", "--head", str(files / "head.safetensors"), "--backbone", "nowhere"]
+    line = ["head", str(files / "head.safetensors"), "--backbone", "nowhere"]
     line += ["--images", str(files / "own")]
     found = CliRunner().invoke(
         app, [*line, "--public", str(files / "public"), "--out", str(tmp_path / "run")]
@@ -190,10 +190,3 @@ def test_a_backbone_gets_the_weights_of_a_file(files, tmp_path):
     with pytest.raises(InputError, match="cannot read the pictures") as caught:
         embed(wrong, module)
     assert "one number for grey" in caught.value.hint
-
-
-@pytest.mark.parametrize("option", [["--quick"], ["--epochs", "12"], ["--no-bias"]])
-def test_options_about_a_head_are_refused_without_one(option):
-    result = CliRunner().invoke(app, ["audit", "digits-heads", *option])
-    assert isinstance(result.exception, InputError)
-    assert "needs --head" in str(result.exception)

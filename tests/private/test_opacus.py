@@ -254,7 +254,7 @@ def test_canaries_contradict_a_run_with_half_the_noise(halved):
 def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys, "argv", ["remanence", "audit", str(halved), "--max-success", "0.9", "--out", "out"]
+        sys, "argv", ["remanence", "run", str(halved), "--max-success", "0.9", "--out", "out"]
     )
     with pytest.raises(SystemExit) as ended:
         main()

@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(monkeypatch, *arguments) -> int:
-    monkeypatch.setattr(sys, "argv", ["remanence", "audit", *arguments])
+    monkeypatch.setattr(sys, "argv", ["remanence", "table", *arguments])
     with pytest.raises(SystemExit) as caught:
         main()
     return caught.value.code or 0

@@ -277,10 +277,10 @@ def test_a_part_of_the_secrets_can_be_drawn():
     assert set(lines) < set(range(1, 101))
 
 
-def command(monkeypatch, capsys, *arguments):
+def command(monkeypatch, capsys, *arguments, name="text"):
     from remanence.cli.main import main
 
-    monkeypatch.setattr(sys, "argv", ["remanence", "audit", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", name, *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code, capsys.readouterr()
@@ -300,7 +300,7 @@ def files(tmp_path, monkeypatch):
 
 
 def test_the_command_tells_what_comes_out_and_shows_secrets_only_when_asked(files, monkeypatch, capsys):
-    options = ["--model", "model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
+    options = ["model", "--adapter", "mine-lora", "--texts", files / "mine.jsonl", "--unseen"]
     options += [files / "unseen.jsonl", "--out", files / "out"]
     code, printed = command(monkeypatch, capsys, *options)
     assert code == 1
@@ -322,7 +322,6 @@ def test_the_command_gives_every_attack_its_settings(files, monkeypatch, capsys)
     lines = (files / "mine.jsonl").read_text().splitlines(keepends=True)
     (files / "few.jsonl").write_text("".join(lines[:4]))
     options = [
-        "--model",
         "m",
         "--adapter",
         "a",
@@ -350,18 +349,9 @@ def test_the_command_refuses_what_contradicts_itself(files, monkeypatch, capsys)
         (["--chance", "1"], "chance cannot be used"),
         (["--attack", "closed-form"], "cannot attack this game"),
     ):
-        code, printed = command(
-            monkeypatch, capsys, "--model", "m", "--texts", mine, "--out", files / "o", *options
-        )
+        code, printed = command(monkeypatch, capsys, "m", "--texts", mine, "--out", files / "o", *options)
         assert code == 2
         assert says in printed.err
-    for options, says in (
-        (["tiny-text", "--model", "m", "--texts", mine], "A target and a language model"),
-        (["--texts", mine], "needs --model"),
-        (["tiny-text", "--adapter", "m"], "needs --model"),
-    ):
-        code, printed = command(monkeypatch, capsys, "--out", files / "o", *options)
-        assert (code, says in printed.err) == (2, True)
     assert not (files / "o").exists()
 
 
@@ -369,7 +359,7 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
     coins = torch.tensor([True] * len(MINE) + [False] * len(UNSEEN))
     made = TextCanaries((*MINE, *UNSEEN), coins, Design.CODES, 10.0**4)
     made.save(files / "canaries.json")
-    options = ["--model", "m", "--adapter", "a", "--out", files / "out", "--json"]
+    options = ["m", "--adapter", "a", "--out", files / "out", "--json"]
     key = ["--canaries", files / "canaries.json"]
     code, printed = command(monkeypatch, capsys, *options, *key, "--claimed-epsilon", "1")
     document = json.loads(printed.out)
@@ -389,17 +379,15 @@ def test_the_command_holds_canaries_against_a_claim(files, monkeypatch, capsys):
         ([], "Exactly one of --texts and --canaries"),
         (["--texts", files / "mine.jsonl", "--claimed-epsilon", "1"], "nothing to hold the claim against"),
     ):
-        code, printed = command(
-            monkeypatch, capsys, "--model", "m", "--adapter", "a", "--out", files / "o", *wrong
-        )
+        code, printed = command(monkeypatch, capsys, "m", "--adapter", "a", "--out", files / "o", *wrong)
         assert (code, says in printed.err) == (2, True)
 
 
 def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_file(files, monkeypatch, capsys):
     (files / "audit.toml").write_text(
-        'model = "m"\nadapter = "a"\ntexts = "mine.jsonl"\nunseen = "unseen.jsonl"\ntries = 7\n'
+        'command = "text"\ntarget = "m"\nadapter = "a"\ntexts = "mine.jsonl"\nunseen = "unseen.jsonl"\ntries = 7\n'
     )
-    code, _ = command(monkeypatch, capsys, files / "audit.toml", "--out", files / "out")
+    code, _ = command(monkeypatch, capsys, files / "audit.toml", "--out", files / "out", name="audit")
     before = AuditResult.load(files / "out")
     assert (code, before.threat_model["criterion"]["threshold"]) == (1, 7)
     code, printed = command(monkeypatch, capsys, "--resume", files / "out")
@@ -414,13 +402,13 @@ def test_an_audit_of_texts_goes_on_where_it_was_and_reads_its_options_from_a_fil
 @pytest.mark.parametrize(
     ("file", "hint"),
     [
-        ("config.json", "remanence audit --model {} --texts train.jsonl"),
-        ("adapter_config.json", "remanence audit --model BASE_MODEL --adapter {} --texts train.jsonl"),
+        ("config.json", "remanence text {} --texts train.jsonl"),
+        ("adapter_config.json", "remanence text BASE_MODEL --adapter {} --texts train.jsonl"),
     ],
 )
 def test_audit_tells_which_options_a_language_model_has(tmp_path, monkeypatch, capsys, file, hint):
     (tmp_path / file).write_text("{}")
-    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out")
+    code, printed = command(monkeypatch, capsys, tmp_path, "--out", tmp_path / "out", name="audit")
     assert code == 2
     assert hint.format(tmp_path) in printed.err
     assert not (tmp_path / "out").exists()
@@ -428,9 +416,7 @@ def test_audit_tells_which_options_a_language_model_has(tmp_path, monkeypatch, c
 
 def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    code, printed = command(
-        monkeypatch, capsys, "--model", tmp_path, "--texts", tmp_path, "--out", tmp_path / "o"
-    )
+    code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
     assert code == 2
     assert "pip install 'remanence[text]'" in printed.err
 

@@ -77,7 +77,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(capsys, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["remanence", "gradient", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", ["remanence", "update", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         main()
     printed = capsys.readouterr()

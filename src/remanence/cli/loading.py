@@ -17,12 +17,12 @@ def load_game(target: str) -> AnyGame:
     if target in TARGETS:
         return TARGETS[target]()
     path, colon, factory = target.rpartition(":")
-    if not colon and Path(target).suffix in (".skops", ".pkl", ".pickle", ".joblib"):
+    if not colon and (command := _command_for(Path(target))):
         raise InputError(
-            "A model file needs the table that it was fitted on.",
-            needs="--data with a .csv or .parquet file, and --label with its column",
+            "This is audited by a command of its own.",
+            needs="a built-in name or path/to/file.py:factory",
             got=target,
-            hint=f"remanence audit {target} --data train.csv --label outcome",
+            hint=f"remanence {command}",
         )
     if not colon:
         close = get_close_matches(target, TARGETS, 1)
@@ -35,4 +35,16 @@ def load_game(target: str) -> AnyGame:
     game = call_factory(Path(path), factory, "a game")
     hint = "return remanence.Game(...) or remanence.tables.sklearn.leave_one_out(...)"
     return instance(target, game, AnyGame, "a Game, a LeaveOneOut or a Membership", hint)
-    return game
+
+
+def _command_for(path: Path) -> str:
+    """The command that audits a file or folder like this; empty if none does."""
+    if path.suffix in (".skops", ".pkl", ".pickle", ".joblib"):
+        return f"table {path} --data train.csv --label outcome"
+    if (path / "adapter_config.json").is_file():
+        return f"text BASE_MODEL --adapter {path} --texts train.jsonl"
+    if path.suffix == ".gguf" or (path / "config.json").is_file():
+        return f"text {path} --texts train.jsonl"
+    if path.suffix in (".safetensors", ".pt", ".pth"):
+        return f"head {path} --backbone file.py:make --images mine/ --public others/"
+    return f"run {path}" if path.is_dir() else ""

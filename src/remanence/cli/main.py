@@ -6,9 +6,12 @@ import os
 import sys
 import traceback
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from remanence.cli.attacks import attacks
 from remanence.cli.audit import audit
@@ -25,12 +28,46 @@ from remanence.cli.show import show
 from remanence.cli.status import status
 from remanence.cli.targets import targets
 from remanence.cli.verify import verify
-from remanence.core.exceptions import RemanenceError
-from remanence.texts.canaries_command import canaries
-from remanence.updates.command import gradient
+from remanence.core.doors import doors, load
+from remanence.core.exceptions import InputError, RemanenceError
+
+_MOVED = {  # how it was spelled, and how it is spelled now
+    "gradient": "remanence update",
+    "sweep": "a loop over settings; docs/scale.md shows one",
+    "init": "docs/how-to has a file to copy for each kind of release",
+    "--data": "remanence table model.skops --data train.csv --label outcome",
+    "--head": "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
+    "--backbone": "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
+    "--model": "remanence text FOLDER --texts train.jsonl",
+    "--texts": "remanence text FOLDER --texts train.jsonl",
+    "--canaries": "remanence text FOLDER --canaries key.json",
+}
+
+
+class Commands(TyperGroup):
+    """The commands. An audit.toml becomes the arguments that it holds, and old spellings name the new ones."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments of the command line."""
+        if args[:1] == ["audit"] and len(args) > 1 and args[1].endswith(".toml"):
+            from remanence.cli.settings_file import arguments_from
+
+            given, about = arguments_from(Path(args[1]), self, ctx)
+            ctx.obj, args = {"about": about}, [*given, *args[2:]]
+        old = args[:1] if args[:1] != ["audit"] else [each.partition("=")[0] for each in args]
+        if moved := [each for each in old if each in _MOVED]:
+            raise InputError(
+                f"{moved[0]} has moved.",
+                needs="the command for this kind of release",
+                got=f"remanence {' '.join(args)}"[:200],
+                hint=_MOVED[moved[0]],
+            )
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="remanence",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
@@ -63,14 +100,29 @@ def remanence(
     """
 
 
-COMMANDS = (
-    audit, show, attacks, targets, demo, bound, calibrate, frontier, report, compare, explore,
-    gradient, canaries, status, verify,
-)  # fmt: skip
-for command in COMMANDS:
-    app.command()(grouped(command))
+PANELS = {
+    "Audit": (audit, demo, status),
+    "Bounds": (bound, calibrate, frontier, explore),
+    "Results": (show, report, compare, verify),
+    "Lists": (attacks, targets),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(grouped(command))
+    if panel == "Audit":  # one command for each kind of release
+        for home in (each for door in doors() for each in door.commands):
+            app.command(rich_help_panel=panel)(grouped(load(home)))
 for elsewhere in entry_points(group="remanence.commands"):  # from packages beside this one
     elsewhere.load()(app)
+
+
+def settings_arguments(path: Path) -> list[str]:
+    """The arguments that an audit.toml stands for."""
+    from remanence.cli.settings_file import arguments_from
+
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    return arguments_from(path, group, click.Context(group))[0]
 
 
 def main() -> None:

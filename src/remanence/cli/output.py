@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
-from remanence.cli.grouped import options
 from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from remanence.auditing import AuditResult
     from remanence.results.verdict import Policy
@@ -31,24 +30,15 @@ class Device(StrEnum):
 
 
 Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
-Json = Annotated[bool, "--json", "Print audit.json and nothing else."]
+AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
 AcceptUnproven = Annotated[
     bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
 ]
 MaxSuccess = Annotated[
     float | None,
     "Your limit: the largest success that you accept.",
-    "0.1, marked as nobody's choice",
+    "0.1, or a tenth above what a guess achieves",
 ]
-
-
-@options()
-class Ending:
-    """Where results go, and how the command ends."""
-
-    accept_unproven: AcceptUnproven = False
-    out: Out = None
-    as_json: Json = False
 
 
 def policy(max_success: float | None) -> Policy | None:
@@ -117,36 +107,11 @@ def show_result(result: AuditResult, path: Path) -> None:
 def as_called(result: AuditResult) -> AuditResult:
     """The same result, which also holds the command that made it, so that people can run it again."""
     command = shlex.join(["remanence", *sys.argv[1:]])
-    return replace(result, environment={**result.environment, "command": command})
+    about = (click.get_current_context().obj or {}).get("about", {})
+    return replace(result, environment={**result.environment, "command": command}, about=about)
 
 
 def show_report(page: Path) -> None:
     """Say where the report is, and how to open it."""
     typer.echo(f"Report: {plain(page)}")
     typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
-
-
-def finish(
-    result: AuditResult,
-    folder: Path,
-    *,
-    first: Iterable[RenderableType] = (),
-    last: Iterable[RenderableType] = (),
-    ending: Ending,
-) -> NoReturn:
-    """Write an audit and its report, print both with what comes first and last, and exit with the verdict's code."""
-    from remanence.report.writing import write_report
-
-    result = as_called(result)
-    path, page = result.save(folder), write_report(result, folder)
-    if ending.as_json:
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
-    else:
-        terminal = console()
-        for part in first:
-            terminal.print(part, highlight=False)
-        show_result(result, path)
-        for part in last:
-            terminal.print(part, highlight=False, soft_wrap=True)
-        show_report(page)
-    raise typer.Exit(exit_code(result, ending.accept_unproven))

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.output import Device, MaxSuccess, Out
+from remanence.cli.output import AcceptUnproven, AsJson, Device, MaxSuccess, Out
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from remanence.core.attack import Attack
     from remanence.protocol import AnyGame
     from remanence.scale.executors import Executor
     from remanence.scale.run import Run
@@ -100,26 +99,28 @@ def interrupted(command: str, target: str, place: str | Path, again: str | None 
     )
 
 
-@options()
-class Play:
-    """Who attacks, how often, and what counts as too much."""
+@options("The limit, and where results go")
+class Shared:
+    """What every audit takes."""
 
-    attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all that fit."] = None
-    trials: Annotated[int | None, "How many targets to attack.", "the game's own"] = None
     max_success: MaxSuccess = None
+    out: Out = None
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Continue the run in this folder; its options are known. Code of your own is named again.",
+            callback=restore_options,
+            is_eager=True,
+        ),
+    ] = None
     seed: Annotated[int, "The same seed gives the same result."] = 0
     device: Annotated[Device, "Where to compute."] = Device.AUTO
-    out: Out = None
-
-    def attacks(self) -> list[Attack] | None:
-        """The attacks that were named."""
-        from remanence.core.catalogue import load_attack
-
-        return [load_attack(name) for name in self.attack] if self.attack else None
+    accept_unproven: AcceptUnproven = False
+    as_json: AsJson = False
 
     def stored(self) -> Json:
         """What of it a run folder keeps as it was given."""
-        return {name: getattr(self, name) for name in ("attack", "trials", "max_success", "seed")}
+        return {name: getattr(self, name) for name in ("max_success", "seed", "accept_unproven")}
 
 
 @options("Past one process")
@@ -150,31 +151,31 @@ class Scale:
         "Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
         "the results folder",
     ] = None
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            help="Continue the run in this folder; its options are known. Code of your own is named again.",
-            callback=restore_options,
-            is_eager=True,
-        ),
-    ] = None
 
-    def begin(self, game: AnyGame, options: Json, folder: Path, *, galleries: bool = False) -> Run:
+    def begin(
+        self,
+        game: AnyGame,
+        options: Json,
+        folder: Path,
+        *,
+        resume: str | None = None,
+        galleries: bool = False,
+    ) -> Run:
         """A run for results in that folder: a new one, or the one that was begun there, if it is the same."""
         from remanence.scale.journal import Journal
         from remanence.scale.run import Run
 
         options = {**options, "unit_trials": self.unit_trials, "out": self._stored_place(folder)}
         settings = manifest_settings(game, options)
-        if self.resume is not None:
-            _check_same_run(self.resume, settings)
+        if resume is not None:
+            _check_same_run(resume, settings)
         return Run(
             self._players(options["device"]),
             Journal(self.place(folder)),
             self.unit_trials,
             galleries=galleries,
             settings=settings,
-            resume=self.resume is not None,
+            resume=resume is not None,
         )
 
     def place(self, folder: Path) -> str | Path:
@@ -218,7 +219,7 @@ class Scale:
 
 
 def tell_reuse(run: Run) -> None:
-    """Say what a run had not to play again."""
+    """Report which units were reused."""
     if run.reused:
         typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
 

@@ -1,45 +1,84 @@
-"""audit.toml: the options of an audit in a file, for people who would rather not repeat them."""
+"""audit.toml: the options of a command in a file, for people who would rather not repeat them.
+
+command = "table"          # audit, table, head, update, text or run; audit if left out
+target = "model.skops"     # the command's argument
+data = "train.csv"
+max_success = 0.1
+
+[about]
+title = "Patients 2026"
+owner = "..."
+"""
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import click
+
 from remanence.core.checks import refusing
+from remanence.core.exceptions import InputError
 from remanence.scale.reading import MIB, UnusableFileError, parse_toml, read_bytes
-from remanence.targets import TARGETS
 
-_PLACES = (
-    "out",
-    "journal",
-    "data",
-    "model",
-    "adapter",
-    "base",
-    "tokenizer",
-    "texts",
-    "unseen",
-    "canaries",
-    "names",
-    "head",
-    "backbone",
-    "images",
-    "public",
-)
+_ABOUT = ("title", "owner", "purpose", "data")
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """The options by their names, with paths as seen from here; refuses, with the place, what is not one."""
-    schema = json.loads((files("remanence.cli") / "audit-toml.schema.json").read_text(encoding="utf-8"))
-    needs = f"a TOML file with target or model and, if you like, {', '.join(list(schema['properties'])[1:])}"
+def arguments_from(
+    path: Path, group: click.Group, context: click.Context
+) -> tuple[list[str], dict[str, str]]:
+    """The file as arguments of its command, with paths as seen from here, and what it says about the audit."""
     hint = 'target = "model.py:factory" and max_success = 0.1'
+    needs = "a TOML file with a target and options of a command"
     with refusing(UnusableFileError, "The settings cannot be used.", needs=needs, got=path, hint=hint):
-        settings = parse_toml(read_bytes(path, MIB), schema)
-    if settings.get("target", "") not in TARGETS and "target" in settings:
-        settings["target"] = str(path.parent / settings["target"])
-    for name in _PLACES:
-        if name in settings and "://" not in settings[name]:
-            settings[name] = str(path.parent / settings[name])
-    return settings
+        settings = parse_toml(read_bytes(path, MIB), {"type": "object"})
+    about = settings.pop("about", {})
+    _known("[about]", about, _ABOUT)
+    name = settings.pop("command", "audit")
+    command = group.get_command(context, name) if isinstance(name, str) else None
+    if command is None:
+        raise InputError(
+            "The settings name no command.",
+            needs=", ".join(group.list_commands(context)),
+            got=f"command = {name!r}",
+            hint='command = "table"',
+        )
+    options = {each.name: each for each in command.params if isinstance(each, click.Option) and each.name}
+    _known(name, settings, ["target", *options])
+    found = [name]
+    for key, value in settings.items():
+        if key == "target":
+            found.append(_placed(value, path.parent))
+            continue
+        option = options[key]
+        values = value if isinstance(value, list) else [value]
+        if option.is_flag:
+            flags = option.opts if value else option.secondary_opts
+            found += flags[:1]
+        else:
+            is_path = isinstance(option.type, click.Path)
+            found += [f"{option.opts[0]}={_placed(each, path.parent, certain=is_path)}" for each in values]
+    return found, {key: str(value) for key, value in about.items()}
+
+
+def _known(where: str, given: Any, known: Any) -> None:
+    """Refuse keys that mean nothing, with the nearest one that does."""
+    for key in given if isinstance(given, dict) else ["a text or a number"]:
+        if key not in known:
+            close = get_close_matches(key, known, 1)
+            raise InputError(
+                f"The settings of {where} have no {key!r}.",
+                needs=", ".join(known),
+                got=key,
+                hint=f"{close[0]} = ..." if close else "leave it out",
+            )
+
+
+def _placed(value: Any, folder: Path, *, certain: bool = False) -> str:
+    """A path as seen from here. A text that names a file beside the settings is that file."""
+    text = str(value)
+    file = text.rpartition(":")[0] if ".py:" in text else text
+    if "://" in text or not isinstance(value, str):
+        return text
+    return str(folder / text) if certain or (folder / file).exists() else text

@@ -1,14 +1,18 @@
-"""Audits of heads on a frozen backbone, from files: which of my training pictures come back out of this head?"""
+"""`remanence head`: which of my training pictures come back out of this head?"""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from remanence.cli.grouped import options, stored
-from remanence.cli.output import console
-from remanence.core.checks import goes_with, refusing
+from remanence.cli.output import compute_device, console
+from remanence.cli.playing import play
+from remanence.cli.run_folder import Shared
+from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -22,16 +26,12 @@ _NARROW = (
 )
 
 
-@options("A head on a frozen backbone and its pictures")
-class HeadFiles:
-    """A head, the backbone under it, what it was trained on, and what it was not."""
+@options("The backbone and the pictures")
+class Files:
+    """The backbone under the head, what the head was trained on, and what it was not."""
 
-    head: Annotated[
-        Path | None,
-        "The head that you are about to publish, instead of a target: .safetensors, or a state dict.",
-    ] = None
     backbone: Annotated[str | None, "The frozen backbone: file.py:factory, which returns its module."] = None
-    backbone_weights: Annotated[
+    weights: Annotated[
         Path | None,
         "The backbone's weights, where the factory does not load them: .safetensors or a state dict.",
     ] = None
@@ -44,6 +44,7 @@ class HeadFiles:
         "0.5,0.5,0.5"
     )
     deviation: Annotated[str, "The pixels are then divided by this."] = "0.5,0.5,0.5"
+    trials: Annotated[int | None, "How many heads are made anew and attacked.", "100"] = None
     quick: Annotated[
         bool, "Stop after the linear reader, which takes seconds. Otherwise a network follows."
     ] = False
@@ -51,22 +52,16 @@ class HeadFiles:
         None
     )
 
-    def target(self, given: str | None) -> str | None:
-        """What to audit, by name; what was given, if that is no head."""
-        wanted = {name: getattr(self, name) is not None for name in ("head", "backbone", "images", "public")}
-        if not any(wanted.values()):
-            return given
-        missing = [f"--{name}" for name, there in wanted.items() if not there]
-        if missing or given is not None:
+    def check(self) -> None:
+        """Refuse a head without what it takes to audit one."""
+        missing = [f"--{name}" for name in ("backbone", "images", "public") if getattr(self, name) is None]
+        if missing:
             raise InputError(
-                "A head is audited with four files and folders."
-                if missing
-                else "A target and a head were given.",
-                needs="--head, --backbone, --images and --public, and no other target",
-                got=f"no {', no '.join(missing)}" if missing else f"{given} and --head {self.head}",
-                hint="remanence audit --backbone file.py:make --head head.safetensors --images mine/ --public others/",
+                "A head is audited with its backbone and two folders of pictures.",
+                needs="--backbone, --images and --public",
+                got=f"no {', no '.join(missing)}",
+                hint="remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
             )
-        return str(self.head)
 
 
 @options("How the head was trained")
@@ -105,63 +100,66 @@ class Trained:
         )
 
 
-@options()
-class HeadOptions:
-    """A head, and how it was trained."""
+def head(
+    released: Annotated[
+        Path, typer.Argument(metavar="HEAD", help="The head to be published: .safetensors, or a state dict.")
+    ],
+    *,
+    files: Files,
+    trained: Trained,
+    shared: Shared,
+) -> None:
+    """Tell which training pictures come back out of a head on a frozen backbone.
 
-    files: HeadFiles
-    trained: Trained
-
-    def target(self, given: str | None) -> str | None:
-        """What to audit, by name; options about a head are refused where there is none."""
-        named = self.files.target(given)
-        for group in (self.files, self.trained) if self.files.head is None else ():
-            for name, value in vars(group).items():
-                changed = None if value == getattr(type(group)(), name) else value
-                option = f"--{name.replace('_', '-')}"
-                goes_with(option, changed, "--head", None, f"--head head.safetensors {option} ...")
-        return named
-
-    def attacks(self, device: str) -> list[Attack]:
-        """The linear reader, and a network that starts from it: a narrower one where there is no GPU."""
-        from remanence.heads.linear_reader import LinearReader
-        from remanence.reconstructor.attack import Reconstructor
-        from remanence.reconstructor.decoders import draws_pictures
-
-        files = self.files
-        slow = device == "cpu" and draws_pictures((files.size, files.size))
-        network = Reconstructor(steps=files.steps or (300 if slow else 600), width=_NARROW if slow else 0)
-        return [LinearReader(), *([] if files.quick else [network])]
-
-    def again(self) -> str:
-        """What has to be named again to go on with a run."""
-        return shlex.join(["--backbone", str(self.files.backbone)])
-
-    def stored(self) -> dict[str, Any]:
-        """As a run folder keeps it. A backbone is code, which is named again."""
-        given = stored(self.files, self.trained)
-        return {name: value for name, value in given.items() if name != "backbone"}
+    Heads are made anew by the recipe that you declare, on your pictures, and yours is refused if it is not like them.
+    The linear reader answers within seconds; a network follows. Run folders are continued with
+    `remanence head HEAD --backbone file.py:make --resume FOLDER`.
+    """
+    files.check()
+    stored_options = {**stored(files, trained), "released": str(released)}
+    stored_options.pop("backbone")  # code, which is named again
+    play(
+        lambda place: _game(released, files, trained, place),
+        shared,
+        command="head",
+        target=str(released),
+        name=released.name,
+        stored=stored_options,
+        again=shlex.join([str(released), "--backbone", str(files.backbone)]),
+        trials=files.trials,
+        attacks=_attacks(files, compute_device(shared.device)),
+        show=lambda result, *_: show_pictures(result, files.images or Path()),
+    )
 
 
-def load_head_game(options: HeadOptions, device: str) -> HeadGame:
+def _attacks(files: Files, device: str) -> list[Attack]:
+    """The linear reader, and a network that starts from it: a narrower one where there is no GPU."""
+    from remanence.heads.linear_reader import LinearReader
+    from remanence.reconstructor.attack import Reconstructor
+    from remanence.reconstructor.decoders import draws_pictures
+
+    slow = device == "cpu" and draws_pictures((files.size, files.size))
+    network = Reconstructor(steps=files.steps or (300 if slow else 600), width=_NARROW if slow else 0)
+    return [LinearReader(), *([] if files.quick else [network])]
+
+
+def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGame:
     """The game of a head and folders of pictures."""
     from remanence.heads.backbones import load_backbone
     from remanence.heads.embedding import embed, embedding_of
     from remanence.heads.head_game import head_game
     from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
 
-    files = options.files
-    assert files.head is not None
     assert files.backbone is not None
     assert files.images is not None
     assert files.public is not None
     classes = classes_of(files.images)
-    recipe = options.trained.recipe(len(classes))
+    recipe = trained.recipe(len(classes))
     prepare = Preparation(files.size, _numbers("mean", files.mean), _numbers("deviation", files.deviation))
-    module = load_backbone(files.backbone, files.backbone_weights, device)
+    module = load_backbone(files.backbone, files.weights, device)
     own, public = (read_pictures(each, classes, prepare) for each in (files.images, files.public))
     own, public = (embed(each.to(device), module) for each in (own, public))
-    return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=files.head)
+    return head_game(embedding_of(own), own.features, own.labels, recipe, prior=public, released=released)
 
 
 def show_pictures(result: AuditResult, folder: Path) -> None:
@@ -171,6 +169,8 @@ def show_pictures(result: AuditResult, folder: Path) -> None:
     from remanence.heads.picture_folders import classes_of, picture_files
 
     out, files = console(), picture_files(folder, classes_of(folder))
+    for finding in result.strongest.findings:
+        out.print(finding.headline(result.words), highlight=False, soft_wrap=True)
     for picture in exposed_pictures(result):
         out.print(
             f"{files[picture.picture][0].relative_to(folder)}: {picture}", highlight=False, soft_wrap=True

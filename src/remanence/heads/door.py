@@ -4,6 +4,7 @@ from remanence.core.doors import Door
 
 DOOR = Door(
     "heads",
+    commands=("remanence.heads.command:head",),
     attacks=(
         "remanence.heads.linear_reader:LinearReader",
         "remanence.reconstructor.attack:Reconstructor",

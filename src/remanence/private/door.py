@@ -4,6 +4,7 @@ from remanence.core.doors import Door
 
 DOOR = Door(
     "private",
+    commands=("remanence.private.command:run",),
     attacks=(
         "remanence.private.optimised:GradientBased",
         "remanence.private.prior_aware:PriorAware",

@@ -51,8 +51,8 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
     ]
     parts += [Text(f"For comparison: {entry.attack} {result.done(entry)}.") for entry in result.companions]
     parts += [Text.assemble(("Mind: ", "yellow"), sentence) for sentence in words.mind(result)]
-    if hidden := words.hidden(result):
-        parts.append(Text(f"Records that the optimiser's tolerance hides: {hidden}."))
+    if result.strongest.unresolved:
+        parts.append(Text(f"Records that the optimiser's tolerance hides: {words.hidden(result)}."))
     more = len(words.caveats(result)) - len(words.mind(result))
     parts += [Text(f"More caveats in the report: {more}.", "dim")] if more > 0 else []
     return Group(*parts)

@@ -1,16 +1,20 @@
-"""Audits of fitted models and the tables that they were fitted on, from files."""
+"""`remanence table`: which rows of my table come back out of this fitted model?"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remanence.cli.grouped import options
+from remanence.cli.grouped import options, stored
+from remanence.cli.output import Device
+from remanence.cli.playing import play
+from remanence.cli.run_folder import Shared
 from remanence.core.exceptions import InputError, MisfitError
-from remanence.tables.reading import load_estimator, read_table
 
 if TYPE_CHECKING:
     from remanence.protocol import AnyGame
@@ -21,11 +25,7 @@ if TYPE_CHECKING:
 class TableOptions:
     """A fitted model's table, and what to know about it."""
 
-    data: Annotated[
-        Path | None,
-        "The table that the model was fitted on, .csv or .parquet. The target is then a .skops file, or "
-        "path/to/file.py:function that returns the fitted model.",
-    ] = None
+    data: Annotated[Path | None, "The table that the model was fitted on, .csv or .parquet."] = None
     label: Annotated[
         str | None, "The column that the model predicts; what learns without labels needs none."
     ] = None
@@ -55,9 +55,49 @@ class TableOptions:
     ] = None
 
 
+def table(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A fitted model: a .skops file, or path/to/file.py:function that returns it."),
+    ] = None,
+    *,
+    table: TableOptions,
+    show_reconstructions: Annotated[
+        bool, "Write the rows as they came back to rows.csv, for your eyes only. They are training data."
+    ] = False,
+    shared: Shared,
+) -> None:
+    """Tell which rows and columns of a table come back out of the model that was fitted on it.
+
+    The model is refused if it was not fitted on this table. Needs `pip install 'remanence[tables]'` for .skops and
+    .parquet files.
+    """
+    from remanence.tables.findings import show_table
+
+    if model is None or table.data is None:
+        raise InputError(
+            "A fitted model is audited with its table.",
+            needs="a model, and --data with the table that it was fitted on",
+            got="no model" if model is None else f"{model} without --data",
+            hint="remanence table model.skops --data train.csv --label outcome",
+        )
+    own = {} if ".py:" in model else {"model": model}
+    play(
+        lambda _: load_table_game(model, table),
+        replace(shared, device=Device.CPU),
+        command="table",
+        target=model,
+        stored={**own, **stored(table), "show_reconstructions": show_reconstructions},
+        again=None if own else shlex.quote(model),
+        keep=show_reconstructions,
+        show=lambda result, game, folder: show_table(result, game, folder, table, rows=show_reconstructions),
+    )
+
+
 def load_table_game(target: str, options: TableOptions) -> AnyGame:
     """The game of a model file and a table file."""
     from remanence.tables.parts import final_estimator
+    from remanence.tables.reading import load_estimator, read_table
     from remanence.tables.sklearn import learns_from_labels, with_fixed_totals, with_known, with_public
 
     assert options.data is not None

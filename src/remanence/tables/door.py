@@ -4,6 +4,7 @@ from remanence.core.doors import Door
 
 DOOR = Door(
     "tables",
+    commands=("remanence.tables.command:table",),
     attacks=(
         "remanence.tables.glm.closed_form:ClosedForm",
         "remanence.tables.glm.closed_form:ScalerMean",

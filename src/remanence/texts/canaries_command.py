@@ -45,7 +45,7 @@ def canaries(
     """Make canaries for the fine-tuning of a language model: each is in or out by a coin.
 
     Add train.jsonl to your training texts. Keep key.json to yourself: it knows which were left out. After training,
-    `remanence audit --model FOLDER --canaries key.json` tells which come back out and how large ε is at least;
+    `remanence text FOLDER --canaries key.json` tells which come back out and how large ε is at least;
     `--claimed-epsilon 8` holds that against a claim.
     """
     from remanence.scale.files import write_files
@@ -68,7 +68,7 @@ def canaries(
     made.save(key)
     typer.echo(f"Train on:  {out / 'train.jsonl'} ({len(lines)} of {len(made)} canaries)")
     typer.echo(f"Keep:      {key} (the coins; for you alone)")
-    typer.echo(f"Afterwards: remanence audit --model FOLDER --canaries {key}")
+    typer.echo(f"Afterwards: remanence text FOLDER --canaries {key}")
 
 
 def _drawn(

@@ -1,16 +1,18 @@
-"""Audits of fine-tuned language models and adapters, from files: which of my training texts come back out?"""
+"""`remanence text`: which secrets of my training texts come back out of this language model?"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remanence.cli.grouped import options, stored
 from remanence.cli.output import console
-from remanence.core.checks import exactly_one, goes_with, refusing
+from remanence.cli.playing import play
+from remanence.cli.run_folder import Shared
+from remanence.core.checks import exactly_one, refusing
 from remanence.core.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
 class ModelAndTexts:
     """A language model, what it was fine-tuned on, and what it was not."""
 
-    model: Annotated[
-        Path | None, "A folder with safetensors and a tokenizer, or a .gguf file, instead of a target."
-    ] = None
     adapter: Annotated[Path | None, "A PEFT adapter; the model without it is then the base."] = None
     base: Annotated[Path | None, "The model that a full fine-tuning started from: folder or .gguf file."] = (
         None
@@ -48,22 +47,6 @@ class ModelAndTexts:
     ] = None
     claimed_delta: Annotated[float, "The δ that goes with it."] = 1e-5
     show_secrets: Annotated[bool, "Print the riskiest secrets themselves. They are never stored."] = False
-
-    def target(self, given: str | None) -> str | None:
-        """What to audit, by name; what was given, if that is no language model."""
-        if self.model is None:
-            for name in ("adapter", "texts", "canaries"):
-                hint = f"remanence audit --model FOLDER --{name} {getattr(self, name)}"
-                goes_with(f"--{name}", getattr(self, name), "--model", None, hint)
-            return given
-        if given is not None:
-            raise InputError(
-                "A target and a language model were given.",
-                needs="one of them",
-                got=f"{given} and --model {self.model}",
-                hint=f"remanence audit --model {self.model} --texts train.jsonl",
-            )
-        return str(self.adapter or self.model)
 
     def source(self) -> Path | TextCanaries:
         """What was trained on: a file of texts, or canaries."""
@@ -117,6 +100,7 @@ class SecretParts:
 class Asking:
     """How the adversary asks."""
 
+    attack: Annotated[list[str] | None, "An attack by name; repeatable.", "the usual ones"] = None
     tries: Annotated[int, "A secret counts if it comes out within this many tries."] = 100
     chance: Annotated[float, "... with at least this chance."] = 0.5
     temperature: Annotated[float | None, "Audit the decoding that you offer: its temperature."] = None
@@ -139,35 +123,58 @@ class Asking:
         return found
 
 
-@options()
-class TextOptions:
-    """A language model, which parts of its texts are secrets, and how the adversary asks."""
+def text(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A folder with safetensors and a tokenizer, or a .gguf file."),
+    ],
+    *,
+    files: ModelAndTexts,
+    secrets: SecretParts,
+    asking: Asking,
+    accuse_at: Annotated[
+        float | None, "The p-value at which the claim of a training counts as refuted.", "0.05"
+    ] = None,
+    shared: Shared,
+) -> None:
+    """Tell which secrets of the training texts come out of a fine-tuned language model or adapter.
 
-    files: ModelAndTexts
-    secrets: SecretParts
-    asking: Asking
+    The probability that a secret comes out is computed exactly, not sampled. Needs `pip install 'remanence[text]'`.
+    """
+    kept = {**stored(files, secrets, asking), "model": str(model), "accuse_at": accuse_at}
+    play(
+        lambda place: _game(model, files, secrets, asking, accuse_at, place),
+        shared,
+        command="text",
+        target=str(files.adapter or model),
+        name=(files.adapter or model).name,
+        stored={name: value for name, value in kept.items() if name != "show_secrets" and value is not None},
+        again="",
+        attacks=asking.attacks(asking.attack),
+        show=lambda result, game, _: show_texts(result, game, secrets=files.show_secrets),
+    )
 
-    def stored(self, accuse_at: float | None) -> dict[str, Any]:
-        """What of these options a run folder keeps, where any was given. What is shown is asked for anew."""
-        given = {**stored(self.files, self.secrets, self.asking), "accuse_at": accuse_at}
-        return {name: value for name, value in given.items() if name != "show_secrets" and value is not None}
 
-
-def load_text_game(options: TextOptions, accuse_at: float | None, device: str) -> Texts:
+def _game(
+    model: Path,
+    files: ModelAndTexts,
+    secrets: SecretParts,
+    asking: Asking,
+    accuse_at: float | None,
+    device: str,
+) -> Texts:
     """The game of a model and its texts."""
     from remanence.texts.canaries import LEVEL, Claim, Planted
     from remanence.texts.game import Rule, text_game
     from remanence.texts.reading import load_language_model
 
-    files, secrets, asking = options.files, options.secrets, options.asking
-    assert files.model is not None
     source, claimed = files.source(), files.claimed_epsilon
     rule = Rule(secrets.finder(), secrets.prefix_tokens, asking.tries, asking.chance)
     claim = None if claimed is None else Claim(claimed, files.claimed_delta)
     planted = Planted(
         by_coin=files.canaries is not None, claim=claim, level=LEVEL if accuse_at is None else accuse_at
     )
-    tuned, plain = load_language_model(files.model, files.adapter, tokenizer=files.tokenizer, device=device)
+    tuned, plain = load_language_model(model, files.adapter, tokenizer=files.tokenizer, device=device)
     if files.base is not None:
         plain = load_language_model(files.base, tokenizer=files.tokenizer, device=device)[0]
     return text_game(tuned, source, base=plain, unseen=files.unseen, rule=rule, planted=planted)
@@ -181,20 +188,6 @@ def show_texts(result: AuditResult, game: Texts, *, secrets: bool) -> None:
     out = console()
     for part in (curve_table(result), risk_table(result, spelled if secrets else None), sentence(result)):
         out.print(part, highlight=False)
-
-
-def refuse_model(target: str) -> None:
-    """Tell somebody who hands a language model to `audit` as a target which options it has."""
-    path = Path(target)
-    adapter = (path / "adapter_config.json").is_file()
-    if adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
-        named = f"BASE_MODEL --adapter {target}" if adapter else target
-        raise InputError(
-            "A language model has options of its own.",
-            needs="--model, and the texts that it was fine-tuned on",
-            got=f"remanence audit {target}",
-            hint=f"remanence audit --model {named} --texts train.jsonl",
-        )
 
 
 def _lines(path: Path) -> tuple[str, ...]:

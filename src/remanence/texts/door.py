@@ -4,6 +4,10 @@ from remanence.core.doors import Door
 
 DOOR = Door(
     "texts",
+    commands=(
+        "remanence.texts.command:text",
+        "remanence.texts.canaries_command:canaries",
+    ),
     attacks=(
         "remanence.texts.attacks:GreedyDecoding",
         "remanence.texts.attacks:Sampling",

@@ -1,4 +1,4 @@
-"""The command for owners of federated or collaborative training: what does one shared gradient give away?"""
+"""`remanence update`: what does one client's update give away?"""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.output import (
-    Device,
-    Ending,
-    MaxSuccess,
-    compute_device,
-    default_folder,
-    finish,
-)
+from remanence.cli.output import compute_device, console, default_folder
 from remanence.cli.output import policy as limit
+from remanence.cli.playing import finish
+from remanence.cli.run_folder import Shared
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 
@@ -74,12 +69,9 @@ class Effort:
     ] = 10
     longest: Annotated[int, "For transformers: how many tokens the longest text may have."] = 64
     attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all exact ones."] = None
-    max_success: MaxSuccess = None
-    seed: Annotated[int, "The same seed gives the same result."] = 0
-    device: Annotated[Device, "Where to compute."] = Device.AUTO
 
 
-def gradient(
+def update(
     model: Annotated[
         str | None,
         typer.Argument(
@@ -94,7 +86,7 @@ def gradient(
     sent: Sent,
     client: Client,
     effort: Effort,
-    ending: Ending,
+    shared: Shared,
 ) -> None:
     """Tell what an update gives away: which samples, and through which layer.
 
@@ -135,9 +127,9 @@ def gradient(
         None if client.noise_multiplier is None else Noise(client.noise_multiplier, client.max_grad_norm),
         effort.candidates,
     )
-    policy = limit(effort.max_success) or Policy(set_by="default")
+    policy = limit(shared.max_success) or Policy(set_by="default")
     first = sent.batch or (updates + weights_after)[0]
-    folder = ending.out or default_folder(f"{network}-{first.name}")
+    folder = shared.out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
         opened = open_network(network, declared)
@@ -147,7 +139,7 @@ def gradient(
             declared,
             longest=effort.longest,
             policy=policy,
-            seed=effort.seed,
+            seed=shared.seed,
             target=network,
         )
         said: list[str] = [] if result is None else list(result.subject["notes"])
@@ -162,8 +154,8 @@ def gradient(
                 subject,
                 effort.attack,
                 policy=policy,
-                seed=effort.seed,
-                device=compute_device(effort.device),
+                seed=shared.seed,
+                device=compute_device(shared.device),
                 target=network,
             )
             said = [
@@ -174,11 +166,17 @@ def gradient(
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
     said += [*tokens_sentence(result), proven_sentence(result, client.batch_size)]
-    finish(result, folder, first=[leak_table(leaks), *filter(None, said)], ending=ending)
+
+    def leaks_first() -> None:
+        out = console()
+        for part in (leak_table(leaks), *filter(None, said)):
+            out.print(part, highlight=False, soft_wrap=True)
+
+    finish(result, folder, shared, first=leaks_first)
 
 
 def _one_model(argument: str | None, option: str | None) -> str:
-    hint = "remanence gradient model.py:make --gradient update.safetensors"
+    hint = "remanence update model.py:make --gradient update.safetensors"
     exactly_one({"MODEL": argument, "--model": option}, hint)
     return argument or option or ""
 

@@ -4,6 +4,7 @@ from remanence.core.doors import Door
 
 DOOR = Door(
     "updates",
+    commands=("remanence.updates.command:update",),
     attacks=(
         "remanence.updates.exclusive_neurons:ExclusiveNeurons",
         "remanence.updates.low_rank:LowRank",

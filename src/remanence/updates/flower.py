@@ -26,7 +26,7 @@ EXPOSED = 700  # the code of the error that goes out in place of an update
 
 
 def record_updates(folder: Path | str) -> Mod:
-    """Write the weights that came in and the update that goes out, for `remanence gradient --weights --gradient`.
+    """Write the weights that came in and the update that goes out, for `remanence update --weights --gradient`.
 
     Files are named by client and numbered by round; the update is new weights minus old ones, so pass the learning
     rate of a single step to `--learning-rate`.

@@ -1,4 +1,4 @@
-"""The audit of opened updates: the work behind `remanence gradient`."""
+"""The audit of opened updates: the work behind `remanence update`."""
 
 from __future__ import annotations
 

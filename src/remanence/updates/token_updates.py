@@ -1,4 +1,4 @@
-"""Updates of networks that read tokens, of texts or patches of pictures: the part of `remanence gradient` for them."""
+"""Updates of networks that read tokens, of texts or patches of pictures: the part of `remanence update` for them."""
 
 from __future__ import annotations
 
