@@ -12,7 +12,11 @@ from test_project import ROOT
 pytest_plugins = ["pytester"]
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PRINTED = ("docs/benchmarks/", "docs/evidence/", "docs/reproductions/")  # what commands of the repository printed, not commands
+PRINTED = (
+    "docs/benchmarks/",
+    "docs/evidence/",
+    "docs/reproductions/",
+)  # what commands of the repository printed, not commands
 
 
 def blocks(language: str) -> list:
