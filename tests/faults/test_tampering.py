@@ -1,8 +1,10 @@
 """A stored result is counted again when it is read: what does not follow from its arrays is refused."""
 
 import hashlib
+import importlib.util
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -11,6 +13,8 @@ from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.core.exceptions import UnreadableAuditError
 from remanence.results.storage import ARRAYS, DOCUMENT
+
+ROOT = Path(__file__).parents[2]
 
 
 def edit(folder, change):
@@ -95,3 +99,14 @@ def test_a_million_hidden_records_are_a_number_in_the_document_and_a_list_in_the
     edit(tmp_path, lambda d: d["evidence"][0].update(unresolved=[], unresolved_count=0))
     with pytest.raises(UnreadableAuditError, match="27 records are unresolved"):
         AuditResult.load(tmp_path)
+
+
+def test_no_change_that_a_forger_can_make_to_the_document_alone_is_verified():
+    """The list is `benchmarks/tamperings.py`; each change must be answered with a reason."""
+    spec = importlib.util.spec_from_file_location("tamperings", ROOT / "benchmarks" / "tamperings.py")
+    tamperings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tamperings)
+    for verdict, (found, changes) in tamperings.results().items():
+        assert tamperings.said(found, lambda document: None) == "", f"{verdict} as it is"
+        passed = [what for what, change in changes.items() if not tamperings.said(found, change)]
+        assert passed == []

@@ -10,6 +10,7 @@ import pytest
 from audit_results import result
 from remanence import Policy, Verdict, audit
 from remanence.cli.main import main
+from remanence.report.html import report
 from remanence.results.storage import DOCUMENT
 from remanence.targets import digits_dpsgd_poisson, digits_noisy_sum
 
@@ -39,7 +40,7 @@ def remanence(monkeypatch, capsys):
 
 
 def test_a_result_is_computed_again_and_a_changed_one_refused(tmp_path, remanence):
-    result(Verdict.PROTECTED).save(tmp_path)
+    audit(digits_noisy_sum(), trials=60, policy=Policy(0.1)).save(tmp_path)
     code, told, _ = remanence("verify", tmp_path)
     assert code == 0
     assert "Verdict: PROTECTED follows" in told
@@ -49,6 +50,14 @@ def test_a_result_is_computed_again_and_a_changed_one_refused(tmp_path, remanenc
     code, _, told = remanence("verify", tmp_path)
     assert code == 2
     assert "the counts give" in told
+
+
+def test_protected_by_a_ceiling_that_cannot_be_computed_again_is_not_verified(tmp_path, remanence):
+    found = result(Verdict.PROTECTED)  # its training states no noise that the ceiling could be about
+    found.save(tmp_path)
+    code, _, told = remanence("verify", tmp_path)
+    assert (code, "PROTECTED was not verified" in told) == (2, True)
+    assert "PROTECTED rests on a ceiling that was not computed again" in report(found)
 
 
 def test_a_run_is_played_again_with_the_data_at_hand(tmp_path, monkeypatch, remanence):
@@ -92,7 +101,7 @@ def test_a_ceiling_is_computed_again_from_the_training_s_settings(tmp_path, rema
     document["bounds"][0] = {**bound, "success": lower, "log_success": math.log(lower)}
     (tmp_path / DOCUMENT).write_text(json.dumps(document))
     code, _, told = remanence("verify", tmp_path)
-    assert (code, "lower than the training's settings prove" in told) == (2, True)
+    assert (code, "and its recipe gives" in told) == (2, True)
 
 
 def test_a_target_proves_the_ceilings_of_its_result(tmp_path, monkeypatch, remanence):

@@ -79,8 +79,7 @@ def call(files, head, *more):
         *RECIPE,
         *more,
     ]
-    found = CliRunner().invoke(app, line)
-    return found
+    return CliRunner().invoke(app, line)
 
 
 def test_a_head_a_backbone_and_two_folders_are_an_audit(files, tmp_path):

@@ -16,6 +16,7 @@ from remanence.results.evidence import Evidence
 from remanence.results.findings import Section, WholeRecords
 from remanence.results.recount import contradictions
 from remanence.results.verdict import Verdict, decide
+from remanence.results.verification import verified
 
 SUBJECTS = {
     "release": "the model's numbers",
@@ -85,20 +86,20 @@ def headline(result: AuditResult) -> str:
 
 def checked(result: AuditResult) -> str:
     """Whether the numbers follow from one another: counted and computed again, here and now."""
-    wrong = [
-        told
-        for entry in result.evidence
-        for told in contradictions(entry.to_json(result.policy), entry.arrays)
-    ]
+    again = verified(result)
+    entries = [contradictions(entry.to_json(result.policy), entry.arrays) for entry in result.evidence]
+    wrong = [*(told for entry in entries for told in entry), *again.wrong]
     if decide(result.evidence, result.bounds, result.policy) is not result.verdict:
         wrong.append(f"the verdict {result.verdict} does not follow from the evidence and the ceilings")
     if wrong:
         return f"This result contradicts itself, so do not rely on it: {'; '.join(wrong[:3])}."
     counted = sum("succeeded" in entry.arrays for entry in result.evidence)
+    left = f" Not computed again: {'; '.join(again.open)}." if again.open else ""
     return (
         f"Verified when this page was made: {counted} of {len(result.evidence)} attacks were counted again from their "
-        "trials, every interval was computed again, and the verdict follows from them. Not verified here: the model "
-        "and the data. `remanence verify RUN --target TARGET` compares their hashes and plays a part again."
+        f"trials, every interval was computed again, {again.ceilings} of {len(result.bounds)} ceilings too, and the "
+        f"verdict follows from them.{left} Not verified here: the model and the data. `remanence verify RUN --target "
+        "TARGET` compares their hashes and re-runs a sample of the attack."
     )
 
 

@@ -102,6 +102,8 @@ class AuditResult:
                     "reference": bound.reference.short,
                     **({"on_average": True} if bound.on_average else {}),
                     "whose": bound.whose,
+                    **({} if bound.log_baseline is None else {"log_baseline": float(bound.log_baseline)}),
+                    **({} if bound.recipe is None else {"recipe": bound.recipe}),
                 }
                 for bound in self.bounds
             ],
@@ -133,6 +135,8 @@ class AuditResult:
                 Reference(b["reference"], b["reference"]),
                 on_average=b.get("on_average", False),
                 whose=b.get("whose", "one record"),
+                log_baseline=b.get("log_baseline"),
+                recipe=b.get("recipe"),
             )
             for b in document["bounds"]
         ]
