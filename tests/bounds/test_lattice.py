@@ -41,7 +41,7 @@ def test_one_quantised_step_keeps_both_laws_whole(noise, rate, records, spacing)
 
 def test_a_law_that_is_not_whole_is_an_error(monkeypatch):
     rule = np.polynomial.legendre.leggauss(2)
-    monkeypatch.setattr("remanence.bounds.engine.quantise._RULES", dict.fromkeys((2, 3, 5, 12, 64), rule))
+    monkeypatch.setattr("remanence.bounds.engine.quantise.RULES", dict.fromkeys((2, 3, 5, 12, 64), rule))
     with pytest.raises(ArithmeticError, match="missing"):
         quantise(Segment(0.3, 0.1).capped(-45), spacing=2.0, order=0.0, log_mass=-45)
 
@@ -184,3 +184,17 @@ def test_a_finer_tolerance_is_met_when_asked_for():
     ends, _ = lattice_bracket(run, math.log(0.1), rtol=1e-6)
     assert ends.excess(1e-6) <= 1
     assert_brackets(ends, estimate_success(run, math.log(0.1)).log_success, rtol=1e-6)
+
+
+@pytest.mark.parametrize("baseline", [0.3, 1e-3, 1e-9])
+@pytest.mark.parametrize("settings", [(20.0, 0.02, 10**6 + 7), (300.0, 0.5, 10**6), (5.0, 0.001, 10**7)])
+def test_steps_composed_in_groups_give_the_bracket_of_all_at_once(settings, baseline, monkeypatch):
+    run, log_baseline = (Segment(*settings),), math.log(baseline)
+    grouped, _ = lattice_bracket(run, log_baseline)
+    monkeypatch.setattr("remanence.bounds.engine.lattice._MANY_POINTS", 2**60)
+    alone, _ = lattice_bracket(run, log_baseline)
+    found = estimate_success(run, log_baseline)
+    assert found.converged
+    assert grouped != alone
+    assert_brackets(grouped, found.log_success, rtol=3e-4)
+    assert_brackets(alone, found.log_success, rtol=3e-4)

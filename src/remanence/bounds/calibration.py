@@ -16,10 +16,11 @@ from scipy.special import ndtri
 
 from remanence.bounds.bound import Bound, read_baselines, require
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
+from remanence.bounds.engine.cumulant import affordable
 from remanence.bounds.engine.dpsgd import delta_lower, delta_upper
-from remanence.bounds.engine.hockey_stick import log_delta_upper
+from remanence.bounds.engine.hockey_stick import chernoff_log_delta, log_delta_near
 from remanence.bounds.engine.roots import root
-from remanence.bounds.engine.schedule import MOST_STEPS, Segment, log_never_sampled, normalise
+from remanence.bounds.engine.schedule import MOST_STEPS, Segment, is_full_batch, log_never_sampled, normalise
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.settings import dpsgd
 from remanence.core.exceptions import InputError
@@ -30,6 +31,13 @@ _PRECISION = 1e-6  # of the search; the certificate then decides
 _WIDTH = 5e-5  # of a certificate, roughly
 _ATTEMPTS = 30
 _NUDGE = 1e-3  # over which a slope is measured
+_NOISE_WIDTH = 2e-5  # relative, of a certified noise for (ε, δ)
+_COARSE = 1e-3  # of δ where there is no other estimate
+_ROUGH = 0.05  # of δ, to begin with
+_ROUNDING = 1e-12  # of log δ
+_DECIDED = 1e-5  # of the search, where a certificate decides after it
+_USUAL_SLOPE, _SECANTS, _NEAR = -40.0, 4, 0.1  # of log δ over log σ; in looking for a first guess
+_RENYI_FACTOR = 4.0  # a logarithm: by how much Rényi divergences usually overstate δ
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ def calibrate(
                 return found.log_success - log_limit
         return person.brackets(segment, [log_kappa], rtol=10 * width)[0].log_upper - log_limit
 
-    def certified(segment: Segment) -> float:
+    def certified(segment: Segment, _: float = 0.0) -> float:
         """The same for the certified ceiling."""
         return person.brackets(segment, [log_kappa], rtol=width)[0].log_upper - log_limit
 
@@ -143,37 +151,89 @@ def noise_for_epsilon(
     if -math.expm1(log_never_sampled((shape,))) < delta:
         return _NOISE_RANGE[0]  # so seldom sampled that no noise is needed
 
+    @cache
     def excess(segment: Segment) -> float:
         segments = normalise(segment)
         estimate, converged = estimate_log_delta(segments, epsilon)
-        return (
-            estimate if converged else log_delta_upper(segments, epsilon, removing=True, rtol=5e-4)
-        ) - log_delta
+        if not converged:
+            estimate = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=_COARSE)
+        return estimate - log_delta
 
-    def certified(segment: Segment) -> float:
-        if enough:
+    def certified(segment: Segment, slope: float) -> float:
+        if not enough:
+            needed = delta_lower(segment, epsilon)
+            return log_delta - math.log(needed) if needed > 0 else math.inf
+        segments = normalise(segment)
+        if is_full_batch(segments):
             return math.log(delta_upper(segment, epsilon)) - log_delta
-        needed = delta_lower(segment, epsilon)
-        return log_delta - math.log(needed) if needed > 0 else math.inf
+        rtol = min(max(_NOISE_WIDTH * slope, 1e-4), 5e-3)
+        over = log_delta_near(segments, epsilon, log_delta, removing=True, rtol=rtol)
+        for width in (_ROUGH, rtol):  # the other way round usually needs less noise by far
+            if over <= log_delta - _ROUNDING:
+                other = log_delta_near(segments, epsilon, log_delta, removing=False, rtol=width)
+                if other <= log_delta - _ROUNDING:
+                    break
+                over = max(over, other) if width == rtol else over
+        return over - log_delta + _ROUNDING
 
-    start = guess or max(sample_rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.3)
-    if guess is None and sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
-        tail = -float(ndtri(delta))
-        start = math.sqrt(steps) / (math.sqrt(max(tail, 0.0) ** 2 + 2 * epsilon) - max(tail, 0.0))
-    end, step = (certified if certify else None), (0.02 if guess else 0.2)
-    nudge = _NUDGE if enough else -_NUDGE
     return _least_noise(
-        lambda noise: replace(shape, noise_multiplier=noise), excess, end, start, step, nudge
+        lambda noise: replace(shape, noise_multiplier=noise),
+        excess,
+        certified if certify else None,
+        guess or _nearer(excess, shape, _renyi_noise(shape, epsilon, log_delta)),
+        step=0.02 if guess else 0.005,
+        nudge=_NUDGE if enough else -_NUDGE,
+        precision=_DECIDED if certify else _PRECISION,
     ).noise_multiplier
+
+
+def _nearer(excess: Callable[[Segment], float], shape: Segment, guess: float) -> float:
+    """A better guess, by a few secants of log δ over log σ."""
+    log, slope = math.log(guess), _USUAL_SLOPE
+    value = excess(replace(shape, noise_multiplier=guess))
+    for _ in range(_SECANTS):
+        move = min(max(-value / slope, -0.5), 0.5)
+        if abs(value) < _NEAR or not math.isfinite(value):
+            break
+        before, value = value, excess(replace(shape, noise_multiplier=math.exp(log + move)))
+        log += move
+        slope = min((value - before) / move, -1.0)
+    return math.exp(log)
+
+
+def _renyi_noise(shape: Segment, epsilon: float, log_delta: float) -> float:
+    """About the noise that (ε, δ) needs: Rényi divergences say so, and are off by about a constant factor in δ."""
+    if shape.sample_rate == 1:  # δ is about the normal tail beyond ε/μ − μ/2, with μ = √T/σ
+        tail = max(-float(ndtri(math.exp(log_delta))), 0.0)
+        return math.sqrt(shape.steps) / (math.sqrt(tail**2 + 2 * epsilon) - tail)
+
+    @cache
+    def excess(log: float) -> float:
+        run = (replace(shape, noise_multiplier=math.exp(log)),)
+        if not affordable(run, 2.0):
+            return math.inf
+        return chernoff_log_delta(run, epsilon, removing=True) - _RENYI_FACTOR - log_delta
+
+    low = high = math.log(max(shape.sample_rate * math.sqrt(2 * shape.steps * -log_delta) / epsilon, 0.3))
+    smallest, largest = (math.log(end) for end in _NOISE_RANGE)
+    while excess(low) <= 0 and low > smallest:
+        low, high = max(low - 0.5, smallest), low
+    while excess(high) > 0 and high < largest:
+        low, high = high, min(high + 0.5, largest)
+    for _ in range(5):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return math.exp(high)
 
 
 def _least_noise(
     at: Callable[[float], Segment],
     excess: Callable[[Segment], float],
-    certified: Callable[[Segment], float] | None,
+    certified: Callable[..., float] | None,
     guess: float,
     step: float = 0.2,
     nudge: float = _NUDGE,
+    precision: float = _PRECISION,
 ) -> Segment:
     """Search in log σ, then step up, or down, until the certificate holds."""
 
@@ -199,24 +259,24 @@ def _least_noise(
         )
     if value(low) <= 0:
         return run(low)  # the smallest noise that is looked at is enough
-    found = root(value, low, high, precision=_PRECISION)
+    found = root(value, low, high, precision=precision)
     return run(found if certified is None else _until_certain(run, value, certified, found, nudge))
 
 
 def _until_certain(
     at: Callable[[float], Segment],
     value: Callable[[float], float],
-    certified: Callable[[Segment], float],
+    certified: Callable[..., float],
     start: float,
     nudge: float,
 ) -> float:
     """Step from the estimate's root to where the certificate holds, by the slope of the estimate."""
     slope = abs(value(start + nudge) - value(start)) / abs(nudge)
-    over = _WIDTH  # what a certificate is usually above the estimate
+    over = max(_WIDTH, _NOISE_WIDTH * slope)  # what a certificate is usually above the estimate
     for attempt in range(_ATTEMPTS):
         step = 1.2 * over / slope if slope else 0.0
         start += math.copysign(min(max(step, _PRECISION * 2**attempt), 0.5), nudge)
-        over = certified(at(start))
+        over = certified(at(start), slope)
         if over <= 0:
             return start
     raise InputError(
@@ -228,7 +288,7 @@ def _until_certain(
 
 
 def _most_steps(
-    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[..., float]
 ) -> Segment:
     if certified(shape) > 0:
         raise InputError(
@@ -250,7 +310,7 @@ def _most_steps(
 
 
 def _largest_rate(
-    shape: Segment, excess: Callable[[Segment], float], certified: Callable[[Segment], float]
+    shape: Segment, excess: Callable[[Segment], float], certified: Callable[..., float]
 ) -> Segment:
     if certified(shape) <= 0:
         return shape

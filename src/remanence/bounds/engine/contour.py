@@ -39,6 +39,7 @@ _MOST_FREQUENCIES = 3000
 _MOST_ENTRIES = 4_000_000
 _POLE_GAP = 0.7  # standard deviations between the contour and either pole
 _TRUSTED = 1e-8
+_FEWER_DIGITS = 1e-5
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,7 @@ def estimate_log_delta(schedule: Schedule, epsilon: float) -> tuple[float, bool]
     if not ratio < 0:
         return 0.0, False
     share = -math.expm1(ratio)
-    trusted = (error + error_without + 4e-16 * total_steps(schedule)) / share < _TRUSTED
+    rounding = 4e-16 * total_steps(schedule) / share  # of very many steps; six digits are left of a δ
+    trusted = (error + error_without) / share < _TRUSTED and rounding < _FEWER_DIGITS
     log_delta = float(with_target + math.log(share))
     return log_delta, bool(trusted and log_delta <= 0)

@@ -247,6 +247,25 @@ def _confirmed(schedule: Schedule, epsilon: float, log_delta: float, rtol: float
     return trusted and estimate >= log_delta - rtol
 
 
+def log_delta_near(
+    schedule: Schedule, epsilon: float, log_delta: float, *, removing: bool, rtol: float
+) -> float:
+    """A certified upper bound on log δ(ε) in one direction from one lattice, for a δ that is about `log_delta`.
+
+    The lattice is as fine as a tolerance usually needs. Stops where Chernoff's bound is at most `log_delta`.
+    """
+    if not removing and -epsilon <= log_never_sampled(schedule):
+        return -math.inf
+    high = chernoff_log_delta(schedule, epsilon, removing=removing)
+    if high <= log_delta:
+        return high
+    schedule = capped(schedule, log_delta + math.log(rtol) - _CUT if removing else _RARE)
+    order, at = _tilt(schedule, epsilon, removing=removing)
+    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+    profile = _profile(schedule, order, at, removing=removing, spacing=spacing, rtol=rtol)
+    return min(high, profile.log_delta(epsilon))
+
+
 def log_delta_upper_both_ways(schedule: Schedule, epsilon: float) -> float:
     """A certified upper bound on log δ(ε) under adding and removing alike."""
     removing = log_delta_upper(schedule, epsilon, removing=True)

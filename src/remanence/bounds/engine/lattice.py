@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri_exp
@@ -25,12 +25,14 @@ from remanence.bounds.engine.cumulant import (
     order_for_baseline,
 )
 from remanence.bounds.engine.law import Law, Part, Window, compose
-from remanence.bounds.engine.quantise import loss_reach, quantise
+from remanence.bounds.engine.quantise import Masses, loss_reach, quantise
 from remanence.bounds.engine.rounding import UNIT, exponent_slack
-from remanence.bounds.engine.schedule import Schedule, log_never_sampled, total_steps
+from remanence.bounds.engine.schedule import Array, Schedule, Segment, log_never_sampled, total_steps
 
 _PAIR = ("spread", "null", "alternative")
 _MOST_POINTS = 2**21  # of one lattice: about half a second
+_MANY_POINTS = 2**17  # beyond which steps are composed in groups,
+_SMOOTH = 4.0  # if no step's loss is as many deviations of a group's
 _MOST_WORK = 3 * 2**21  # points of all lattices of one bracket
 _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
 _SNAP = 0.7  # standard deviations within which a tilt is moved onto one of the two laws themselves
@@ -220,7 +222,10 @@ def build_laws(
     low, high, *offsets = chernoff_window(schedule, order, at, log_mass=log_mass)
     log_step_mass = log_mass - math.log(total_steps(schedule)) + min(at.cumulant, log_floor, 0.0)
     reach = sum(loss_reach(segment, order=order, log_mass=log_step_mass) for segment in schedule)
-    finest = max(high - low, reach) / _MOST_POINTS
+    # In groups, if those have no rare large losses, so that their law is about as smooth as that of all steps.
+    smooth = reach < _SMOOTH * at.deviation * total_steps(schedule) ** -0.25
+    many = len(schedule) == 1 and high - low > _MANY_POINTS * spacing and smooth
+    finest = (reach if many else max(high - low, reach)) / _MOST_POINTS
     limited = spacing < finest
     spacing = max(spacing, finest)
     quantised = [
@@ -233,6 +238,13 @@ def build_laws(
         ]
         for name in names
     }
+    points, off = sum(len(step.null) for step in quantised), dict.fromkeys(names, 0.0)
+    if many:
+        grouped = _grouped(
+            schedule[0], {name: parts[name][0] for name in names}, spacing, (order, at, log_mass)
+        )
+        parts, off, spacing = grouped.parts, grouped.off, grouped.spacing
+        points += grouped.points
     # Rounding moves the summed loss by up to T·spacing², and spreads it: the window goes along. The two
     # rounded laws are compared point by point, so they share one.
     windows = {
@@ -241,24 +253,94 @@ def build_laws(
     }
     if "null" in windows and "alternative" in windows:
         windows["null"] = windows["alternative"] = _joint(windows["null"], windows["alternative"])
-    laws = {
-        name: compose(
-            each,
-            spacing=spacing,
-            tilt=order - (name == "alternative"),
-            window=windows[name],
-        )
-        for name, each in parts.items()
-    }
+    laws = {}
+    for name, each in parts.items():
+        law = compose(each, spacing=spacing, tilt=order - (name == "alternative"), window=windows[name])
+        laws[name] = replace(law, carried=off[name])
     counts = np.log([segment.steps for segment in schedule])
     return Laws(
         laws,
-        points=sum(len(step.null) for step in quantised)
-        + max(len(law.probabilities) for law in laws.values()),
+        points=points + max(len(law.probabilities) for law in laws.values()),
         limited=limited,
         log_escaped=float(np.logaddexp.reduce(counts + [step.log_escaped for step in quantised])),
         log_vanished=float(np.logaddexp.reduce(counts + [step.log_vanished for step in quantised])),
     )
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Laws of groups of steps on a lattice that is as much wider as their loss is."""
+
+    parts: dict[str, list[Part]]
+    off: dict[str, float]  # of all probabilities of the whole run together
+    spacing: float
+    points: int
+
+
+def _grouped(
+    segment: Segment, steps: dict[str, Part], spacing: float, tilt: tuple[float, Moments, float]
+) -> _Groups:
+    """Compose √T steps, put their loss on a lattice T^¼ times as wide, and leave the groups to be composed.
+
+    As for one step, the dominating pair is split between neighbours and the others are rounded. A lattice for all steps
+    at once would have √T points for each deviation of one step.
+    """
+    order, at, log_mass = tilt
+    total, size = segment.steps, round(math.sqrt(segment.steps))
+    ratio = round(math.sqrt(size))
+    count, rest = divmod(total, size)
+    parts: dict[str, list[Part]] = {name: [] for name in steps}
+    off, points = dict.fromkeys(steps, 0.0), 0
+    for length, times in ((size, count), (rest, 1)) if rest else ((size, count),):
+        share = length / total
+        part_of = Moments(at.cumulant * share, at.mean * share, at.variance * share)
+        low, high, *offsets = chernoff_window(
+            (replace(segment, steps=length),), order, part_of, log_mass=log_mass - math.log(count + 1)
+        )
+        laws = {}
+        for name, step in steps.items():
+            group = [replace(step, steps=length)]
+            window = _window(group, spacing, part_of, (low, high), (offsets[0], offsets[1]))
+            laws[name] = compose(group, spacing=spacing, tilt=order - (name == "alternative"), window=window)
+        origins = {name: length * step.start for name, step in steps.items()}
+        firsts = {name: round((law.first - origins[name]) / spacing) for name, law in laws.items()}
+        lowest = min(firsts.values()) // ratio - 1
+        for name, law in laws.items():
+            masses = np.maximum(law.probabilities, 0.0)
+            widen = _split if name == "spread" else _rounded
+            coarse = widen(masses, firsts[name], ratio, lowest, (spacing, law.tilt))
+            missing = float(coarse.sum())
+            found = Masses(coarse / missing, law.log_total + math.log(missing))
+            parts[name].append(Part(found, origins[name] + spacing * ratio * lowest, times, law.rounding))
+            error = law.outside + law.energy_error * math.sqrt(len(masses))
+            off[name] += times * error * math.exp(abs(law.tilt) * spacing * ratio) * (1 + times * error)
+            points += len(masses) // len(laws)
+    return _Groups(parts, off, spacing * ratio, points)
+
+
+def _split(masses: Array, first: int, ratio: int, lowest: int, scale: tuple[float, float]) -> Array:
+    """Tilted masses on a lattice `ratio` times as wide: split so that those with and without the target stay."""
+    spacing, tilt = scale
+    places = first + np.arange(len(masses))
+    left = places // ratio
+    beyond = spacing * (places - left * ratio)
+    width = spacing * ratio
+    moved = np.expm1(beyond) / math.expm1(width)
+    down = masses * (1 - moved) * np.exp(-tilt * beyond)
+    up = masses * moved * np.exp(tilt * (width - beyond))
+    size = int(left[-1]) + 2 - lowest
+    return (np.bincount(left - lowest, down, size) + np.bincount(left + 1 - lowest, up, size)).astype(
+        np.float64
+    )
+
+
+def _rounded(masses: Array, first: int, ratio: int, lowest: int, scale: tuple[float, float]) -> Array:
+    """Tilted masses on a lattice `ratio` times as wide, each at the nearest point."""
+    spacing, tilt = scale
+    places = first + np.arange(len(masses))
+    nearest = (places + ratio // 2) // ratio
+    retilted = masses * np.exp(tilt * spacing * (nearest * ratio - places))
+    return np.bincount(nearest - lowest, retilted).astype(np.float64)
 
 
 def _window(

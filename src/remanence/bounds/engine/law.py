@@ -51,6 +51,9 @@ class Law:
     centre: int  # the point at the tilted mean
     outside: float  # mass outside the window, which may have folded onto any point inside
     rounding: float  # relative error of every untilted probability
+    carried: float = (
+        0.0  # error of all probabilities together, of the laws of groups of steps that it was made of
+    )
 
     @property
     def folding_matters(self) -> bool:
@@ -94,7 +97,7 @@ class Law:
     ) -> Interval:
         start, stop = max(start, 0), min(stop, len(self.probabilities))
         if stop <= start:
-            return Interval(0.0, self.outside + math.exp(-_NEGLIGIBLE_WEIGHT))
+            return Interval(0.0, self.outside + self.carried + math.exp(-_NEGLIGIBLE_WEIGHT))
         terms = self.probabilities[start:stop]
         count, covered = stop - start, float(stop - start)
         energy = covered
@@ -109,7 +112,7 @@ class Law:
             value = float(terms.sum())
         relative = min(self.rounding, 1.0) + (count + 8) * UNIT + 4 * UNIT * abs(self.log_total)
         errors = min(self.point_error * covered, self.energy_error * math.sqrt(energy))  # Cauchy and Schwarz
-        slack = self.outside + errors + math.exp(-_NEGLIGIBLE_WEIGHT)
+        slack = self.outside + self.carried + errors + math.exp(-_NEGLIGIBLE_WEIGHT)
         if relative > _LARGEST_EXPONENT:  # nothing is known
             return Interval(0.0, math.inf)
         return Interval(
