@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,39 @@ def test_a_stored_result_is_shown_again_with_the_same_exit_code(run):
     again = run("show", "remanence-runs/diabetes-ridge")
     assert first[0] == again[0] == 1
     assert first[1].splitlines()[:-3] == again[1].splitlines()[:-1]  # the first also names its report
+    code, out, _ = run("show", "remanence-runs/diabetes-ridge", "--json")
+    assert code == 1
+    assert out == Path("remanence-runs/diabetes-ridge/audit.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["bound", "--noise-multiplier", "1", "--steps", "9", "--candidates", "9"], 0),
+        (["show", "remanence-runs/diabetes-ridge"], 1),
+        (["show", "remanence-runs/diabetes-ridge", "--json"], 1),
+    ],
+    ids=["bound", "show", "json"],
+)
+def test_a_reader_who_leaves_does_not_change_the_exit_code(run, arguments, code):
+    run("audit", "diabetes-ridge")
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head -1` does, at the worst moment
+    with os.fdopen(writing, "w") as nobody:
+        command = [sys.executable, "-m", "remanence", *arguments]
+        ended = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_a_file_without_a_named_function_tells_which_it_has(run):
+    Path("model.py").write_text(
+        "import sys\nsys.exit(9)\ndef one(): ...\ndef two(): ...\ndef _hidden(): ...\n"
+    )
+    code, _, told = run("audit", "model.py")
+    assert code == 2
+    assert "which has the functions one, two\n" in told  # read, and not run
+    assert "try:   remanence audit model.py:one" in told
+
 
 
 def test_only_the_named_attacks_run(run):

@@ -1,11 +1,13 @@
 """The commands that need no model: what they print and what they refuse."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from opacus.accountants import PRVAccountant
+from scipy.stats import norm
 from test_cli import run as run
 
 SETTINGS = ["--noise-multiplier", "1.1", "--sample-rate", "0.01", "--steps", "1000"]
@@ -104,6 +106,7 @@ def test_a_frontier_is_printed_or_written(run, tmp_path):
     assert code == 0
     assert out.splitlines()[0] == "For one record: ε = 4, 10 candidates, δ = 1e-05, 100 steps."
     assert len(out.splitlines()) == 5
+    assert len(json.loads(run("frontier", "--points", "3", "--json")[1])["points"]) == 3
     code, out, err = run("frontier", "--points", "3", "--out", "f.csv", "--out", "f.json")
     assert code == 0
     assert out == ""
@@ -330,6 +333,34 @@ def test_every_way_of_batching_is_compared(run):
         "fixed": "181",
         "balls-in-bins": "28.4",
     }
+
+
+def test_a_way_of_batching_without_a_useful_ceiling_has_no_known_proof(run):
+    long = ["--noise-multiplier", "1.1", "--sample-rate", "0.01", "--steps", "20000", "--candidates", "100"]
+    out = run("bound", *long, "--batches", "all")[1]
+    assert re.search(r"shuffled +no proof is known\n", out)
+    assert re.search(r"poisson +233 in 1000\n", out)
+    certain = run(
+        "bound", "--noise-multiplier", "0.1", "--steps", "99", "--candidates", "9", "--batches", "all"
+    )[1]
+    assert re.search(r"poisson +1000 in 1000\n", certain), (
+        "where an attack succeeds, this is no lack of proofs"
+    )
+
+
+def test_the_mu_of_gaussian_dp_stands_beside_epsilon(run):
+    full = ["--noise-multiplier", "10", "--sample-rate", "1", "--steps", "100", "--delta", "1e-5"]
+    assert "It is μ-GDP with μ = 1.\n" in run("bound", *full, "--candidates", "100")[1]  # √100 / 10
+    for baseline in ("1e-9", "0.01", "0.6"):
+        found = json.loads(run("bound", *full, "--baseline", baseline, "--json")[1])
+        assert found["mu"] == pytest.approx(1.0, rel=1e-6)
+        assert norm.cdf(norm.ppf(float(baseline)) + found["mu"]) == pytest.approx(
+            found["success"]["upper"], rel=1e-6
+        )
+    sampled = run("bound", *SETTINGS, "--candidates", "100", "--delta", "1e-5")[1]
+    assert "For this guess its ceiling is that of μ-GDP with μ = 0.3724." in sampled
+    solved = run("calibrate", "--max-success", "0.3", *TEN, "--delta", "1e-5")
+    assert "μ-GDP with μ = " in solved[1]
 
 
 def test_final_weights_alone_tell_less(run):

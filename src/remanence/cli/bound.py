@@ -22,6 +22,7 @@ from remanence.cli.training_options import (
     NoiseMultiplier,
     Whose,
     bound_entry,
+    spoken_mu,
 )
 from remanence.core.checks import exactly_one, goes_with
 from remanence.core.exceptions import InputError
@@ -191,10 +192,11 @@ def _lines(
     if epsilon is not None:
         budget = f"({upwards(epsilon)}, {asked.delta:g})-DP"
         who = "" if asked.is_plain else " for one record under Poisson sampling"
-        if noise is None:
-            yield f"That is {budget}{who}."
-        else:
-            yield f"\nNoise multiplier {noise:.6g} is {budget} over {context['steps']} steps{who}."
+        full = asked.is_plain and context.get("sample_rate") == 1.0
+        yield (
+            f"\nNoise multiplier {noise:.6g} is {budget} over {context['steps']} steps{who}."
+            + spoken_mu(best, full_batches=full)
+        )
     if ways := context.get("batches"):
         yield f"\nAt most for {asked.person.whose}, by how records get into batches:"
         yield from (f"  {key:14} {words:>15}" for key, words in ways.items())
@@ -346,5 +348,7 @@ def _every_way(run: Segment, batching: Batching, person: Person, log_baseline: f
         except InputError as refused:
             found[way.value] = f"none: needs {refused.needs}"
         else:
-            found[way.value] = ceiling(bound)
+            exact = way in (BatchesBy.POISSON, BatchesBy.PEOPLE)  # there, an attack reaches it
+            empty = bound.success > _NOTHING and not exact
+            found[way.value] = "no proof is known" if empty else ceiling(bound)
     return found

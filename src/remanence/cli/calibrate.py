@@ -17,6 +17,7 @@ from remanence.cli.training_options import (
     NoiseMultiplier,
     Whose,
     bound_entry,
+    spoken_mu,
 )
 from remanence.report.frequencies import frequency, sentence
 
@@ -82,4 +83,6 @@ def calibrate(
         typer.echo(f"\nYour settings: {settings.echoed().removeprefix('That is ')}")
     if epsilon is not None:
         who = "" if found.bound.whose == "one record" else " for one record under Poisson sampling"
-        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP{who}.")
+        full = not who and found.sample_rate == 1.0
+        mu = spoken_mu(found.bound, full_batches=full)
+        typer.echo(f"\nThat is ({upwards(epsilon)}, {delta:g})-DP{who}.{mu}")

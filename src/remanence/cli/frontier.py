@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.training_options import Batching, Whose
+from remanence.cli.training_options import AsJson, Batching, Whose
 from remanence.core.exceptions import InputError
 from remanence.report.frequencies import frequency
 
@@ -62,6 +62,7 @@ def frontier(
     batching: Batching,
     whose: Whose,
     out: Annotated[list[Path] | None, "A file ending in .csv, .json, .svg or .png; repeatable."] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Trace the ceiling over the sampling rate at fixed ε, over ε, or over the shortlist.
 
@@ -69,7 +70,7 @@ def frontier(
     sampling rate.
     """
     from remanence.bounds.frontier import frontier as trace
-    from remanence.report.frontier import check_name, write
+    from remanence.report.frontier import check_name, document, write
 
     for path in out or []:
         check_name(path)
@@ -98,7 +99,9 @@ def frontier(
     for path in out or []:
         write(found, axis, path)  # pyright: ignore[reportArgumentType]
         typer.echo(f"wrote {path}", err=True)
-    if out:
+    if as_json:
+        typer.echo(document(found, axis), nl=False)  # pyright: ignore[reportArgumentType]
+    if out or as_json:
         return
     fixed = {
         Over.SAMPLE_RATE: f"a sampling rate of {rate:.6g}{' (full batches)' if rate == 1 else ''}",

@@ -1,14 +1,15 @@
-"""Ctrl+C, SIGTERM and SIGHUP: one sentence and the exit code that a shell expects, within two seconds."""
+"""Ctrl+C, SIGTERM, SIGHUP and a reader who has left: the exit code that a shell expects, and a sentence."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PATIENCE = 1.5  # seconds in which the run is closed in order; what is finished is on disk anyway
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -21,6 +22,30 @@ class Interrupted(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+class _Unheard(io.FileIO):
+    """Standard output that a reader such as `head -1` may leave: what nobody reads is dropped."""
+
+    def write(self, content: Any) -> int:
+        try:
+            return super().write(content) or 0
+        except BrokenPipeError:
+            return len(content)
+
+
+def outlive_the_reader() -> None:
+    """Let a command end with its own exit code although its reader has left; 1, as elsewhere, would say EXPOSED."""
+    out = sys.stdout
+    if out is not sys.__stdout__ or not isinstance(
+        out, io.TextIOWrapper
+    ):  # somebody collects what is printed
+        return
+    settings = {
+        name: getattr(out, name) for name in ("encoding", "errors", "line_buffering", "write_through")
+    }
+    raw = _Unheard(out.fileno(), "w", closefd=False)
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(io.BufferedWriter(raw), **settings)
 
 
 @contextlib.contextmanager

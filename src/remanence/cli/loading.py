@@ -8,7 +8,7 @@ from pathlib import Path
 from remanence.core.checks import instance
 from remanence.core.exceptions import InputError
 from remanence.protocol import AnyGame
-from remanence.scale.user_code import call_factory
+from remanence.scale.user_code import call_factory, functions_in
 from remanence.targets import TARGETS
 
 
@@ -23,6 +23,16 @@ def load_game(target: str) -> AnyGame:
             needs="a built-in name or path/to/file.py:factory",
             got=target,
             hint=f"remanence {command}",
+        )
+    if not colon and Path(target).suffix == ".py":
+        there = functions_in(Path(target))
+        raise InputError(
+            "The function that makes the game is not named.",
+            needs="a Python file, a colon, and the name of a function without arguments",
+            got=f"{target}, which has the functions {', '.join(there)}"
+            if there
+            else f"{target}, without functions",
+            hint=f"remanence audit {target}:{there[0] if there else 'factory'}",
         )
     if not colon:
         close = get_close_matches(target, TARGETS, 1)

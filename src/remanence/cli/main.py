@@ -22,7 +22,7 @@ from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
 from remanence.cli.grouped import grouped
-from remanence.cli.interruption import interruptible
+from remanence.cli.interruption import interruptible, outlive_the_reader
 from remanence.cli.report import report
 from remanence.cli.show import show
 from remanence.cli.status import status
@@ -129,6 +129,7 @@ def main() -> None:
     """Run the command line; a user's mistake ends with a sentence and exit code 2, not a traceback."""
     # Many small matrices: a second thread costs more than it brings (28 times the time on a busy machine).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    outlive_the_reader()
     try:
         with interruptible():
             app()

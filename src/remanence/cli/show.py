@@ -7,16 +7,22 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.output import AcceptUnproven, exit_code, show_result
+from remanence.cli.output import AcceptUnproven, Json, exit_code, show_result
 
 
 def show(
     run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
     accept_unproven: AcceptUnproven = False,
+    as_json: Json = False,
 ) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
+    from remanence.results.storage import DOCUMENT
 
     result = AuditResult.load(run)
-    show_result(result, run)
+    if as_json:
+        path = run / DOCUMENT if run.is_dir() else run
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    else:
+        show_result(result, run)
     raise typer.Exit(exit_code(result, accept_unproven))

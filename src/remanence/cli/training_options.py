@@ -188,6 +188,33 @@ class Whose:
         return person
 
 
+def gaussian_mu(one: Bound) -> float | None:
+    """The μ of Gaussian differential privacy whose ceiling for this guess is this one; None where it is 1.
+
+    μ = Φ⁻¹(γ) − Φ⁻¹(κ), since μ-GDP allows γ = Φ(Φ⁻¹(κ) + μ) (Dong et al. 2022). Full batches of DP-SGD are μ-GDP with
+    μ = √T / σ, whatever the guess; under sampling μ depends on the guess.
+    """
+    from scipy.special import ndtri_exp
+
+    if one.log_success >= 0:
+        return None
+    above = one.log_success > math.log(0.5) and one.log_complement is not None
+    reached = -ndtri_exp(one.log_complement) if above else ndtri_exp(one.log_success)
+    return max(0.0, float(reached - ndtri_exp(one.log_baseline)))
+
+
+def spoken_mu(one: Bound, *, full_batches: bool) -> str:
+    """That as a sentence, rounded up."""
+    from remanence.report.tables import upwards
+
+    mu = gaussian_mu(one)
+    if mu is None or not math.isfinite(mu):
+        return ""
+    if full_batches:
+        return f" It is μ-GDP with μ = {upwards(mu)}."
+    return f" For this guess its ceiling is that of μ-GDP with μ = {upwards(mu)}."
+
+
 def bound_entry(method: str, one: Bound) -> dict[str, Any]:
     """A bound as JSON; shares below 1e-300 are null, because a printed 0.0 would be below the truth."""
     lower = one.log_baseline if one.log_lower is None else one.log_lower
@@ -206,6 +233,7 @@ def bound_entry(method: str, one: Bound) -> dict[str, Any]:
         "estimate": None if one.log_estimate is None else share(one.log_estimate, math.exp(one.log_estimate)),
         "baseline": baseline,
         "log10_baseline": one.log_baseline / math.log(10),
+        "mu": gaussian_mu(one),
         "advantage": None if baseline in (None, 1.0) or upper is None else float(one.advantage),
         "whose": one.whose,
         "on_average": one.on_average,

@@ -25,6 +25,11 @@ def check_name(path: Path) -> None:
     one_of(f"the ending of {path.name}", path.suffix, (".csv", ".json", ".svg", ".png"))
 
 
+def document(points: Sequence[FrontierPoint], over: Axis) -> str:
+    """A frontier as JSON."""
+    return json.dumps({"over": over, "points": [asdict(point) for point in points]}, indent=2) + "\n"
+
+
 def write(points: Sequence[FrontierPoint], over: Axis, path: Path) -> None:
     """Write a table (.csv, .json) or a picture (.svg, .png), by the ending of the path."""
     check_name(path)
@@ -36,7 +41,7 @@ def write(points: Sequence[FrontierPoint], over: Axis, path: Path) -> None:
         writer.writerows(rows)
         content = text.getvalue().encode()
     elif path.suffix == ".json":
-        content = (json.dumps({"over": over, "points": rows}, indent=2) + "\n").encode()
+        content = document(points, over).encode()
     else:
         content = _picture(points, over, path.suffix)
     wanted = "a folder that exists"

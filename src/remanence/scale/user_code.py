@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 import traceback
@@ -10,6 +11,15 @@ from pathlib import Path
 from types import ModuleType
 
 from remanence.core.exceptions import InputError, RemanenceError
+
+
+def functions_in(path: Path) -> list[str]:
+    """The names of a file's own functions, read and not run."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
 
 
 def call_factory(path: Path, factory: str, what: str) -> object:
@@ -34,8 +44,8 @@ def call_factory(path: Path, factory: str, what: str) -> object:
             raise InputError(
                 f"{path} has no function named {factory!r}.",
                 needs=f"a function without arguments that returns {what}",
-                got=", ".join(name for name, value in vars(module).items() if callable(value)) or "none",
-                hint=f"{path}:NAME with one of these names",
+                got=f"a file with {', '.join(functions_in(path)) or 'no functions'}",
+                hint=f"{path}:{next(iter(functions_in(path)), 'factory')}",
             )
         return function()
     except RemanenceError:
