@@ -111,7 +111,6 @@ def test_a_file_without_a_named_function_tells_which_it_has(run):
     assert "try:   remanence audit model.py:one" in told
 
 
-
 def test_only_the_named_attacks_run(run):
     _, out, _ = run(
         "audit", "wine-pipeline", "--attack", "scaler-mean", "--trials", "20", "--seed", "7", "--json"

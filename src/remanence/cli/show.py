@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.output import AcceptUnproven, Json, exit_code, show_result
+from remanence.cli.output import AcceptUnproven, exit_code, show_result
 
 
 def show(
     run: Annotated[Path, typer.Argument(help="A results folder or its audit.json.")],
     accept_unproven: AcceptUnproven = False,
-    as_json: Json = False,
+    as_json: Annotated[bool, "--json", "Print audit.json and nothing else."] = False,
 ) -> None:
     """Show a stored result again."""
     from remanence.auditing import AuditResult
