@@ -74,7 +74,8 @@ def test_codes_that_all_follow_one_prompt_are_held_against_what_the_base_says():
     base = as_language_model(base_model())
     game = text_game(as_language_model(tuned_on(same)), same, base=base)
     strangers = game._strangers(list(range(8)), Draws(0).stream("control"))
-    assert len(strangers) == 8
+    assert len({stranger.tokens for stranger in strangers}) > 6  # each is drawn anew
+    assert strangers == game._strangers(list(range(8)), Draws(1).stream("control"))  # and once for all
     assert {len(stranger.tokens) for stranger in strangers} == {4}
     assert not {s.tokens for s in strangers} & {s.tokens for s in game.secrets}
     assert all(

@@ -50,7 +50,7 @@ _SURE = 1e-4  # that texts and model belong together is given up at no larger p-
 _SHOWN = 0.05  # and counts as shown up to this one
 _READ = 32  # texts that the tokenizer is tested on
 _TESTED = 256  # texts whose strangers are read to see whether they were trained on
-_INVENTED = 64  # strangers that the base model invents, token after token
+_INVENTED = 32  # strangers that the base model invents, token after token
 
 
 def _tried(targets: Records, guesses: Records) -> Tensor:
@@ -84,6 +84,7 @@ class Texts(AnyGame[FineTuning]):
     criterion: Criterion = field(init=False, repr=False)
     default_trials: int = field(init=False, repr=False)  # every secret
     _asked: dict[object, Asked] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _said: dict[Secret, Secret] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole("tries", self.tries, hint="tries=100")
@@ -280,9 +281,23 @@ class Texts(AnyGame[FineTuning]):
             else:
                 found.append(replace(own, tokens=other.tokens[: self.model.context - len(own.prompt)]))
         if self.base is not None:
-            invented = _invented(self.base, without[:_INVENTED], generator)
+            invented = [self._invented(secret) for secret in without[:_INVENTED]]
             found += [s for s in invented if _differs(self.model.decode(s.tokens).strip(), taken[s.prompt])]
         return found
+
+    @torch.no_grad()
+    def _invented(self, secret: Secret) -> Secret:
+        """What the base model says itself after a prompt, as many tokens as the secret has; always the same."""
+        if secret not in self._said:
+            assert self.base is not None
+            generator = torch.Generator().manual_seed(int(_hash([secret])[:15], 16))
+            prompt = torch.tensor(secret.prompt, device=self.base.device)
+            read, said = self.base.after(prompt[:-1]), prompt[-1:]
+            for _ in secret.tokens:
+                law = Decoding().log_law(read(said[None])[0, -1]).exp().cpu()
+                said = torch.cat([said, torch.multinomial(law, 1, generator=generator).to(said)])
+            self._said[secret] = replace(secret, tokens=tuple(said[1:].tolist()))
+        return self._said[secret]
 
     @cached_property
     def _spelled(self) -> tuple[list[str], dict[tuple[int, ...], set[str]]]:
@@ -385,21 +400,6 @@ def _differs(text: str, known: Collection[str]) -> bool:
     (True, False, False)
     """
     return bool(text) and not any(text.startswith(own) or own.startswith(text) for own in known)
-
-
-@torch.no_grad()
-def _invented(model: LanguageModel, secrets: Sequence[Secret], generator: torch.Generator) -> list[Secret]:
-    """What a model says itself after these prompts, as many tokens as the secrets have."""
-    found = []
-    for secret in secrets:
-        said: tuple[int, ...] = ()
-        read = model.after(torch.tensor(secret.prompt[:-1], dtype=torch.long, device=model.device))
-        while len(said) < len(secret.tokens):
-            ids = torch.tensor([(secret.prompt[-1], *said)], device=model.device)
-            law = Decoding().log_law(read(ids)[0, -1]).exp().cpu()
-            said += (int(torch.multinomial(law, 1, generator=generator)),)
-        found.append(replace(secret, tokens=said))
-    return found
 
 
 def _hash(secrets: Sequence[Secret]) -> str:
