@@ -115,8 +115,11 @@ def test_a_number_that_cannot_be_is_answered_with_a_sentence(watch, address, tex
     watched.page.wait_for_selector("#problem:not([hidden])")
     assert "needs: a number from 0.1 to 1000" in watched.page.inner_text("#problem")
     assert all("400" in complaint for complaint in watched.complaints)  # the refusal itself, and no exception
+    assert watched.page.locator("#answer .stale").count() >= 6, "what is old is dimmed after an error"
     watched.page.fill("#noise_multiplier", "2")
     watched.page.wait_for_selector("#problem", state="hidden")
+    watched.page.wait_for_selector("#answer[aria-busy=false]")
+    assert watched.page.locator("#answer .stale").count() == 0
 
 
 def test_the_tabs_work_by_keyboard(watch, address):

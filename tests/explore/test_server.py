@@ -171,6 +171,39 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys)
     assert "pip install 'remanence[explore]', or --export page.html" in capsys.readouterr().err
 
 
+def explored(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(server, "serve", lambda *, port, ready: ready("http://127.0.0.1:8000/"))
+    monkeypatch.setattr(sys, "argv", ["remanence", "explore", "--no-browser", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0, *capsys.readouterr()
+
+
+def test_the_page_starts_from_the_options_of_bound(monkeypatch, capsys, page):
+    options = "--epsilon 3 --delta 1e-6 --dataset-size 60000 --batch-size 600 --epochs 10 --candidates 1000"
+    code, out, _ = explored(monkeypatch, capsys, *options.split(), "--records-per-person", "2")
+    assert code == 0
+    given = dict(part.split("=") for part in out.split()[1].split("#")[1].split("&"))
+    assert given == {"epsilon": "3.0", "delta": "1e-06", "sample_rate": "0.01", "steps": "1000",
+                     "candidates": "1000", "records_per_person": "2"}  # fmt: skip
+    assert page.get("/api/bound", params=given).status_code == 200
+    assert all(name in page.get("/page.js").text for name in given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--noise-multiplier", "1", "--epsilon", "3"], "The noise is given twice."),
+        (["--noise-multiplier", "0.01"], "a number from 0.1 to 1000"),
+        (["--candidates", "1"], "a whole number from 2"),
+    ],
+)
+def test_a_start_that_the_page_cannot_show_is_refused(monkeypatch, capsys, options, message):
+    code, out, told = explored(monkeypatch, capsys, *options)
+    assert (code, out) == (2, "")
+    assert message in told
+
+
 def test_a_twin_that_cannot_be_written_is_refused_before_it_is_computed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "remanence.report.explore.static_page.twin_page", lambda axes: pytest.fail("it was computed")

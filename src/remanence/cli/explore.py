@@ -7,13 +7,32 @@ from typing import Annotated
 
 import typer
 
+from remanence.cli.bound import Noise
 from remanence.cli.training_options import Batching
 from remanence.core.checks import extra
 from remanence.core.exceptions import InputError
 
 
+def check_start(start: dict[str, str]) -> None:
+    """Refuse settings that the page cannot show."""
+    from remanence.report.explore.answers import number
+
+    if {"noise_multiplier", "epsilon"} <= start.keys():
+        raise InputError(
+            "The noise is given twice.",
+            needs="--noise-multiplier, or --epsilon with --delta",
+            got="both",
+            hint="leave one out",
+        )
+    for name in start:
+        number(start, name)
+
+
 def explore(
+    noise: Noise,
     batching: Batching,
+    candidates: Annotated[int | None, "Start with a shortlist of N candidates."] = None,
+    records_per_person: Annotated[int | None, "Start with a person who has at most so many records."] = None,
     export: Annotated[
         Path | None, "Write one file that needs no server: the same answers, on a grid."
     ] = None,
@@ -22,15 +41,19 @@ def explore(
 ) -> None:
     """Open a page on which you drag the noise and watch the risk; needs no model and no data.
 
-    It answers on this machine alone. Give the settings of your training to start from them. A second tab
-    shows an audit.json that you drop onto it.
+    It answers on this machine alone. Give the settings of your training, as to `remanence bound`, to start from them.
+    A second tab shows an audit.json that you drop onto it.
     """
     settings = batching.solved()
-    start = {
-        name: f"{value!r}"
-        for name, value in (("sample_rate", settings.sample_rate), ("steps", settings.steps))
-        if value is not None
+    given = {
+        **vars(noise),
+        "sample_rate": settings.sample_rate,
+        "steps": settings.steps,
+        "candidates": candidates,
+        "records_per_person": records_per_person,
     }
+    start = {name: f"{value!r}" for name, value in given.items() if value is not None}
+    check_start(start)
     if export is not None:
         if start:
             raise InputError(

@@ -112,12 +112,26 @@ async function ask(what, more = {}, signal = asking.signal) {
   return found;
 }
 
+// What belongs to earlier settings is dimmed until its own answer is there; after an error it stays so.
+
+const PARTS = ["sentence", "dots", "meaning", "noise-curve", "rates", "others", "elsewhere", "assumptions"];
+
+function age() {
+  for (const id of PARTS) $(id)?.classList.add("stale");
+  $("answer").setAttribute("aria-busy", "true");
+}
+
+function renew(...ids) {
+  for (const id of ids) $(id)?.classList.remove("stale");
+  if (!PARTS.some((id) => $(id)?.classList.contains("stale"))) $("answer").setAttribute("aria-busy", "false");
+}
+
 function moved() {
   history.replaceState(null, "", `#${settings()}`);
   asking.abort();
   asking = new AbortController();
   clearTimeout(resting);
-  $("sentence").classList.add("stale");
+  age();
   if (grid) return answerFromGrid();
   run(ask("estimate").then((found) => {
     showDots(found.dots);
@@ -139,7 +153,8 @@ function run(promise) {
     if (error.name === "AbortError") return;
     const found = error.found ?? { error: "The page's server does not answer. Is remanence explore still running?" };
     complain($("problem"), found);
-    $("sentence").textContent = "";
+    if ($("sentence").classList.contains("stale")) $("sentence").textContent = "";
+    $("answer").setAttribute("aria-busy", "false");
   });
 }
 
@@ -153,7 +168,7 @@ function complain(box, found) {
 
 function showAnswer(found) {
   $("problem").hidden = true;
-  $("sentence").classList.remove("stale");
+  renew("sentence", "elsewhere", "assumptions");
   $("sentence").textContent = found.sentence;
   showDots(found.dots);
   $("command").textContent = found.command;
@@ -161,7 +176,10 @@ function showAnswer(found) {
   $("methods")?.replaceChildren(...found.methods.map(row));
   $("assumptions").replaceChildren(...found.assumptions.map((text) => element("li", text)));
   state.solved = found.noise_multiplier;
-  if (state.mode === "epsilon") $("meaning").textContent = `That takes a noise multiplier of ${found.noise}.`;
+  if (state.mode === "epsilon") {
+    $("meaning").textContent = `That takes a noise multiplier of ${found.noise}.`;
+    renew("meaning");
+  }
 }
 
 function row(method) {
@@ -175,16 +193,19 @@ function row(method) {
 function showBudget(found) {
   if (state.mode !== "epsilon") $("meaning").textContent = `These settings are (${found.budget}, ${state.delta})-DP.`;
   $("methods").append(row(found.method));
+  renew("meaning", "others");
 }
 
 function showNoise(found) {
   const here = state.mode === "noise_multiplier" ? state.noise_multiplier : state.solved;
   chart($("noise-curve"), { ...found, here, across: "noise multiplier" });
+  renew("noise-curve");
 }
 
 function showRates(found) {
   chart($("rate-curve"), { ...found, here: state.sample_rate, across: "sampling rate" });
   $("rate-caption").textContent = `The same ε of ${found.budget}, another sampling rate, another risk.`;
+  renew("rates");
 }
 
 function answerFromGrid() {
@@ -198,6 +219,7 @@ function answerFromGrid() {
     python: `from remanence import bounds; print(bounds.dpsgd(1 / ${state.candidates}, noise_multiplier=${state.noise_multiplier}, sample_rate=${state.sample_rate}, steps=${state.steps}).success)`,
   });
   showNoise({ points: grid.axes.noise_multiplier.map((noise, index) => [noise, cell(index).success]), baseline });
+  renew("meaning");
 }
 
 // Pictures.
@@ -210,6 +232,7 @@ const SHAPES = {
 
 function showDots({ guess, extra }) {
   const picture = $("dots");
+  renew("dots");
   if (!picture.childElementCount) {
     for (let place = 0; place < 1000; place += 1) {
       picture.append(shape("path", { transform: `translate(${5 + 10 * Math.floor(place / 20)} ${5 + 10 * (place % 20)})` }));
