@@ -1,9 +1,37 @@
-"""No hot path takes more torch operations where there are more trials: a loop over them once went unseen."""
+"""No hot path takes more torch operations where there are more trials: a loop over them once went unseen.
 
+A budget is what a path takes today and a fifth more. `python benchmarks/budgets.py` prints what each takes.
+"""
+
+import pytest
 import torch
+from torch import nn
 
+from conftest import heads_game, pictures
 from operations import operations
-from remanence import Weights
+from remanence import (
+    DPSGD,
+    SGD,
+    AnyModule,
+    Criterion,
+    LinearReader,
+    Loop,
+    Perceptron,
+    Reconstructor,
+    Records,
+    Reduction,
+    TransferHead,
+    Weights,
+    mean_squared_error,
+    play,
+)
+from remanence.core.guess_coverage import most_met
+
+FEW, MANY = 10, 100
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
 
 
 def test_release_checks_do_not_loop_over_trials():
@@ -19,3 +47,89 @@ def test_release_checks_find_every_number_that_is_not_finite():
     weight[1, 2, 1], weight[3, 0, 0] = torch.nan, -torch.inf
     found = Weights({"weight": weight, "count": count}).not_finite()
     assert found.tolist() == [False, True, False, True, False]
+
+
+def heads(**settings):
+    """Four passes over six pictures of three classes."""
+    recipe, own = TransferHead(3, 4, 0.05, **settings), pictures(6)
+
+    def train(trials):
+        return recipe.release(None, own[None][torch.zeros(trials, dtype=torch.int64)], generator())
+
+    return train
+
+
+def networks(mechanism):
+    """Four passes over twenty known records and one of eight numbers."""
+    draws = generator()
+    known = Records(torch.randn(20, 8, generator=draws), torch.arange(20) % 3)
+
+    def train(trials):
+        targets = Records(torch.randn(trials, 1, 8, generator=draws), torch.zeros(trials, 1).long())
+        return mechanism.release(known, targets, generator())
+
+    return train
+
+
+NETWORK = Perceptron((8, 4, 3))
+MODULE = AnyModule(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3)))
+LOOP = Loop(label_smoothing=0.1, dropout=0.2, max_norm=1.0)
+TRAINING = {
+    "heads by SGD": (heads(), 136),
+    "heads by SGD, minibatches": (heads(momentum=0.9, batch_size=4, weight_decay=0.1), 260),
+    "heads with class weights": (heads(class_weights=(1.0, 2.0, 3.0)), 163),
+    "heads by Adam": (heads(optimizer="adam"), 304),
+    "heads with hidden units": (heads(hidden=5), 406),
+    "heads by a loop of AdamW": (heads(optimizer="adamw", batch_size=4, loop=LOOP), 912),
+    "heads by DP-SGD": (heads(noise_multiplier=1.0, sample_rate=0.5), 590),
+    "hidden units by DP-SGD": (heads(hidden=4, noise_multiplier=1.0, sample_rate=0.5), 1003),
+    "networks": (networks(SGD(NETWORK, 4, 0.1, 0.9, initial_seed=0)), 1069),
+    "networks, own batches": (networks(SGD(NETWORK, 4, 0.1, batch_size=5)), 3551),
+    "networks by Adam": (networks(SGD(NETWORK, 4, 0.1, optimizer="adam")), 784),
+    "modules": (networks(SGD(MODULE, 4, 0.1)), 1690),
+    "DP-SGD": (networks(DPSGD(NETWORK, 1.0, 4, 0.5, 1.0, 0.1)), 1062),
+    "DP-SGD, final weights": (networks(DPSGD(NETWORK, 1.0, 4, 0.5, 1.0, 0.1, final_only=True)), 1033),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_does_not_loop_over_trials(name):
+    train, most = TRAINING[name]
+    train(2)  # what only the first call does
+    assert operations(lambda: train(FEW)) == operations(lambda: train(MANY)) <= most
+
+
+@pytest.mark.parametrize("reduction", list(Reduction))
+def test_scoring_does_not_loop_over_trials(reduction):
+    criterion = Criterion(mean_squared_error, 0.5, reduction)
+
+    def score(trials):
+        labels = torch.arange(4).expand(trials, 4)
+        targets, guesses = (Records(torch.rand(trials, 4, 8), labels) for _ in range(2))
+        return operations(lambda: criterion.compare(targets, guesses))
+
+    assert score(10) == score(1000) <= 40
+
+
+def test_a_game_of_heads_does_not_loop_over_trials():
+    def played(trials):
+        return operations(lambda: play(heads_game(), LinearReader(60), trials=trials))
+
+    played(2)
+    assert played(FEW) == played(MANY) <= 5000
+
+
+def test_a_step_of_learning_does_not_loop_over_its_batch():
+    def learnt(steps, batch):
+        attack = Reconstructor(steps=steps, batch=batch, width=16, shadows=80, conditional=False)
+        return operations(lambda: play(heads_game(), attack, trials=2))
+
+    learnt(1, 8)
+    few = [learnt(2, batch) - learnt(1, batch) for batch in (8, 40)]
+    assert max(few) - min(few) <= 10  # shadows are shuffled anew when all have been seen
+    assert max(few) <= 700  # a step, and a look at held-out shadows
+
+
+def test_what_a_guess_can_meet_is_counted_for_many_records_at_once():
+    records = Records(torch.rand(120, 3, generator=generator()), torch.zeros(120))
+    assert operations(lambda: most_met(records, Criterion(mean_squared_error, 0.05))) <= 800

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -192,7 +193,7 @@ class Criterion:
             best = ranked.flatten(1).argmin(1, keepdim=True)
             return self._judge(errors.flatten(1).gather(1, best), agree.flatten(1).gather(1, best))
         cost = errors if self.label_scale is None else errors.where(agree, torch.inf)
-        chosen = torch.stack([_assign(trial) for trial in cost]).to(errors.device)  # (trials, set)
+        chosen = _assigned(cost).to(errors.device)  # (trials, set)
         missing = chosen < 0
         index = chosen.clamp(min=0).unsqueeze(-1)
         return self._judge(
@@ -225,17 +226,20 @@ class Criterion:
         return Comparison(errors, agree, succeeded if self.label_scale is None else succeeded & agree)
 
 
-def _assign(errors: Tensor) -> Tensor:
+def _assigned(errors: Tensor) -> Tensor:
     """For each record the guess assigned to it at the least total error, or −1 where there are too few."""
-    finite = errors.detach().cpu().double()
-    ceiling = finite[finite.isfinite()].max().item() if finite.isfinite().any() else 0.0
-    cost = finite.clamp(max=2 * ceiling + 1).numpy()
     from scipy.optimize import linear_sum_assignment  # loaded here: most audits start faster without it
 
-    rows, columns = linear_sum_assignment(cost)
-    chosen = torch.full((errors.shape[0],), -1, dtype=torch.int64)
-    chosen[torch.from_numpy(rows)] = torch.from_numpy(columns)
-    return chosen
+    if not errors.numel():
+        return torch.full(errors.shape[:2], -1)
+    finite = errors.detach().cpu().double()
+    ceiling = finite.where(finite.isfinite(), 0.0).amax((1, 2), keepdim=True)
+    costs = finite.minimum(2 * ceiling + 1).numpy()
+    chosen = np.full(costs.shape[:2], -1)
+    for own, cost in zip(chosen, costs, strict=True):
+        rows, columns = linear_sum_assignment(cost)
+        own[rows] = columns
+    return torch.from_numpy(chosen)
 
 
 def on_columns(error: Error, columns: Sequence[int]) -> Error:

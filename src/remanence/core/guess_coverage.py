@@ -15,6 +15,7 @@ from remanence.core.records import Records, concatenate
 
 _ENOUGH = 2000  # records to bound a guess from
 _PAIRS_AT_ONCE = 2_000_000
+_THREES_AT_ONCE = 2**19  # as many as stay in a processor's cache
 _FEW = 150  # threes of more records take seconds
 _STARTS, _CLIMBS = 16, 10
 _ROUNDING = 1 + 1e-9
@@ -46,21 +47,26 @@ def _most_in_threes(errors: Tensor, radius: float) -> int:
     Given one record, the others that a guess can meet with it form a graph, in which those of one guess are all joined:
     each of them has n neighbours with n neighbours, and so on. At least n records must then have such an n.
     """
-    found = []
-    for own in errors:
-        one, other = own[:, None], own[None, :]
-        longest = torch.maximum(torch.maximum(one, other), errors)
-        product = one * other * errors
-        # The law of cosines for the largest angle; two equal records make a triangle of none.
-        excess = (one + other + errors - 2 * longest).clamp(min=0)
-        slender = torch.minimum(torch.minimum(one, other), errors) <= 1e-9 * longest
-        cosine = (excess.square() * longest / (4 * product)).masked_fill(slender, 0.0).clamp(max=0.25)
-        fits = longest / (4 * (1 - cosine)) <= radius * _ROUNDING  # False where a side is infinite
-        degrees, before = fits.sum(1), None
-        while before is None or not torch.equal(degrees, before):
-            before, degrees = degrees, _as_many_as(fits * degrees)
-        found.append(_as_many_as(degrees))
-    return max(1, int(_as_many_as(torch.stack(found))))
+    count = len(errors)
+    rows = max(1, _THREES_AT_ONCE // count**2)
+    found = torch.cat([_most_with(own, errors, radius) for own in errors.split(rows)])
+    return max(1, int(_as_many_as(found)))
+
+
+def _most_with(own: Tensor, errors: Tensor, radius: float) -> Tensor:
+    """How many records a guess can meet together with each of some, whose errors are `(some, records)`."""
+    one, other = own[:, :, None], own[:, None, :]
+    longest = torch.maximum(torch.maximum(one, other), errors)
+    product = one * other * errors
+    # The law of cosines for the largest angle; two equal records make a triangle of none.
+    excess = (one + other + errors - 2 * longest).clamp(min=0)
+    slender = torch.minimum(torch.minimum(one, other), errors) <= 1e-9 * longest
+    cosine = (excess.square() * longest / (4 * product)).masked_fill(slender, 0.0).clamp(max=0.25)
+    fits = longest / (4 * (1 - cosine)) <= radius * _ROUNDING  # False where a side is infinite
+    degrees, before = fits.sum(2, dtype=torch.int16), None
+    while before is None or not torch.equal(degrees, before):
+        before, degrees = degrees, _as_many_as(fits * degrees[:, None, :])
+    return _as_many_as(degrees)
 
 
 def _as_many_as(values: Tensor) -> Tensor:
@@ -69,8 +75,8 @@ def _as_many_as(values: Tensor) -> Tensor:
     >>> _as_many_as(torch.tensor([5, 3, 3, 1]))
     tensor(3)
     """
-    ranks = torch.arange(1, values.shape[-1] + 1, device=values.device)
-    return (values.sort(-1, descending=True).values >= ranks).sum(-1)
+    ranks = torch.arange(1, values.shape[-1] + 1, device=values.device, dtype=values.dtype)
+    return (values.sort(-1, descending=True).values >= ranks).sum(-1, dtype=values.dtype)
 
 
 def good_guess(records: Records, criterion: Criterion) -> Records:

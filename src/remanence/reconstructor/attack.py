@@ -235,7 +235,7 @@ class Reconstructor(Attack[Release]):
             aim = self._loss(drawn, own, unit)
             if not separation or len(own) <= _STRANGERS:
                 return aim
-            others = [network.candidates(features.roll(k + 1, 0), asked) for k in range(_STRANGERS)]
+            others = [network.candidates(features, asked, k + 1) for k in range(_STRANGERS)]
             apart = separation_loss(drawn / unit, own / unit, torch.stack(others) / unit)
             return aim + separation * apart
 

@@ -66,12 +66,15 @@ class ReconstructorNetwork(nn.Module):
         rows = torch.arange(len(label), device=label.device)
         return self.decoder(values, None if first is None else first[rows, label])
 
-    def candidates(self, features: Tensor, asked: Tensor) -> Tensor:
-        """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank."""
+    def candidates(self, features: Tensor, asked: Tensor, of: int = 0) -> Tensor:
+        """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank.
+
+        They are those of the set that stands so many places before, round about.
+        """
         assert self.places is not None
         label, rank = asked // self.guesses, asked % self.guesses
         rows = torch.arange(len(asked), device=asked.device)[:, None]
-        records = features[rows, self.places[label]]  # (trials, of the class, *example)
+        records = features[(rows - of) % len(rows), self.places[label]]  # (trials, of the class, *example)
         if self.directions is None:
             return records
         along = (records.flatten(2) @ self.directions[label].unsqueeze(2)).squeeze(2)
@@ -126,12 +129,12 @@ class HeldOut:
             else:
                 records = records[:, network.places.repeat_interleave(network.guesses, 0)]
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
-            return pairs.flatten(3).square().mean(3).amin(2).cpu()
+            return pairs.flatten(3).square().mean(3).amin(2)
 
         def errors(records: Tensor) -> Tensor:
             pairs = zip(records.split(_COMPARED), drawn.split(_COMPARED), strict=True)
             return torch.cat([closest(*pair) for pair in pairs])
 
-        own = errors(self.targets.features)
-        rate = Roc(own.numpy(), errors(self.strangers.features).numpy()).true_positive_rate(0.01)
-        return float(own.mean()), rate
+        both = torch.stack([errors(each.features) for each in (self.targets, self.strangers)])
+        own, others = both.cpu()  # one wait for the device
+        return float(own.mean()), Roc(own.numpy(), others.numpy()).true_positive_rate(0.01)
