@@ -245,11 +245,11 @@ class TestHeads:
 def recorded(noise, rate, *claimed):
     """A run of 1,000 records and 10 numbers, by the noise of each step and the share that was in a batch."""
     steps = len(noise)
-    sums = torch.zeros(steps, 3, 2, dtype=torch.float64)
-    sums[:, 1] = torch.tensor(noise).double()[:, None].square() * torch.tensor([3.0, 7.0])
+    sums = torch.zeros(steps, 2, 2, dtype=torch.float64)
+    sums[:, 0] = torch.tensor(noise).double()[:, None].square() * torch.tensor([3.0, 7.0])
     tensors = {
         "noise": {"sums": sums, "sizes": torch.tensor([3, 7])},
-        "batches": {"settings": torch.ones(steps, 3), "indices": torch.zeros(round(1000 * rate * steps))},
+        "batches": {"settings": torch.ones(steps, 4), "indices": torch.zeros(round(1000 * rate * steps))},
     }
     manifest = {"steps": steps, "records": 1000}
     return RecordedRun(SimpleNamespace(manifest=manifest, tensors=tensors.__getitem__), claimed)  # pyright: ignore

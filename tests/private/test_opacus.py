@@ -30,6 +30,7 @@ from remanence.private.opacus import Reading, record
 from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
+DIVISOR = 100  # chosen without counting the records
 POLICY = Policy(0.9)
 
 
@@ -80,6 +81,7 @@ def train(
     schedule: bool = False,
     model: nn.Module | None = None,
     loader_of=None,
+    seed_by=None,
     **settings,
 ):
     """An ordinary Opacus loop; returns the engine, the model and what it trained on."""
@@ -99,13 +101,15 @@ def train(
         max_grad_norm=1.0,
         poisson_sampling=poisson,
     )
+    optimizer.expected_batch_size = DIVISOR
     if accumulate > 1:
         private.allow_grad_accumulation()
     if bug is not None:
         bug(optimizer)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) if schedule else None
     recorded = loader if loader_of is None else loader_of(data)
-    with record(engine, optimizer, private, recorded, out=out, canaries=canaries, **settings):
+    settings = {"seed": seed_by, "out": out, "canaries": canaries, **settings}
+    with record(engine, optimizer, private, recorded, **settings):
         for _ in range(epochs):
             batches = loader
             if physical:
@@ -134,8 +138,7 @@ def test_the_transcript_holds_exactly_what_ran(tmp_path):
     canaries = few()
     _, _, data = train(tmp_path / "run", canaries=canaries, batch=50, epochs=2, noise=1.0, keep="whole")
     steps, batches = steps_of(tmp_path / "run"), load_file(tmp_path / "run" / "batches.safetensors")
-    expected = int(len(data) / (batches["starts"].numel() // 2))
-    moved = steps["parameters"][:-1] - 0.1 * steps["gradients"][:-1] / expected
+    moved = steps["parameters"][:-1] - 0.1 * steps["gradients"][:-1] / DIVISOR
     assert torch.allclose(moved, steps["parameters"][1:], atol=1e-6)
     model = nn.Linear(FEATURES, CLASSES)
 
@@ -165,10 +168,10 @@ def test_the_transcript_holds_exactly_what_ran(tmp_path):
     ids=str,
 )
 def test_a_correct_run_is_neither_contradicted_nor_flagged(tmp_path, how):
-    train(tmp_path / "run", canaries=few(), **{"epochs": 12, **how})
-    result = audit_run(tmp_path / "run", policy=POLICY)
-    assert result.verdict is not Verdict.CONTRADICTED
-    assert not [c.id for c in result.strongest.caveats if c.contradicts or c.voids]
+    train(tmp_path / "run", canaries=few(), seed_by="os", **{"epochs": 12, **how})
+    result = audit_run(tmp_path / "run", policy=Policy(0.999))
+    assert not [c.seen for c in result.strongest.caveats if c.contradicts or c.voids]
+    assert result.verdict is Verdict.PROTECTED
     assert result.strongest.numbers["p_value_of_the_claim"] > 0.05
 
 
@@ -248,7 +251,7 @@ def test_canaries_contradict_a_run_with_half_the_noise(halved):
     assert result.strongest.numbers["best_attack_at_least"] > claimed
     assert result.bounds == ()  # the noise that was measured is not the claimed one
     seen = [caveat.seen for caveat in result.strongest.caveats if caveat.contradicts]
-    assert seen[0].endswith("claimed 3.00.")
+    assert seen[0] == "The noise is 0.50 of what was claimed."
 
 
 def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monkeypatch, capsys):
@@ -277,7 +280,7 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
 def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
     ran = accounted_schedule(halved)
     squares = (
-        load_file(halved / "noise.safetensors")["sums"][:, 1].sum(1) * 3.0**2 / 605
+        load_file(halved / "noise.safetensors")["sums"][:, 0].sum(1) * 3.0**2 / 605
     )  # in units of what was told
     assert ran == (Segment(math.sqrt(float(squares.min())), 1.0, 9),)  # every step is as the least noisy one
     # 605 numbers a step: a mean square of 1.5² but for 4 · √(2 / 605) = 23 %.
@@ -345,11 +348,10 @@ def test_shortlists_and_every_design_are_found_where_there_is_no_noise(tmp_path)
 
 
 def test_shortlists_of_two_have_the_ceiling_of_shortlists(tmp_path):
-    train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3)
+    train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3, seed_by="os")
     result = audit_run(tmp_path / "run", policy=POLICY)
-    assert result.bounds[0].success == pytest.approx(
-        dpsgd(0.5, noise_multiplier=3.0, steps=3).success, rel=1e-12
-    )
+    exact = dpsgd(0.5, noise_multiplier=3.0, steps=3).success
+    assert exact <= result.bounds[0].success <= exact * (1 + 1e-4)  # rounding is paid for
 
 
 def test_a_model_with_dropout_is_read_in_its_mean_and_left_in_whatever_mode(tmp_path):
@@ -435,7 +437,7 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
         audit_run(tmp_path / "forged", policy=POLICY)
     manifest = tmp_path / "run" / "manifest.json"
     whole = json.loads(manifest.read_text())
-    for name in set(whole) - {"remanence", "secure", "kept"}:
+    for name in set(whole) - {"remanence", "secure", "kept", "format"}:
         for worse in (None, [], {"mean": None}, -1):
             manifest.write_text(json.dumps({**whole, name: worse}))
             with pytest.raises(InputError, match=rf"manifest.json: at \$\.{name}"):
@@ -494,7 +496,7 @@ def test_another_loss_than_the_one_that_trains_is_named(tmp_path):
     other = Reading(loss=lambda logits, labels: cross_entropy(logits, labels) / 100)
     train(tmp_path / "run", canaries=few(), reading=other)
     result = audit_run(tmp_path / "run", policy=POLICY)
-    assert "canary-gradients-differ" in {caveat.id for caveat in result.strongest.caveats}
+    assert "clipping-not-replayed" in {caveat.id for caveat in result.strongest.caveats}
     assert result.verdict is Verdict.UNPROVEN
     assert "p_value_of_the_exact_test" not in result.strongest.numbers
 
@@ -513,7 +515,7 @@ def test_a_step_without_noise_among_many_is_named(tmp_path):
 
     train(tmp_path / "run", canaries=few(), bug=forgetful)
     found = {caveat.id: caveat.seen for caveat in read_run(tmp_path / "run").deviations()}
-    assert "The noise of 1 of 9 steps is below the claim." in found["noise-below-claim"]
+    assert found["noise-below-claim"] == "The noise is missing in 1 of 9 steps."
 
 
 def test_clipping_that_changes_from_step_to_step_is_followed(tmp_path):

@@ -93,7 +93,9 @@ class OneRun(AnyGame):
         found = run.deviations()
         if level < p_value <= _SUSPICIOUS:
             found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
-        ceiling = _ceiling(run.claimed, scores.shape[1])
+        # Sums that differ by rounding move by at most so much more than the clipping norm when a record changes.
+        exactly = scaled(run.claimed, 1 / (1 + 2 * run.recording.manifest["rounding"]))
+        ceiling = _ceiling(exactly, scores.shape[1])
         best = 0.0
         if least is not None:
             shown = scaled(run.claimed, least / run.claimed[0].noise_multiplier)
@@ -167,6 +169,10 @@ class OneRun(AnyGame):
         """Canaries, in or out."""
         counts = "A canary counts if the guess, in or out, is right."
         return Words("guessed right", "canaries", counts=counts)
+
+    def fits(self) -> None:
+        """Every file is the one that was recorded, and all of them are about the same steps."""
+        self.run.fits()
 
     def caveats(self) -> Iterator[Caveat]:
         """Where the run deviates from its claim."""

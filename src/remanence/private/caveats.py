@@ -2,6 +2,79 @@
 
 from remanence.results.caveats import Caveat
 
+SAMPLING_NOT_REPLAYED = Caveat(
+    "sampling-not-replayed",
+    "the sampler's own generator, drawn again, does not give the records of every step, one drawn batch each.",
+    "The budget was computed for records that enter each batch by an independent coin. Nobody saw that they do.",
+    "Record the loader that make_private returns, train on each of its batches once, and let the data set give a "
+    "record as it is whenever it is read.",
+    voids=True,
+)
+CLIPPING_NOT_REPLAYED = Caveat(
+    "clipping-not-replayed",
+    "the recorder's own gradients of the step's records, each alone and clipped, do not add up to the sum that noise "
+    "was added to.",
+    "Nobody saw that a record moves the sum by at most the clipping norm. Records may be mixed by a layer or by the "
+    "loss, clipped differently, or looked at in another way than the recorder was told.",
+    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss and call. If it is given, look for "
+    "layers and losses that combine records.",
+    voids=True,
+)
+NORM_FROM_DATA = Caveat(
+    "norm-from-data",
+    "the clipping norm is not the declared number, nor what a schedule gives that was run before training.",
+    "A norm that is computed from the records gives them away, and so does the noise that is scaled by it. Opacus' own "
+    "adaptive clipping divides its noisy count by the size of the batch itself.",
+    "Fix the norm, or make a schedule for it before `record` and call it every so many steps.",
+    voids=True,
+)
+NOISE_NOT_REPLAYED = Caveat(
+    "noise-not-replayed",
+    "the generator of the noise, drawn again from its state before the step, does not give every number of the noise.",
+    "Nobody saw that there is independent noise on every number. What statistics can tell, they are asked.",
+    'Leave the noise to the optimizer, and its generator to record(..., seed="os").',
+    voids=True,
+)
+SEED_UNKNOWN = Caveat(
+    "seed-unknown",
+    "nobody said where the seeds of noise and batches come from, or others draw from the same generators.",
+    "Whoever knows or guesses a seed can make the same noise and subtract it. torch begins with the same seed "
+    "everywhere.",
+    'record(..., seed="os") seeds both from the operating system. With seed="secret" you assert that yours stay '
+    "secret; noise and batches then need generators of their own.",
+    voids=True,
+)
+SEED_ASSERTED = Caveat(
+    "seed-asserted",
+    "the owner seeded the generators and asserts that the seeds stay secret.",
+    "The proof holds against everybody who does not know the seeds. That is the owner's word.",
+    'record(..., seed="os") needs nobody\'s word.',
+)
+UPDATE_NOT_REPLAYED = Caveat(
+    "update-not-replayed",
+    "the noised gradient, the declared settings and a copy of the optimizer do not lead to where the weights went, or "
+    "something else of the model changed.",
+    "Nobody saw that the weights hold nothing but noised gradients. Rates from data, a second step, statistics in "
+    "buffers and weights that are changed by hand all look like this.",
+    "Make schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and change "
+    "weights after the recording.",
+    voids=True,
+)
+POST_PROCESSED = Caveat(
+    "post-processed",
+    "gradients that had their noise, or weights, were limited in size.",
+    "It was made again from the noised gradient alone, and so gives nothing away.",
+    "Nothing.",
+)
+COUNTED_FROM_RECORDS = Caveat(
+    "counted-from-the-records",
+    "Opacus divides by int(records · rate), and takes the number of steps from the records too; with one record fewer "
+    "or more, one of them may be another.",
+    "Whether a record is in or out then shows in the scale of every update, which no noise covers.",
+    "Canaries from shortlists keep the number of records. Otherwise set optimizer.expected_batch_size to a number that "
+    "was chosen without counting, or take a batch size for which both stay.",
+    voids=True,
+)
 NOISE_BELOW_CLAIM = Caveat(
     "noise-below-claim",
     "the noise of the run, of a step or of a tensor is smaller than the accountant was told, by more than chance "
@@ -25,14 +98,6 @@ NOISE_NOT_GAUSSIAN = Caveat(
     "Draw the noise with torch.normal, as Opacus does.",
     contradicts=True,
 )
-SEEDED_IN_THE_LOOP = Caveat(
-    "seeded-in-the-loop",
-    "the generator that makes the noise was seeded while training ran.",
-    "Anyone who knows or guesses the seeds can make the same noise and subtract it. The number of a step is no "
-    "secret.",
-    "Seed once before training with a number that nobody can guess, or use secure_mode=True.",
-    contradicts=True,
-)
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
     "the summed gradient is not the sum of the records' clipped gradients.",
@@ -47,63 +112,12 @@ CLIPPED_ELSEWHERE = Caveat(
     "Give the module and the optimizer the same max_grad_norm. Change it for both or for neither.",
     contradicts=True,
 )
-NORM_FROM_THE_BATCH = Caveat(
-    "norm-from-the-batch",
-    "the clipping norm equals a mean, a median or an extreme of the batch's own gradient norms, step after step.",
-    "The norm is computed from the records without noise. Noise that is scaled by it gives it away.",
-    'Fix the norm, lower it by a schedule, or estimate it privately (clipping="adaptive").',
-    contradicts=True,
-)
-UPDATE_NOT_FROM_GRADIENT = Caveat(
-    "update-not-from-gradient",
-    "a parameter did not move as the noised gradient and the optimizer's rule say.",
-    "Something other than the noised gradient reached the weights, and no noise covers it. Changing weights by "
-    "hand between two steps looks the same.",
-    "Look at what touches gradients after the noise (scale_grad, hooks, a second step) and weights between steps.",
-    contradicts=True,
-)
-TRAINED_OUTSIDE = Caveat(
-    "trained-outside",
-    "a parameter changed that the private optimizer does not hold.",
-    "It was trained without clipping and without noise, and no budget covers it.",
-    "Give every trainable parameter to the optimizer that make_private wraps, or freeze it.",
-    contradicts=True,
-)
-BUFFERS_CHANGED = Caveat(
-    "buffers-changed",
-    "a buffer of the model changed in training.",
-    "Layers remember something of the batches, such as running statistics. It is released with the model, "
-    "without noise.",
-    "Use layers without such memory (GroupNorm instead of BatchNorm), or keep them in eval mode.",
-    contradicts=True,
-)
 DIVIDED_BY_THE_BATCH = Caveat(
     "divided-by-the-real-batch",
     "updates were divided by the actual number of records in the batch, not by the expected number.",
     "The actual number depends on who is in the batch, and the noise shrinks with it.",
-    "Divide by the expected batch size, as Opacus does, and leave expected_batch_size alone.",
-    contradicts=True,
-)
-RECORDS_MIXED = Caveat(
-    "records-mixed",
-    "a layer's output for one record depends on the other records of its batch.",
-    "No gradient belongs to one record alone, so clipping limits nobody's influence.",
-    "Replace the layer by one that looks at each record on its own (GroupNorm, LayerNorm).",
-    contradicts=True,
-)
-LOSS_OVER_THE_BATCH = Caveat(
-    "loss-over-the-batch",
-    "a canary's gradient has the right direction, but its size changes with the batch that it is in.",
-    "The loss divides by something that the whole batch decides, such as its number of tokens. Who is in a batch then "
-    "changes everybody's gradient, and clipping limits only what one record adds itself.",
-    "Average the loss of each record first, and then over records. For texts, `text_loss` does so.",
-    contradicts=True,
-)
-BATCH_NOT_FROM_LOADER = Caveat(
-    "batch-not-from-loader",
-    "gradients came from other records than those that the loader handed out.",
-    "Nobody knows who was in a batch, and the accounted sampling did not decide it.",
-    "Record the loader that the loop iterates over. Train on its whole batches, each once.",
+    "Divide by a number that is fixed before training. Opacus' own, the expected batch size, is counted from the "
+    "records: see `counted-from-the-records`.",
     contradicts=True,
 )
 SAMPLING_NOT_POISSON = Caveat(
@@ -149,16 +163,9 @@ RECORDS_NEARLY_DUPLICATED = Caveat(
     "The claim is about one record. If both belong to one person, it says less about that person.",
     "Look at the closest pairs of the training data.",
 )
-UPDATES_UNCHECKED = Caveat(
-    "updates-unchecked",
-    "the optimizer could not be copied, so its steps could not be repeated beside the training.",
-    "Nobody checked that only the noised gradient reached the weights.",
-    "Use an optimizer that copy.deepcopy can copy.",
-    voids=True,
-)
 RECORDING_STOPPED = Caveat(
     "recording-stopped",
-    "an error ended the recording while training went on, or the accountant counted steps that were not seen.",
+    "an error ended the recording or the training, or the accountant counted steps that were not seen.",
     "The findings are about the steps before that. The others were not looked at.",
     "Read the error, remove its cause, and record again.",
     voids=True,
@@ -168,13 +175,6 @@ RECORDED_IN_PART = Caveat(
     "training had begun before the recording did.",
     "The claim is about all steps. The earlier ones were not looked at.",
     "Record from the first step, or audit the recording of the earlier part too.",
-    voids=True,
-)
-CANARY_GRADIENTS_DIFFER = Caveat(
-    "canary-gradients-differ",
-    "the canaries' gradients in training differ from those of the same records in a copy of the model.",
-    "The recording was given another loss or another call than the loop uses. So the exact test says nothing.",
-    "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss, call and reduction.",
     voids=True,
 )
 NEVER_UPDATED = Caveat(

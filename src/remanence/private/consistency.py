@@ -12,19 +12,44 @@ from typing import final
 import numpy as np
 import torch
 from scipy.special import stdtrit
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 from torch import Tensor
 
 from remanence.bounds import Segment
+from remanence.core.exceptions import MisfitError
 from remanence.private import caveats
 from remanence.private.noise import compared_numbers, compared_steps
-from remanence.private.observations import observations
-from remanence.private.recording import Recording, read_recording, unreadable
+from remanence.private.recording import PARTS, Recording, read_recording, unreadable
 from remanence.results.caveats import Caveat
 
 _SURE = 6.0  # standard deviations that chance does not explain
 _CHANCE = 1e-9  # how often chance may explain a finding, over all that a run is looked at for
 _ROUNDING = 1e-4  # of the noise, that single precision loses
+
+
+_PARTS = {
+    "sampling": caveats.SAMPLING_NOT_REPLAYED,
+    "clipping": caveats.CLIPPING_NOT_REPLAYED,
+    "norm": caveats.NORM_FROM_DATA,
+    "noise": caveats.NOISE_NOT_REPLAYED,
+    "seed": caveats.SEED_UNKNOWN,
+    "update": caveats.UPDATE_NOT_REPLAYED,
+}
+# The caveat for each thing that a recorder notes, and how what it saw is said.
+_SAID: dict[str, tuple[Caveat, str]] = {
+    "clipping-wrong": (
+        caveats.CLIPPING_NOT_PER_RECORD,
+        "The sum is off by {worst:.2g} clipping norms per record, {times}.",
+    ),
+    "clipped-elsewhere": (caveats.CLIPPED_ELSEWHERE, "Clipped at {where}, accounted at {norm:.4g}."),
+    "divided-by-the-real-batch": (caveats.DIVIDED_BY_THE_BATCH, "{times}."),
+    "post-processed": (caveats.POST_PROCESSED, "{where}, {times}."),
+    "records-duplicated": (caveats.RECORDS_DUPLICATED, "{count} of them are equal to an earlier one."),
+    "records-nearly-duplicated": (caveats.RECORDS_NEARLY_DUPLICATED, "{count} of them are."),
+    "recording-stopped": (caveats.RECORDING_STOPPED, "After {steps} steps: {where}"),
+    "ended-early": (caveats.RECORDING_STOPPED, "Training ended after {steps} steps: {where}"),
+    "never-updated": (caveats.NEVER_UPDATED, "{count} never moved: {where}."),
+}
 
 
 @final
@@ -45,6 +70,20 @@ class RecordedRun:
     recording: Recording
     claimed: tuple[Segment, ...]
 
+    def fits(self) -> None:
+        """Refuse a recording whose files are missing, damaged, or about other steps and records than its manifest."""
+        self.recording.check()
+        manifest, starts, indices = self.recording.manifest, self._batches["starts"], self._batches["indices"]
+        about = len(starts) - 1, len(self._batches["settings"]), len(self._noise["sums"])
+        people = int(indices.max()) if len(indices) else 0
+        if set(about) != {self.steps} or people >= manifest["records"] or int(starts[-1]) != len(indices):
+            raise MisfitError(
+                "The files of the recording are not about one run.",
+                needs=f"{self.steps} steps on {manifest['records']} records, as the manifest says",
+                got=f"{about[0]} batches, {about[2]} steps of noise, and records up to number {people + 1}",
+                hint="record the training again",
+            )
+
     @property
     def steps(self) -> int:
         """How many noisy gradients were released."""
@@ -64,14 +103,14 @@ class RecordedRun:
         told = self._batches["settings"][:, 2]
         unit = told.where(told > 0, torch.ones_like(told))
         wanted = torch.tensor([noise for noise, _ in self._per_step()], dtype=torch.float64)
-        return self._noise["sums"][:, 1] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
+        return self._noise["sums"][:, 0] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
 
     @cached_property
     def noise(self) -> MeasuredNoise:
         """The noise multiplier that ran."""
         told = self._batches["settings"][:, 2]
         unit = told.where(told > 0, torch.ones_like(told))
-        squares = float((self._noise["sums"][:, 1].sum(1) * unit.square()).sum())
+        squares = float((self._noise["sums"][:, 0].sum(1) * unit.square()).sum())
         numbers = self.steps * int(self._noise["sizes"].sum())
         low, high = chi2.ppf([0.975, 0.025], numbers)
         return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
@@ -106,7 +145,7 @@ class RecordedRun:
         """The settings that ran, on the safe side: the least noise of any step and the largest rate."""
         told = self._batches["settings"][:, 2]
         unit = told.where(told > 0, torch.ones_like(told))
-        squares = self._noise["sums"][:, 1].sum(1) * unit.square() / float(self._noise["sizes"].sum())
+        squares = self._noise["sums"][:, 0].sum(1) * unit.square() / float(self._noise["sizes"].sum())
         rate = max(self.sample_rate, *(segment.sample_rate for segment in self.claimed))
         return (Segment(math.sqrt(float(squares.min())), rate, self.steps),)
 
@@ -119,17 +158,66 @@ class RecordedRun:
 
     @property
     def tests_canaries(self) -> bool:
-        """Whether the exact test of the canaries means what it says."""
-        return (
-            "slots" in self.recording and "canary-gradients-differ" not in self.recording.manifest["observed"]
-        )
+        """Whether the exact test of the canaries means what it says: their gradients are those of the training."""
+        own = self.recording.manifest
+        made_again = own.get("augmented", True) or not own["replay"]["clipping"]["failed"]
+        return "slots" in self.recording and made_again
+
+    def unreplayed(self) -> Iterator[Caveat]:
+        """The parts of a step that were not made again in every step that the claim is about."""
+        for part in PARTS:
+            seen = self.recording.manifest["replay"][part]
+            if seen["failed"] or seen["steps"] != self.steps:
+                why = seen["why"] or "The recorder did not see what it is made from"
+                times = f"in {self.steps - seen['steps']} of {self.steps} steps"
+                yield replace(_PARTS[part], seen=f"{why[0].upper()}{why[1:]}, {times}.")
 
     def deviations(self) -> tuple[Caveat, ...]:
-        """Where what ran differs from the claim, or was not looked at; what contradicts the claim is first."""
-        settings = self._batches["settings"]
-        seen = observations(self.recording.manifest, accounted_norm=float(settings[0, 1]))
-        found = [*self._of_noise(), *self._of_sampling(), *seen]
+        """Where what ran differs from the claim, or was not made again; what contradicts the claim is first."""
+        found = [*self._of_noise(), *self._of_sampling(), *self._observed(), *self.unreplayed()]
         return tuple(sorted(found, key=lambda caveat: (not caveat.contradicts, not caveat.voids)))
+
+    def _observed(self) -> Iterator[Caveat]:
+        """What the recorder saw while the run ran."""
+        manifest, norm = self.recording.manifest, float(self._batches["settings"][0, 1])
+        for name, seen in manifest["observed"].items():
+            if name not in _SAID or (
+                name == "divided-by-the-real-batch" and seen["count"] < max(2, self.steps / 2)
+            ):
+                continue  # names that are not known say nothing; a ratio comes out by chance once in a while
+            many = seen["count"] > 1
+            times = (
+                f"in {seen['count']} of {self.steps} steps" if many else f"in step {seen['first_step'] + 1}"
+            )
+            caveat, words = _SAID[name]
+            yield replace(caveat, seen=words.format(**seen, times=times, steps=self.steps, norm=norm))
+        if manifest["steps_before"]:
+            yield replace(caveats.RECORDED_IN_PART, seen=f"{manifest['steps_before']} steps came before.")
+        if manifest.get("seed") == "secret":
+            yield replace(caveats.SEED_ASSERTED, seen="Asserted when the run was recorded.")
+        yield from self._of_counting()
+
+    def _of_counting(self) -> Iterator[Caveat]:
+        """In or out: what one record less or more changes besides the sum, where the divisor was counted."""
+        manifest = self.recording.manifest
+        if "divisor" not in manifest or manifest.get("canaries", {}).get("candidates", 1) > 1:
+            return
+        records, batches, divisor = manifest["records"], manifest["batches"], manifest["divisor"]
+        size = (records - 1) / (batches - 1) if batches > 1 else 0.0
+        fewer = batches - 1 if size == int(size) and size > 0 else batches
+        changed = [
+            (n, b) for n, b in ((records - 1, fewer), (records + 1, batches)) if n and int(n / b) != divisor
+        ]
+        if changed:
+            other, count = changed[0]
+            numbers = 2 * self.steps * int(self._noise["sizes"].sum()) + manifest["drift"]
+            told = abs(1 - divisor / max(1, int(other / count))) * math.sqrt(numbers)
+            epochs = f" and {count} batches an epoch, not {batches}" if count != batches else ""
+            seen = (
+                f"{records} records: divided by {divisor}. {other} records: by {int(other / count)}{epochs}. "
+                f"Whoever sees all updates tells the two apart at {told:.1f} standard deviations."
+            )
+            yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
 
     def _of_noise(self) -> Iterator[Caveat]:
         ratios, sizes = self.noise_ratios.numpy(), self._noise["sizes"].numpy()
@@ -140,7 +228,17 @@ class RecordedRun:
         by_step = chi2.cdf(ratios.sum(1) / slack, numbers) < level / self.steps
         single = chi2.cdf(ratios / slack, sizes) < level / ratios.size
         measured, claim = self.noise, self._per_step()[0][0]
-        if whole or by_tensor.any() or by_step.any() or single.any():
+        claimed = np.array([noise for noise, _ in self._per_step()])
+        told, share = self._batches["settings"][:, 2:].numpy().T
+        if (told * share < claimed * (1 - 1e-6)).any():
+            least = float((told * share / np.maximum(claimed, 1e-300)).min())
+            scaled = self.recording.manifest["observed"].get("noise-scaled", {"where": "", "count": 0})
+            where = f"The noise on `{scaled['where']}`" if scaled["count"] % len(names) else "The noise"
+            how = "is missing" if least < 0.01 else f"is {least:.2f} of what was claimed"
+            low = int((told * share < claimed * (1 - 1e-6)).sum())
+            when = "" if low == self.steps else f" in {low} of {self.steps} steps"
+            yield replace(caveats.NOISE_BELOW_CLAIM, seen=f"{where} {how}{when}.")
+        elif whole or by_tensor.any() or by_step.any() or single.any():
             seen = (
                 f"Measured noise {measured.value:.2f} ({measured.lower:.2f} to {measured.upper:.2f}), "
                 f"claimed {claim:.2f}."
@@ -160,33 +258,33 @@ class RecordedRun:
 
     def _repeats(self) -> Iterator[Caveat]:
         noise, names = self._noise, self.recording.manifest["tensors"]
-        sizes = noise["sizes"].tolist()
+        sizes, compared = noise["sizes"].tolist(), int(noise["compared"])
         numbers = np.array([compared_numbers(size) for size in sizes])
-        tensors, later = len(sizes), max(self.steps - 1, 1)
+        pairs, chance, variance = noise["pairs"].tolist()
         if int(noise["repeats"]):
             seen = f"The same noise was added {int(noise['repeats'])} times more than once."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
-            return
-        shared = self.steps * np.minimum(numbers[:, None], numbers[None])
-        between = noise["between_tensors"].abs().numpy() > chance_correlation(shared, tensors**2 / 2)
-        if between.any():
-            one, other = (names[place] for place in np.argwhere(between)[0])
-            yield replace(caveats.NOISE_REPEATS, seen=f"The noise on `{one}` and on `{other}` is correlated.")
-            return
-        alike = chance_correlation(later * numbers, 2 * tensors)
-        pairs = compared_steps(self.steps, tensors) ** 2 / 2 * tensors
-        again = noise["largest_between_steps"].numpy() > chance_correlation(numbers, pairs)
-        for name in ("with_the_step_before", "with_the_first_step"):
-            again |= noise[name].abs().numpy() > alike
-        if again.any():
-            seen = f"The noise on `{names[np.flatnonzero(again)[0]]}` is correlated between steps."
+        elif pairs > chance + 8 * math.sqrt(variance) + 25:
+            seen = f"{pairs:.0f} pairs of equal numbers inside the steps; chance gives {chance:.0f}."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
+        elif compared > 1:
+            every = compared_steps(compared, len(sizes)) ** 2 / 2 * len(sizes)
+            again = noise["largest_between_steps"].numpy() > chance_correlation(numbers, every)
+            if again.any():
+                seen = f"The noise on `{names[np.flatnonzero(again)[0]]}` is correlated between steps."
+                yield replace(caveats.NOISE_REPEATS, seen=seen)
+        if compared:
+            bare = chi2.cdf(noise["least"].numpy(), compared) * np.array(sizes) < _CHANCE / len(sizes)
+            if bare.any():
+                where = names[np.flatnonzero(bare)[0]]
+                seen = f"Some numbers of `{where}` have hardly any noise in {compared} steps."
+                yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
 
     def _shape(self) -> Iterator[Caveat]:
         """The fourth moment: 3 for a Gaussian, with a standard deviation of √(24 / numbers)."""
-        sums, sizes = self._noise["sums"].sum(0).numpy(), self._noise["sizes"].numpy()  # (3, tensors)
+        sums, sizes = self._noise["sums"].sum(0).numpy(), self._noise["sizes"].numpy()  # (2, tensors)
         numbers = np.append(self.steps * sizes, self.steps * sizes.sum())
-        squares, fourths = (np.append(row, row.sum()) / numbers for row in sums[1:])
+        squares, fourths = (np.append(row, row.sum()) / numbers for row in sums)
         kurtosis = fourths / np.maximum(squares, 1e-30) ** 2
         spread = np.sqrt(24 / numbers)
         # Small samples have a long tail to the right; there only a gross excess is named.
@@ -213,16 +311,23 @@ class RecordedRun:
         if mean > records * rate + _SURE * spread + 1e-9 * records:
             seen = f"Batches of {mean:.1f} records on average, {records * rate:.1f} accounted for."
             yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
-        if len(rates) == 1 and rate < 1 and "batch-not-from-loader" not in manifest["observed"]:
-            counts = torch.bincount(indices, minlength=records).double()
-            if not _is_poisson(sizes, counts):
-                seen = f"Batch sizes vary by {float(sizes.std(correction=0)):.1f} around {mean:.1f}."
-                yield replace(caveats.SAMPLING_NOT_POISSON, seen=seen)
+        counts = torch.bincount(indices, minlength=records).double()
+        often = binom.sf(counts.numpy() - 1, self.steps, max(rates)) * records < _CHANCE
+        if often.any() and max(rates) < 1:
+            most = int(counts[torch.from_numpy(often)].max())
+            seen = f"A record was in {most} of {self.steps} steps, at a rate of {rate:.3g}."
+            yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
+        if len(rates) == 1 and rate < 1 and len(indices) and not _is_poisson(sizes, counts):
+            seen = f"Batch sizes vary by {float(sizes.std(correction=0)):.1f} around {mean:.1f}."
+            yield replace(caveats.SAMPLING_NOT_POISSON, seen=seen)
+        if "rate" in manifest and any(rate < manifest["rate"] * (1 - 1e-9) for _, rate in claims):
+            seen = f"Drawn at a rate of {manifest['rate']:.4g}, {min(rates):.4g} accounted for."
+            yield replace(caveats.SAMPLING_ABOVE_CLAIM, seen=seen)
         counted = sum(segment.steps for segment in self.claimed) - manifest["steps_before"]
         if self.steps > counted:
             seen = f"{self.steps} steps were taken, {counted} were counted."
             yield replace(caveats.STEPS_UNACCOUNTED, seen=seen)
-        if counted > self.steps and not {"recording-stopped", "ended-early"} & set(manifest["observed"]):
+        if counted > self.steps and "recording-stopped" not in manifest["observed"]:
             seen = f"The accountant counted {counted} steps, {self.steps} were seen."
             yield replace(caveats.RECORDING_STOPPED, seen=seen)
         step_of = torch.repeat_interleave(torch.arange(self.steps), sizes.long())

@@ -1,41 +1,63 @@
 """Record an Opacus training run as it happens, so that it can be audited: `remanence audit FOLDER`.
 
-    with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries):
+    with record(privacy_engine, optimizer, model, loader, out="run", canaries=canaries, seed="os"):
         ...  # the training loop, unchanged
 
-What is written is what ran: who was in each batch, how gradients were clipped, how much noise was added, and whether
-the weights moved accordingly. Training is bit for bit what it would have been.
+Every step is made again beside the training: who is in the batch, each record's clipped gradient, the noise, and
+where the weights must go. What is written is which parts came out the same, and why not. Without `seed`, training is
+bit for bit what it would have been.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from opacus import PrivacyEngine
 from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
 from opacus.optimizers import (
     DPOptimizer,
+    DPOptimizerFastGradientClipping,
     FSDPOptimizerFastGradientClipping,
     SimpleDistributedPerLayerOptimizer,
 )
-from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from remanence.core.checks import one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
-from remanence.private.opacus_batches import Batches, tensors_in
+from remanence.private.opacus_batches import Batches, rate_of, tensors_in
 from remanence.private.opacus_ranks import Ranks
-from remanence.private.opacus_replica import Reading, quiet_randomness
-from remanence.private.opacus_steps import RecordingWarning, Steps
-from remanence.private.recorder import Claim, RunRecorder
+from remanence.private.opacus_updates import Declared, Limits, Updates
+from remanence.private.own_pass import (
+    Clipping,
+    OwnPass,
+    RandomStates,
+    Reading,
+    RunAs,
+    norms_of,
+    quiet_randomness,
+)
+from remanence.private.recorder import Claim, NoisedStep, RunRecorder, SlotGradients
+from remanence.private.seeds import Stream, from_the_system, unknown
 
 __all__ = ["Reading", "RecordingWarning", "record"]
+
+_ROUNDING = 64  # units in the last place per record, by which two ways of adding up gradients may differ
+_SCALED = 1e-3  # of the noise, by which it may differ from a multiple of what the generator gives
+
+
+@final
+class RecordingWarning(UserWarning):
+    """Recording cannot go on; training does."""
 
 
 @contextmanager
@@ -49,15 +71,17 @@ def record(
     canaries: Canaries | None = None,
     reading: Reading | None = None,
     keep: Literal["projections", "whole"] = "projections",
+    seed: Literal["os", "secret"] | None = None,
 ) -> Iterator[None]:
     """Write what the training inside the `with` did into a new folder, whatever happens to it.
 
     All but `canaries` are what `make_private` returned. `canaries.inserted` must be the last records of the loader's
     data set; `reading` says how the loop looks at a record. `keep="whole"` also writes the parameters and gradients
-    of every step.
+    of every step. `seed="os"` draws noise and batches from generators that the operating system's entropy seeds.
+    With `seed="secret"` they keep generators of their own that you seeded, and you assert that nobody knows the seeds.
     """
     reading = reading or Reading()
-    _check(privacy_engine, optimizer, model, loader, canaries)
+    _check(privacy_engine, optimizer, model, loader, canaries, seed)
     records = _check_canaries(loader, canaries, reading)
     ranks = Ranks.of(optimizer)
     with ExitStack() as stack:
@@ -71,15 +95,23 @@ def record(
             framework=f"Opacus {version('opacus')}, torch {torch.__version__}",
         )
         try:
-            batches = Batches(loader)
-            stack.callback(batches.close)
-            steps = Steps(recorder, optimizer, model, batches, reading, canaries)
+            if seed == "os":
+                stack.enter_context(_seeded(optimizer, loader))
+            steps = Steps(recorder, optimizer, model, loader, reading, canaries)
+            stack.callback(steps.batches.close)
         except BaseException:
             recorder.writer.abandon()
             raise
         recorder.steps_before = sum(count for _, _, count in privacy_engine.accountant.history)
-        recorder.expected = (float(optimizer.noise_multiplier), _rate(batches.sampler), 0)
-        recorder.manifest = {"secure": bool(privacy_engine.secure_mode), "kept": keep}
+        recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
+        recorder.manifest = {
+            "secure": bool(privacy_engine.secure_mode),
+            "kept": keep,
+            "seed": seed or "unknown",
+            "augmented": reading.augment is not None,
+            "rate": steps.batches.rate,
+            **_counted(optimizer, loader, records),
+        }
 
         def claims() -> list[Claim]:
             return [(float(n), float(q), int(count)) for n, q, count in privacy_engine.accountant.history]
@@ -94,18 +126,497 @@ def record(
             else:
                 recorder.writer.abandon()
             raise
-        if batches.marks.duplicates():
-            recorder.observe("records-duplicated", count=batches.marks.duplicates())
-        if batches.marks.near_duplicates():
-            recorder.observe("records-nearly-duplicated", count=batches.marks.near_duplicates())
+        recorder.replayed("seed", unknown(seed, [steps.noise, steps.draws]), steps=recorder.steps)
+        for what, count in (
+            ("records-duplicated", steps.batches.marks.duplicates()),
+            ("records-nearly-duplicated", steps.batches.marks.near_duplicates()),
+        ):
+            if count:
+                recorder.observe(what, count=count)
         if ranks.leads:
             recorder.finish()
 
 
-def _rate(sampler: Any) -> float:
-    """The rate at which a sampler draws records; that of the logical batches, if they are split."""
-    sampler = sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
-    return getattr(sampler, "sample_rate", 1 / max(1, len(sampler)))
+@contextmanager
+def _seeded(optimizer: DPOptimizer, loader: DataLoader[Any]) -> Iterator[None]:
+    """Noise and batches from the system's entropy, until recording ends."""
+    sampler: Any = loader.batch_sampler
+    noise, batches = optimizer.generator, getattr(sampler, "generator", None)
+    optimizer.generator = from_the_system(optimizer.params[0].device)
+    if hasattr(sampler, "generator"):
+        sampler.generator = from_the_system(torch.device("cpu"))
+    try:
+        yield
+    finally:
+        optimizer.generator = noise
+        if hasattr(sampler, "generator"):
+            sampler.generator = batches
+
+
+def _counted(optimizer: DPOptimizer, loader: DataLoader[Any], records: int) -> dict[str, int]:
+    """The divisor and the batches of an epoch, where they were counted from the records, as Opacus does."""
+    batches, divisor = round(1 / rate_of(loader.batch_sampler)), optimizer.expected_batch_size
+    counted = optimizer.loss_reduction == "mean" and divisor == int(records / batches)
+    return {"divisor": divisor, "batches": batches} if counted and divisor else {}
+
+
+class _Hook:
+    """What is hung onto the module: it does nothing in a copy of it, and is nothing to keep when one is stored."""
+
+    def __init__(self, call: Callable[..., None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._call is not None:
+            self._call(*args, **kwargs)
+
+    def __deepcopy__(self, _: Any) -> _Hook:
+        return _Hook()
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
+@final
+class Steps:
+    """What really runs, made again part by part and handed to the recorder."""
+
+    def __init__(
+        self,
+        recorder: RunRecorder,
+        optimizer: DPOptimizer,
+        model: Any,
+        loader: DataLoader[Any],
+        reading: Reading,
+        canaries: Canaries | None,
+    ) -> None:
+        self._recorder, self._optimizer = recorder, optimizer
+        self._reading, self._canaries = reading, canaries
+        self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
+        self._ranks = Ranks.of(optimizer)
+        self.noise = Stream("the generator of the noise")
+        self.draws = Stream("the generator of the batches", loaders=True)
+        self._updates, self._declared = Updates(optimizer, self._module), Declared(optimizer)
+        self._own = OwnPass(model, optimizer.params, reading)
+        self._of_sums, self._of_gradients = Limits(), Limits()
+        recorder.names = self._updates.names()
+        recorder.sizes = [p.numel() for p in optimizer.params]
+        self._eps = max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
+        self._stopped = False
+        self._stepping = False  # between the noise of a step and the update
+        self._off: dict[str, str] = {}  # settings that are not as declared, in this step
+        self._why_update = ""
+        self._noised: list[Tensor] = []
+        self._before: list[Tensor] = []  # sums of clipped gradients, before the noise
+        self._summed: list[Tensor] = []  # the same, flat and in single precision
+        self._run_as = RunAs()
+        self._batch = _Batch()
+        self._size = 0  # of the last step's batch
+        self.batches = Batches(loader, self.draws)
+
+    @contextmanager
+    def watching(self, claims: Callable[[], list[Claim]], *, whole: bool) -> Iterator[None]:
+        """Follow the model and the optimizer, and let go of both at the end."""
+        optimizer = self._optimizer
+
+        def clipped() -> None:
+            self._recorder.claimed = claims()
+            self._clip()
+
+        def together() -> None:
+            # A process that has stopped recording would leave the others waiting for it.
+            self._stopped = not self._ranks.agree(not self._stopped)
+            self._recorder.claimed = claims()
+            self._safely(lambda: self._add_noise(whole=whole))
+
+        def nothing() -> None:
+            pass
+
+        wanted = {
+            "accumulate" if self._ghost else "clip_and_accumulate": (lambda: self._safely(clipped), nothing),
+            "add_noise": (lambda: self._safely(self._before_noise), together),
+        }
+        before = {name: vars(optimizer).get(name) for name in wanted}
+        ours = {name: _around(getattr(optimizer, name), *both) for name, both in wanted.items()}
+        vars(optimizer).update(ours)
+        handles = [
+            self._module.register_forward_pre_hook(_Hook(self._fed), with_kwargs=True),
+            optimizer.original_optimizer.register_step_pre_hook(lambda *_: self._safely(self._about_to_step)),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._safely(self._after_step)
+            still = self._updates.never_moved()
+            if still and self._recorder.steps:
+                self._recorder.observe("never-updated", where=", ".join(still[:3]), count=len(still))
+            self._recorder.claimed = claims()
+            self._stopped = True
+            for name, plain in before.items():
+                if vars(optimizer).get(name) is ours[name]:  # and not what somebody put there since
+                    delattr(optimizer, name)
+                    vars(optimizer).update({} if plain is None else {name: plain})
+
+    def _safely(self, action: Callable[[], None]) -> None:
+        """Whatever goes wrong in recording, training goes on and what was recorded is kept."""
+        if self._stopped:
+            return
+        try:
+            with torch.no_grad():
+                action()
+        except Exception as error:  # noqa: BLE001  nothing that happens here may reach the training
+            self._stopped = True
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            self._recorder.observe("recording-stopped", where=reason)
+            warnings.warn(
+                f"Recording stopped after {self._recorder.steps} steps: {reason}. Training goes on.",
+                RecordingWarning,
+                stacklevel=4,
+            )
+
+    def _replayed(self, part: str, why: str) -> None:
+        apart = "several processes train together" if self._ranks.count > 1 else ""
+        self._recorder.replayed(part, apart or why)
+
+    def _fed(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is given a batch."""
+        if not torch.is_grad_enabled() or not self._module.training:
+            return
+
+        def note() -> None:
+            self.batches.fed((args, kwargs))
+            device = self._optimizer.params[0].device.type
+            mixed = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            floats = [t.dtype for t in tensors_in((args, kwargs)) if t.is_floating_point()]
+            self._run_as = RunAs(mixed, floats[0] if floats else None, RandomStates.now())
+
+        self._safely(note)
+
+    def _clip(self) -> None:
+        """One physical batch, about to be clipped: what its clipped sum must be."""
+        self._after_step()
+        if self._ghost:
+            norms = [getattr(p, "_norm_sample", None) for p in self._optimizer.params]
+            rows = max((len(norm) for norm in norms if norm is not None), default=0)
+        else:
+            rows = len(self._optimizer.grad_samples[0])
+        members = self.batches.take(rows)
+        if members is None:
+            self._batch.why = "gradients came from other records than the loader handed out"
+            return
+        self._batch.members += members
+        try:
+            if members:
+                self._add_up(members)
+        except Exception as error:  # noqa: BLE001  a loop may look at its records in any way
+            first = (str(error).splitlines() or [""])[0]
+            self._batch.why = f"the recorder's own pass fails ({type(error).__name__}: {first[:120]})"
+
+    def _add_up(self, members: list[int]) -> None:
+        """The recorder's own pass over a physical batch."""
+        batch, recorder = self._batch, self._recorder
+        batch.clipping = clipping = Clipping.of(self._optimizer)
+        batch.norm_why = batch.norm_why or self._declared.off(self._optimizer, recorder.steps).get(
+            "max_grad_norm", ""
+        )
+        fetched, why = self.batches.fetch(members)
+        batch.why = batch.why or why
+        features, labels = self._reading.split(fetched)
+        tested = set(recorder.tested(members).tolist())
+        # What is changed at random before the model sees it cannot be changed again in the same way.
+        seen = self._reading.augment is not None and not self._ghost
+        theirs = [s.flatten(1).float() for s in self._optimizer.grad_samples] if seen else None
+        start = 0
+        for samples in self._own.gradients(features, labels, self._run_as):
+            batch.add(samples, clipping.factors(norms_of(samples)))
+            chunk = slice(start, start + len(samples[0]))
+            inside = [place for place, index in enumerate(members[chunk]) if index >= recorder.first_canary]
+            if self._canaries is not None and inside:
+                rows = [s[inside] for s in (samples if theirs is None else [s[chunk] for s in theirs])]
+                own = [f[:, None] * s for f, s in zip(clipping.factors(norms_of(rows)), rows, strict=True)]
+                batch.add_canaries([members[chunk][place] for place in inside], torch.cat(own, 1), tested)
+            start = chunk.stop
+
+    def _before_noise(self) -> None:
+        """The sum of a logical batch is complete: what the noise must be."""
+        optimizer, ranks, batch = self._optimizer, self._ranks, self._batch
+        self._off = self._declared.off(optimizer, self._recorder.steps)
+        self._before = [p.summed_grad.detach().clone() for p in optimizer.params]  # pyright: ignore
+        self._summed = [part.flatten().float() for part in self._before]
+        deviation = _told(optimizer) * float(optimizer.max_grad_norm)
+
+        def draw(generator: torch.Generator) -> list[Tensor]:
+            return [
+                torch.normal(0.0, deviation, s.shape, generator=generator, device=s.device, dtype=s.dtype)
+                for s in self._before
+            ]
+
+        secure = bool(optimizer.secure_mode) or deviation == 0
+        device = optimizer.params[0].device
+        self._foreseen: list[Tensor] | None = (
+            None if secure else self.noise.next(optimizer.generator, draw, device)
+        )
+        if ranks.count == 1 and batch.sums is None and not batch.why:
+            batch.sums = [torch.zeros_like(part) for part in self._summed]
+
+    def _add_noise(self, *, whole: bool) -> None:
+        """One logical step, between its noise and its update."""
+        optimizer, ranks, batch, recorder = self._optimizer, self._ranks, self._batch, self._recorder
+        parameters = optimizer.params
+        self.noise.taken()
+        clipping = batch.clipping or Clipping.of(optimizer)
+        members = ranks.joined(batch.members)
+        self._size = len(members)
+        self._noised = [p.grad.detach().clone() for p in parameters]  # pyright: ignore[reportOptionalMemberAccess]
+        summed = ranks.total(self._summed)
+        noised = ranks.total([g.flatten().float() for g in self._noised])
+        sums = None if batch.sums is None else ranks.total(batch.sums)
+        self._replayed("sampling", self._sampled(members))
+        self._replayed("clipping", batch.why or self._clipped(sums, summed, clipping))
+        self._replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
+        noise, why = self._noise_again(noised)
+        self._replayed("noise", self._off.get("noise_multiplier", why))
+        norms = clipping.total, float(optimizer.max_grad_norm)
+        if abs(norms[0] / norms[1] - 1) > 1e-4:
+            recorder.observe("clipped-elsewhere", worst=norms[0], where=f"{norms[0]:.4g}")
+        noised = noise.recorded
+        step = NoisedStep(members, summed, noised, norms, _told(optimizer), self._eps)
+        recorder.add(step, compare=noise.compare)
+        for name, share in noise.shares.items():
+            recorder.lessened(share, name)
+        self._stepping, self._why_update = True, "the optimizer took no step"
+        known = torch.cat(summed if sums is None else sums)
+        if self._canaries is not None:
+            inside = torch.cat(ranks.total([batch.canary_sum(sum(recorder.sizes), parameters[0].device)]))
+            rows = ranks.merged(batch.rows)
+            known = known - inside
+            if ranks.leads:
+                self._look(members, rows, torch.cat(noised), torch.cat(summed), known, clipping)
+        if whole:
+            flat = torch.cat([p.detach().flatten().float() for p in parameters])
+            recorder.writer.add_step({"parameters": flat, "gradients": torch.cat(noised), "known": known})
+        self._batch = _Batch()
+
+    def _sampled(self, members: list[int]) -> str:
+        why = self.batches.settle(members)
+        rate = self._recorder.claim()[1]
+        if not why and rate_of(self.batches.sampler) != self.batches.rate:
+            return f"the sampler's rate is {rate_of(self.batches.sampler):.4g}; {self.batches.rate:.4g} was declared"
+        return (
+            why
+            if rate >= self.batches.rate * (1 - 1e-9)
+            else f"{rate:.4g} is accounted, and {self.batches.rate:.4g} was drawn"
+        )
+
+    def _clipped(self, sums: list[Tensor] | None, summed: list[Tensor], clipping: Clipping) -> str:
+        """Why the sum that noise is added to is not that of the records' clipped gradients."""
+        if sums is None:
+            return "nobody knows whose gradients were added up"
+        off = (
+            float(torch.stack([(a - b).norm() for a, b in zip(summed, sums, strict=True)]).norm())
+            / clipping.total
+        )
+        precision = torch.finfo(self._run_as.autocast).eps if self._run_as.autocast else self._eps
+        if off <= _ROUNDING * precision * (1 + len(self._batch.members)):
+            self._recorder.rounding = max(self._recorder.rounding, off)
+            return ""
+        norm = self._batch.norm_instead(summed, clipping, _ROUNDING * precision)
+        if norm is not None:
+            self._recorder.observe("clipped-elsewhere", worst=norm, where=f"{norm:.4g}")
+        elif self._ranks.count == 1 and not self._ghost and self._batch.same_gradients(self._optimizer):
+            self._recorder.observe("clipping-wrong", worst=off / (1 + len(self._batch.members)))
+        return f"the records' own gradients, clipped, give another sum ({off:.2g} clipping norms away)"
+
+    def _noise_again(self, noised: list[Tensor]) -> tuple[_Noise, str]:
+        """The noise as it is to be recorded; why it is not what its generator gives to the bit, if it is not."""
+        if self._foreseen is None:
+            return _Noise(noised), self.noise.why or "there is no noise, or its generator cannot be read"
+        both = zip(self._before, self._foreseen, self._noised, strict=True)
+        expected = [(before + z).view_as(after) for before, z, after in both]
+        limited = self._of_sums.explain(self._noised, expected)
+        flat = [part.flatten().float() for part in expected]
+        if limited is not None:
+            if limited:
+                self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
+            return _Noise(flat, compare=False), ""
+        why, shares = "the generator of the noise gives other numbers", {}
+        units = [z.flatten().double() for z in self._foreseen]
+        noise = [(a - b).double() for a, b in zip(noised, self._summed, strict=True)]
+        for name, unit, own in zip(self._recorder.names, units, noise, strict=True):
+            share = float(unit @ own / (unit @ unit).clamp(min=1e-300))
+            if share < 1 - _SCALED and float((own - share * unit).norm()) <= _SCALED * float(unit.norm()):
+                shares[name] = share  # a multiple of what the generator gives is certain
+        every, all_of_it = torch.cat(units), torch.cat(noise)
+        alike = float(every @ all_of_it / (every.norm() * all_of_it.norm()).clamp(min=1e-300))
+        if shares or alike < 0.1:
+            return _Noise(noised, not shares, shares), why
+        return _Noise(flat, compare=False), why  # the noise was there, and something was done to it
+
+    def _about_to_step(self) -> None:
+        """The optimizer's own step begins: are these the noised gradients, divided by what was declared?"""
+        if not self._stepping:
+            return
+        optimizer = self._optimizer
+        scale, step = 1.0, self._recorder.steps - 1
+        if optimizer.loss_reduction == "mean":
+            iterations = 1 if self._ghost else optimizer.accumulated_iterations
+            scale = optimizer.expected_batch_size * iterations
+        actual = [p.grad.detach() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
+        off = {**self._declared.off(optimizer, step), **self._off}
+        why = [reason for name, reason in off.items() if name not in ("max_grad_norm", "noise_multiplier")]
+        self._why_update = why[0] if why else ""
+        limited = self._of_gradients.explain(actual, [g / scale for g in self._noised])
+        if limited is None:
+            self._why_update = "the optimizer was given another gradient than the noised one"
+            bare = [s.view_as(g) / scale for s, g in zip(self._summed, actual, strict=True)]
+            for name, without, given in zip(self._recorder.names, bare, actual, strict=True):
+                if torch.allclose(without.to(given), given, rtol=1e-5, atol=1e-9):
+                    self._recorder.lessened(0.0, name)
+        elif limited:
+            self._recorder.observe("post-processed", where=f"noised gradients: {limited}")
+        if self._why_update:
+            self._name_division(actual, step)
+        self._updates.foresee()
+
+    def _name_division(self, actual: list[Tensor], step: int) -> None:
+        """Division by the batch that came instead of the one that was expected has a name of its own."""
+        divisor, rates = self._declared.divisor, self._declared.rate_ratio(self._optimizer, step)
+        if self._size in (0, divisor) or not divisor or self._ranks.count > 1:
+            return
+        moved, wanted = (torch.cat([g.flatten().double() for g in part]) for part in (actual, self._noised))
+        ratio = rates * divisor * float(moved @ wanted / (wanted @ wanted).clamp(min=1e-300))
+        if abs(ratio * self._size / divisor - 1) < 1e-4:
+            self._recorder.observe("divided-by-the-real-batch", worst=ratio)
+
+    def _after_step(self) -> None:
+        """Before anything else happens, and at the end: did the last step lead where it had to?"""
+        if not self._stepping:
+            return
+        self._stepping = False
+        why, limited = self._updates.check()
+        if limited:
+            self._recorder.observe("post-processed", where=limited)
+        self._replayed("update", self._why_update or why)
+
+    def _look(
+        self,
+        members: list[int],
+        rows: dict[int, Tensor],
+        noised: Tensor,
+        summed: Tensor,
+        known: Tensor,
+        clipping: Clipping,
+    ) -> None:
+        """What this step says about the canaries."""
+        recorder, canaries = self._recorder, self._canaries
+        assert canaries is not None
+        lists = canaries.shortlists
+        features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
+        run_as = RunAs(self._run_as.autocast, self._run_as.floats)
+
+        def clipped(rows: Tensor) -> Iterator[Tensor]:
+            return self._own.clipped(features[rows], labels[rows], clipping, run_as)
+
+        slots = recorder.slots_among([index for index in members if index in rows])
+        if len(slots):
+            candidates = recorder.candidates_of(slots)  # (slots, candidates), the one that is there first
+            index_of = {int(row): place + recorder.first_canary for place, row in enumerate(canaries.rows)}
+            there = torch.stack([rows[index_of[int(row)]] for row in candidates[:, 0]])
+            others = torch.cat(list(clipped(candidates[:, 1:].flatten())))
+            others = others.view(len(slots), -1, others.shape[1])
+            recorder.add_slots(SlotGradients(slots, there, others), noised - summed)
+        if (recorder.steps - 1) % (self._reading.every or recorder.pause()) == 0:
+            recorder.read(clipped(torch.arange(len(labels))), noised - known)
+
+
+@final
+@dataclass(frozen=True)
+class _Noise:
+    """The noised sums to be recorded, whether statistics are asked about them, and noise that was only a share."""
+
+    recorded: list[Tensor]
+    compare: bool = True
+    shares: dict[str, float] = field(default_factory=dict)
+
+
+@final
+class _Batch:
+    """One logical batch, added up from its physical ones by the recorder's own pass."""
+
+    def __init__(self) -> None:
+        self.members: list[int] = []
+        self.why, self.norm_why = "", ""
+        self.clipping: Clipping | None = None
+        self.sums: list[Tensor] | None = None
+        self.rows: dict[int, Tensor] = {}  # clipped gradients of canaries that are tested, by index
+        self._canaries: Tensor | None = None
+        self._samples: list[Tensor] | None = (
+            None  # all records' gradients, where they were computed in one piece
+        )
+
+    def add(self, samples: list[Tensor], factors: Tensor) -> None:
+        """Some records' gradients, and what they are multiplied with."""
+        more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
+        self._samples = samples if self.sums is None else None
+        self.sums = more if self.sums is None else [a + b for a, b in zip(self.sums, more, strict=True)]
+
+    def add_canaries(self, indices: list[int], clipped: Tensor, tested: set[int]) -> None:
+        """Clipped gradients of canaries."""
+        total = clipped.sum(0)
+        self._canaries = total if self._canaries is None else self._canaries + total
+        self.rows.update({i: row for i, row in zip(indices, clipped, strict=True) if i in tested})
+
+    def canary_sum(self, numbers: int, device: Any) -> Tensor:
+        """All canaries' part of the sum."""
+        return torch.zeros(numbers, device=device) if self._canaries is None else self._canaries
+
+    def norm_instead(self, summed: list[Tensor], clipping: Clipping, tolerance: float) -> float | None:
+        """The norm to which these gradients were clipped instead, if there is one that explains their sum."""
+        if self._samples is None or len(clipping.norms) > 1:
+            return None
+        samples, norms = self._samples, norms_of(self._samples)
+
+        def off(norm: float) -> float:
+            factors = Clipping((norm,)).factors(norms)
+            sums = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
+            return float(torch.stack([(a - b).norm() for a, b in zip(summed, sums, strict=True)]).norm())
+
+        low, high = float(norms.norm(dim=0).max()) * 1e-3, float(norms.norm(dim=0).max()) * 1.01
+        for _ in range(40):  # the distance falls towards the norm that was used, and rises beyond it
+            third = (high / low) ** (1 / 3)
+            low, high = (low, high / third) if off(low * third) < off(high / third) else (low * third, high)
+        return high if off(high) <= max(tolerance, 1e-4) * high * (1 + len(norms[0])) else None
+
+    def same_gradients(self, optimizer: DPOptimizer) -> bool:
+        """Whether the training's gradients of single records, before clipping, are the recorder's own."""
+        if self._samples is None:
+            return False
+        theirs = [sample.flatten(1).float() for sample in optimizer.grad_samples]
+        return all(
+            a.shape == b.shape and float((a - b).norm()) <= 1e-3 * float(b.norm())
+            for a, b in zip(theirs, self._samples, strict=True)
+        )
+
+
+def _around(
+    plain: Callable[[], None], first: Callable[[], None], then: Callable[[], None]
+) -> Callable[[], None]:
+    def watched() -> None:
+        first()
+        plain()
+        then()
+
+    return watched
+
+
+def _told(optimizer: DPOptimizer) -> float:
+    """The noise multiplier that the optimizer is set to; adaptive clipping spends some of its budget elsewhere."""
+    own = float(optimizer.noise_multiplier)
+    counting = getattr(optimizer, "unclipped_num_std", None)
+    return own if counting is None or own <= 0 else (own**-2 - (2 * counting) ** -2) ** -0.5
 
 
 def _check(
@@ -114,6 +625,7 @@ def _check(
     model: Any,
     loader: DataLoader[Any],
     canaries: Canaries | None,
+    seed: str | None,
 ) -> None:
     """Refuse what cannot be recorded truthfully, before training starts."""
     sharded = isinstance(optimizer, FSDPOptimizerFastGradientClipping | SimpleDistributedPerLayerOptimizer)
@@ -131,6 +643,7 @@ def _check(
             got=type(model).__name__,
             hint="model, optimizer, loader = privacy_engine.make_private(...)",
         )
+    one_of("seed", seed, ["os", "secret", None])
     if privacy_engine.accountant.history and canaries is not None:
         raise InputError(
             "Training has already begun, and the canaries with it.",

@@ -1,4 +1,4 @@
-"""Who is in the batch whose gradients are there? Followed from the loader to the model, one loader at a time.
+"""Who is in a step? The sampler's own draw, made again from the state of its generator, and followed to the model.
 
 Nothing but the loader that is recorded is touched: its class becomes a subclass of itself, and its sampler is wrapped,
 until recording ends. Batches are told apart by their contents when the model is given them, so that loaders that run
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
 
 import numpy as np
 import torch
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from scipy.spatial import KDTree
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from remanence.core.exceptions import InputError
-from remanence.private.opacus_updates import checksum
+from remanence.private.own_pass import quiet_randomness
+from remanence.private.seeds import Stream
 
 _REMEMBERED = 64  # batches that the loop was given and has not used yet
 _DIRECTIONS = 8  # random ones, along which records are compared
@@ -27,10 +30,20 @@ _NEAR = 1e-2  # of a standard deviation, along all of these
 
 
 @final
-class Batches:
-    """Notes which records the loader hands to the loop, and which of these the model is given."""
+@dataclass
+class Draw:
+    """One batch that the sampler drew; `why` it could not be drawn again, if it could not."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    members: list[int]
+    why: str
+    handed_out: bool = True  # workers draw batches ahead, which nobody may ever see
+
+
+@final
+class Batches:
+    """Notes which records the sampler draws, which the loop is handed, and which of these the model is given."""
+
+    def __init__(self, loader: DataLoader[Any], stream: Stream) -> None:
         if "_remanence_batches" in vars(loader):
             raise InputError(
                 "This loader is being recorded already.",
@@ -40,15 +53,15 @@ class Batches:
             )
         self._loader, self._open = loader, True
         self._class, self.sampler = type(loader), loader.batch_sampler
+        self._stream, self._records = stream, len(loader.dataset)  # pyright: ignore[reportArgumentType]
+        self.rate = rate_of(self.sampler)
+        self._unused: deque[Draw] = deque()  # draws of which no step has been seen
         self._given: deque[tuple[set[Any], list[int]]] = deque(maxlen=_REMEMBERED)
         self._fed: list[list[int]] = []  # what the model was given since gradients were last clipped
-        self._inputs: list[list[Tensor]] = []
-        self.drawn: deque[list[int]] = deque()  # by others than the loader itself: a BatchMemoryManager, say
+        self.drawn: deque[Draw] = deque()  # by others than the loader itself: a BatchMemoryManager, say
         self.marks = RecordMarks()
         vars(loader)["_remanence_batches"] = self
-        vars(loader)["batch_sampler"] = _NotedSampler(
-            self.sampler, self.drawn
-        )  # a loader refuses to have it set
+        vars(loader)["batch_sampler"] = _NotedSampler(self, self.drawn)  # a loader refuses to have it set
         loader.__class__ = _followed(self._class)
 
     def close(self) -> None:
@@ -58,16 +71,35 @@ class Batches:
         vars(self._loader)["batch_sampler"] = self.sampler
         self._loader.__class__ = self._class
 
-    def given(self, batch: Any, members: list[int]) -> None:
-        """The loop was handed a batch."""
+    def foreseen(self) -> list[int] | None:
+        """What the sampler must draw next: each record by a coin of its own, from the generator's state."""
+        if not self._open:
+            return None
+
+        def coins(generator: torch.Generator) -> Tensor:
+            return torch.rand(self._records, generator=generator) < self.rate
+
+        found = self._stream.next(getattr(self.sampler, "generator", None), coins)
+        return None if found is None else found.nonzero().flatten().tolist()
+
+    def drew(self, members: list[int], foreseen: list[int] | None) -> Draw:
+        """The sampler drew a batch."""
+        why = "" if members == foreseen else "the sampler's generator gives another batch"
+        draw = Draw(members, self._stream.why if foreseen is None else why)
+        self._stream.taken()
         if self._open:
-            self._given.append(({checksum(tensor) for tensor in tensors_in(batch)}, members))
+            self._unused.append(draw)
+        return draw
+
+    def given(self, batch: Any, draw: Draw) -> None:
+        """The loop was handed a batch."""
+        draw.handed_out = True
+        if self._open:
+            self._given.append(({checksum(tensor) for tensor in tensors_in(batch)}, draw.members))
 
     def fed(self, inputs: Any) -> None:
         """The model was given these, in a forward pass that trains."""
-        tensors = [tensor.detach() for tensor in tensors_in(inputs)]
-        sums = {checksum(tensor) for tensor in tensors if tensor.numel()}
-        self._inputs.append(tensors)
+        sums = {checksum(tensor) for tensor in tensors_in(inputs) if tensor.numel()}
         for known, members in reversed(self._given):
             if known & sums:
                 self._fed.append(members)
@@ -75,20 +107,14 @@ class Batches:
 
     def take(self, rows: int) -> list[int] | None:
         """Who the gradients of so many records belong to; None where nobody can tell."""
-        members = self._members(rows)
-        if members is not None:
-            self.marks.add(self._inputs, members)
-        self._fed, self._inputs = [], []
-        return members
-
-    def _members(self, rows: int) -> list[int] | None:
         fed = [index for members in self._fed for index in members]
-        if self._fed and len(fed) == rows:
+        matched, self._fed = bool(self._fed), []
+        if matched and len(fed) == rows:
             return fed
         while self.drawn:  # pieces of a drawn batch come in order, and nothing else comes in between
-            batch = self.drawn[0]
+            batch = self.drawn[0].members
             if rows < len(batch):
-                self.drawn[0] = batch[rows:]
+                self.drawn[0] = Draw(batch[rows:], "")
                 return batch[:rows]
             self.drawn.popleft()
             if rows == len(batch):
@@ -99,34 +125,59 @@ class Batches:
         self._given.clear()
         return last if len(last) == rows else None
 
+    def settle(self, members: list[int]) -> str:
+        """Which draw this step used; why it is not the sampler's next one, if it is not."""
+        place = next((n for n, draw in enumerate(self._unused) if draw.members == members), None)
+        if place is None:
+            return "the step's records are not those of one drawn batch"
+        passed = [self._unused.popleft() for _ in range(place)]
+        skipped = sum(draw.handed_out for draw in passed)
+        return f"{skipped} drawn batches were not trained on" if skipped else self._unused.popleft().why
+
+    def fetch(self, members: list[int]) -> tuple[Any, str]:
+        """The records of a batch, read anew from the data set; why they are not each record's own, if they are not."""
+        data: Any = self._loader.dataset
+        collate: Any = self._loader.collate_fn
+        with quiet_randomness():
+            batch = collate([data[index] for index in members])
+            return batch, self.marks.add(batch, members, lambda index: collate([data[index]]))
+
+
+def rate_of(sampler: Any) -> float:
+    """The rate at which a sampler draws records; that of the logical batches, if they are split."""
+    sampler = sampler.sampler if isinstance(sampler, BatchSplittingSampler) else sampler
+    return float(getattr(sampler, "sample_rate", 1 / max(1, len(sampler))))
+
 
 @final
 class RecordMarks:
-    """A mark of every record that the model has seen, to find records that are in the data twice."""
+    """A mark of every record, which must be the same whenever it is read, in a batch or alone, and nobody else's."""
 
     def __init__(self) -> None:
         self._marks: dict[int, int] = {}
         self._places: dict[int, np.ndarray] = {}
 
     @torch.no_grad()
-    def add(self, inputs: list[list[Tensor]], members: list[int]) -> None:
-        """Mark records that have not been seen before."""
-        new = [place for place, index in enumerate(members) if index not in self._marks]
-        if not new or not inputs or not inputs[0]:
-            return
-        parts = [part[0] for part in inputs if part]
-        if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
-            return  # sequences that were padded differently
-        rows = torch.cat(parts).flatten(1)
-        if len(rows) != len(members) or not rows.shape[1]:
-            return
-        rows = rows[new]
-        values = rows.float()
-        bits = values.contiguous().view(torch.int32).long()
-        marks = (bits * _multipliers(rows.shape[1]).to(bits.device)).sum(1).tolist()
-        places = (values @ _directions(rows.shape[1]).to(values.device)).cpu().numpy()
-        for place, mark, where in zip(new, marks, places, strict=True):
-            self._marks[members[place]], self._places[members[place]] = mark, where
+    def add(self, batch: Any, members: list[int], alone: Any) -> str:
+        """Mark the records of a batch; why they are not what they were, or what they are alone."""
+        marks = _marks(batch, len(members))
+        if marks is None:
+            return "the rows of a batch are not its records"
+        new = [(place, index) for place, index in enumerate(members) if index not in self._marks]
+        self._place(batch, new)
+        for place, index in new:
+            self._marks[index] = marks[place]
+            if _marks(alone(index), 1) != [marks[place]]:
+                return f"record {index} is another one when it is read alone"
+        changed = [index for mark, index in zip(marks, members, strict=True) if self._marks[index] != mark]
+        return f"record {changed[0]} changes when it is read again" if changed else ""
+
+    def _place(self, batch: Any, new: list[tuple[int, int]]) -> None:
+        first = next(iter(tensors_in(batch)), None)
+        if new and first is not None and first.numel():
+            rows = first[[place for place, _ in new]].flatten(1).float()
+            places = (rows @ _directions(rows.shape[1]).to(rows.device)).cpu().numpy()
+            self._places.update(zip((index for _, index in new), places, strict=True))
 
     def duplicates(self) -> int:
         """How many records are equal to one that came before."""
@@ -134,7 +185,7 @@ class RecordMarks:
 
     def near_duplicates(self) -> int:
         """How many records are nearly equal to another one, and not equal."""
-        first = {mark: index for index, mark in self._marks.items()}
+        first = {mark: index for index, mark in self._marks.items() if index in self._places}
         if len(first) < 2:
             return 0
         places = np.stack([self._places[index] for index in first.values()]).astype(np.float64)
@@ -145,10 +196,21 @@ class RecordMarks:
         return int(np.isfinite(np.asarray(away)[:, 1]).sum())
 
 
+def _marks(batch: Any, rows: int) -> list[int] | None:
+    """A number for every row of a batch; zeros at the end of a row, as padding puts there, do not change it."""
+    total = torch.zeros(rows, dtype=torch.int64)
+    for place, tensor in enumerate(tensors_in(batch)):
+        if not tensor.ndim or len(tensor) != rows:
+            return None
+        bits = _bits(tensor).reshape(rows, -1).long().cpu()
+        total += (bits * _multipliers(place, bits.shape[1])).sum(1)
+    return total.tolist()
+
+
 @cache
-def _multipliers(numbers: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(2**62, (numbers,), generator=generator) | 1
+def _multipliers(place: int, numbers: int) -> Tensor:
+    k = torch.arange(1, numbers + 1) + (place << 40)
+    return (k * k * 6364136223846793005 + k * 1442695040888963407) | 1
 
 
 @cache
@@ -159,26 +221,36 @@ def _directions(numbers: int) -> Tensor:
 class _NotedSampler:
     """A sampler of batches that notes what it draws."""
 
-    def __init__(self, sampler: Any, drawn: Any) -> None:
-        self.sampler, self.drawn = sampler, drawn
+    def __init__(self, noted: Batches, drawn: Any, *, handed_out: bool = True) -> None:
+        self.sampler, self.drawn = noted.sampler, drawn
+        self._noted, self._handed_out = noted, handed_out
 
     def __iter__(self) -> Iterator[list[int]]:
         self.drawn.clear()
-        for batch in self.sampler:
-            self.drawn.append([int(index) for index in batch])
+        batches = iter(self.sampler)  # pyright: ignore[reportArgumentType]
+        while True:
+            foreseen = self._noted.foreseen()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            draw = self._noted.drew([int(index) for index in batch], foreseen)
+            draw.handed_out = self._handed_out
+            self.drawn.append(draw)
             yield batch
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self.sampler)  # pyright: ignore[reportArgumentType]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "sampler":  # a copy that is being made has none yet
+            raise AttributeError(name)
         return getattr(self.sampler, name)
 
 
 class _FollowedIterator:
     """The loader's own iterator, which tells when it hands something out."""
 
-    def __init__(self, batches: Any, noted: Batches, drawn: list[list[int]] | None) -> None:
+    def __init__(self, batches: Any, noted: Batches, drawn: list[Draw] | None) -> None:
         self._batches, self._noted, self._drawn, self._place = batches, noted, drawn, 0
 
     def __iter__(self) -> _FollowedIterator:
@@ -187,9 +259,9 @@ class _FollowedIterator:
     def __next__(self) -> Any:
         batch = next(self._batches)
         if self._drawn is not None:
-            members = self._drawn[self._place]
+            draw = self._drawn[self._place]
             self._place += 1
-            self._noted.given(batch, members)
+            self._noted.given(batch, draw)
         elif self._noted.drawn:
             self._noted.given(batch, self._noted.drawn.popleft())
         return batch
@@ -198,17 +270,19 @@ class _FollowedIterator:
         return len(self._batches)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_batches":
+            raise AttributeError(name)
         return getattr(self._batches, name)
 
 
 @cache
 def _followed(kind: type) -> type:
-    """The same class of loaders, whose iterators are followed."""
+    """The same class of loaders, whose iterators are followed; a copy of such a loader is a plain one."""
 
     def follow(self: Any) -> Any:
         noted: Batches = vars(self)["_remanence_batches"]
         shared = vars(self)["batch_sampler"]
-        vars(self)["batch_sampler"] = _NotedSampler(noted.sampler, [])
+        vars(self)["batch_sampler"] = _NotedSampler(noted, [], handed_out=False)
         try:
             batches = kind.__iter__(self)
         finally:
@@ -216,7 +290,29 @@ def _followed(kind: type) -> type:
         own = getattr(batches, "_index_sampler", None)  # persistent workers keep that of their first epoch
         return _FollowedIterator(iter(batches), noted, own.drawn if isinstance(own, _NotedSampler) else None)
 
-    return type(kind.__name__, (kind,), {"__iter__": follow, "__module__": kind.__module__})
+    def plain(self: Any, _: int) -> Any:
+        noted: Batches = vars(self)["_remanence_batches"]
+        own = {name: value for name, value in vars(self).items() if name != "_remanence_batches"}
+        return object.__new__, (kind,), {**own, "batch_sampler": noted.sampler}
+
+    return type(
+        kind.__name__, (kind,), {"__iter__": follow, "__reduce_ex__": plain, "__module__": kind.__module__}
+    )
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    whole = tensor.detach().contiguous()
+    whole = torch.view_as_real(whole) if whole.is_complex() else whole
+    return whole.view(_BITS[whole.element_size()])
+
+
+@torch.no_grad()
+def checksum(tensor: Tensor) -> tuple[Any, ...]:
+    """Changes with any bit of the tensor, in all likelihood, and needs no copy of it."""
+    return tuple(tensor.shape), int(_bits(tensor).sum(dtype=torch.int64))
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:

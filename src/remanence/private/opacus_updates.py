@@ -1,46 +1,243 @@
-"""Does every parameter move as the recorded gradient and the optimizer's own rule say, and nothing else?"""
+"""Where a step must lead: the settings that were declared, a copy of the optimizer, and what came after the noise."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import gc
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
 from opacus.optimizers import DPOptimizer
+from opacus.schedulers.grad_clip_scheduler import _GradClipScheduler
+from opacus.schedulers.noise_scheduler import _NoiseScheduler
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
-_OFF = 1e-3  # of an update, above what rounding explains
+from remanence.private.opacus_batches import checksum
+from remanence.private.own_pass import Clipping, quiet_randomness
 
-Note = Callable[..., None]  # what, worst=, where=
+_AHEAD = 20_000  # calls for which a schedule is run before training
+_EQUAL = 1e-5  # relative rounding of a limit that post-processing has
+
+Settings = dict[str, Any]
+
+
+def settings_of(optimizer: Any) -> Settings:
+    """The numbers that decide a step: norms, noise, divisor, and everything in the groups of parameters."""
+    found: Settings = {
+        "max_grad_norm": Clipping.of(optimizer).norms,
+        "noise_multiplier": float(optimizer.noise_multiplier),
+        "expected_batch_size": optimizer.expected_batch_size,
+        "loss_reduction": optimizer.loss_reduction,
+    }
+    for place, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if name != "params":
+                found[f"{name} of group {place}"] = value.item() if isinstance(value, Tensor) else value
+    return found
+
+
+@final
+class Declared:
+    """What every setting must be at every step: what it was when recording began, or what a schedule makes of it.
+
+    Schedules that exist when recording begins are copied, and the copies run ahead before there is any training: no
+    value of theirs can have seen a record. They must be called every so many steps.
+    """
+
+    def __init__(self, optimizer: DPOptimizer) -> None:
+        self._fixed = settings_of(optimizer)
+        self._schedules = [_Schedule(one, optimizer) for one in _schedules_of(optimizer)]
+
+    @property
+    def divisor(self) -> float | None:
+        """What noised sums are divided by."""
+        mean = self._fixed["loss_reduction"] == "mean"
+        return float(self._fixed["expected_batch_size"]) if mean else None
+
+    def rate_ratio(self, optimizer: DPOptimizer, step: int) -> float:
+        """The learning rate over the one that was declared."""
+        name = "lr of group 0"
+        return settings_of(optimizer)[name] / (self._expected(step)[0][name] or 1.0)
+
+    def _expected(self, step: int) -> tuple[Settings, dict[str, str]]:
+        expected, irregular = dict(self._fixed), {}
+        for schedule in self._schedules:
+            now, why = schedule.now(step)
+            expected.update(now)
+            irregular.update(dict.fromkeys(now, why))
+        return expected, irregular
+
+    def off(self, optimizer: DPOptimizer, step: int) -> dict[str, str]:
+        """The settings that are not what they must be at this step, each with the reason."""
+        expected, irregular = self._expected(step)
+        found = {}
+        for name, value in settings_of(optimizer).items():
+            wanted = expected.get(name)
+            if value != wanted:
+                found[name] = f"{name} is {_shown(value)}; {_shown(wanted)} was declared"
+            elif irregular.get(name):
+                found[name] = irregular[name]
+        return found
+
+
+class _Schedule:
+    """A schedule's values, call after call, from a copy that was run before training."""
+
+    def __init__(self, schedule: Any, optimizer: DPOptimizer) -> None:
+        self._live, self._first = schedule, schedule.last_epoch
+        self._called: list[int] = []  # the steps before which it was seen to be called
+        self._values: list[Settings] = []
+        stand_in = _StandIn(optimizer)
+        own = {id(optimizer): stand_in, id(optimizer.original_optimizer): stand_in}
+        start = settings_of(stand_in)
+        try:
+            with quiet_randomness(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there is no step before a call
+                ahead = copy.deepcopy(schedule, own)
+                self._values.append(start)
+                for _ in range(_AHEAD):
+                    ahead.step()
+                    self._values.append(settings_of(stand_in))
+        except Exception:  # noqa: BLE001  one that needs a loss, or anything else that is there in training alone
+            self._values = self._values[:1]
+        self._changing = [n for n in start if any(values[n] != start[n] for values in self._values)]
+        self._values = [{name: values[name] for name in self._changing} for values in self._values]
+
+    def now(self, step: int) -> tuple[Settings, str]:
+        """The values at this step, and why they may come from data."""
+        calls = self._live.last_epoch - self._first
+        self._called += [step] * (calls - len(self._called))
+        values = self._values[min(max(calls, 0), len(self._values) - 1)]
+        period = self._called[0] if self._called else 0
+        regular = all(at == period * (place + 1) for place, at in enumerate(self._called))
+        return values, "" if regular else "a schedule was not called every so many steps"
+
+
+class _StandIn:
+    """What a schedule changes of an optimizer, without parameters."""
+
+    def __init__(self, optimizer: DPOptimizer) -> None:
+        names = ("max_grad_norm", "noise_multiplier", "expected_batch_size", "loss_reduction")
+        vars(self).update({name: getattr(optimizer, name) for name in names})
+        plain = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        self.param_groups = copy.deepcopy(plain)
+        self.state: dict[Any, Any] = {}
+        self.defaults = dict(optimizer.defaults)
+        self._opt_called = True
+
+    def step(self) -> None:
+        """Schedules look whether it is there."""
+
+
+def _schedules_of(optimizer: DPOptimizer) -> list[Any]:
+    kinds = (LRScheduler, _NoiseScheduler, _GradClipScheduler)
+    ours = (optimizer, optimizer.original_optimizer)
+    every = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+    every = [one for one in every if any(getattr(one, "optimizer", None) is own for own in ours)]
+    inner = {id(part) for one in every for part in getattr(one, "_schedulers", [])}
+    return [one for one in every if id(one) not in inner]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@final
+class Limits:
+    """Post-processing: what limits a size of gradients that have their noise, or of weights, to one number all along.
+
+    All numbers together, every tensor, every row or every number keeps its direction, and is as large as the limit
+    where it was larger. Whoever has the noised gradient can do that, so that it costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._level: dict[str, float] = {}
+        self._free: dict[str, float] = {}  # the largest that was left as it was
+
+    def explain(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> str | None:
+        """Nothing if both are equal to the bit, how they were limited, or None."""
+        if all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True)):
+            for kind in _SIZES:
+                self._free[kind] = max(self._free.get(kind, 0.0), float(_sizes(kind, expected).max()))
+            return ""
+        for kind in _SIZES:
+            before, after = _sizes(kind, expected), _sizes(kind, actual)
+            moved = (after - before).abs() > _EQUAL * before
+            level = float(after[moved].max()) if bool(moved.any()) else 0.0
+            known, factors = (
+                self._level.get(kind, level),
+                (after / before.clamp(min=1e-30)).where(moved, torch.ones(())),
+            )
+            if (
+                level > 0
+                and abs(level - known) <= _EQUAL * level
+                and float(after[moved].min()) >= (1 - 2 * _EQUAL) * level
+                and bool((before[moved] > after[moved]).all())
+                and max(
+                    float(before[~moved].max()) if bool((~moved).any()) else 0.0, self._free.get(kind, 0.0)
+                )
+                <= (1 + 2 * _EQUAL) * level
+                and _scaled(kind, expected, factors, actual)
+            ):
+                self._level[kind] = known
+                return f"{_SIZES[kind]} limited to {level:.4g}"
+        return None
+
+
+_SIZES = {
+    "all": "the norm of all",
+    "tensor": "the norm of each tensor",
+    "row": "the norm of each row",
+    "number": "numbers",
+}
+
+
+def _parts(kind: str, tensor: Tensor) -> Tensor:
+    if kind == "number":
+        return tensor.reshape(-1, 1)
+    return tensor.flatten(1) if kind == "row" and tensor.ndim > 1 else tensor.reshape(1, -1)
+
+
+def _sizes(kind: str, tensors: Sequence[Tensor]) -> Tensor:
+    each = torch.cat([_parts(kind, tensor).float().norm(dim=1) for tensor in tensors])
+    return each.norm()[None] if kind == "all" else each
+
+
+def _scaled(kind: str, expected: Sequence[Tensor], factors: Tensor, actual: Sequence[Tensor]) -> bool:
+    counts = [len(_parts(kind, tensor)) for tensor in expected]
+    each = [factors] * len(counts) if kind == "all" else list(factors.split(counts))
+    return all(
+        torch.allclose(
+            _parts(kind, a).float(), _parts(kind, e).float() * f[:, None], rtol=10 * _EQUAL, atol=1e-7
+        )
+        for a, e, f in zip(actual, expected, each, strict=True)
+    )
 
 
 @final
 class Updates:
-    """Watches the weights of a model: a second optimizer, with a memory of its own, repeats every step beside it.
+    """Repeats every step beside the training, with a copy of the optimizer that has a memory of its own."""
 
-    The second one is given the recorded gradient, divided by the batch size that was expected when recording
-    began. Where the model then stands elsewhere, something else has reached the weights. Everything that the
-    optimizer does not train must stay as it is.
-    """
-
-    def __init__(self, optimizer: DPOptimizer, module: nn.Module, note: Note) -> None:
-        self._optimizer, self._module, self._note = optimizer, module, note
+    def __init__(self, optimizer: DPOptimizer, module: nn.Module) -> None:
+        self._optimizer, self._module = optimizer, module
         self._names = {id(p): name for name, p in module.named_parameters()}
-        self._divisor = getattr(optimizer, "expected_batch_size", None)
         self._expected: list[Tensor] | None = None
-        self._started: list[Tensor] = []
-        self._changed: set[str] = set()  # of what the optimizer does not hold
         self._moved = [False] * len(optimizer.params)
         self._others = {name: checksum(tensor) for name, tensor in self._outside()}
+        self._changed: set[str] = set()  # of what the optimizer does not hold
+        self._of_weights = Limits()
+        self._shadow: torch.optim.Optimizer | None = None
+        self.why_not = ""
         try:
             shadow = copy.deepcopy(optimizer.original_optimizer)
             for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
                 getattr(shadow, hooks).clear()
-            self._shadow: torch.optim.Optimizer | None = shadow
+            self._shadow = shadow
         except Exception as error:  # noqa: BLE001  an optimizer of somebody's own may hold anything
-            self._shadow = None
-            note("updates-unchecked", where=f"{type(error).__name__}: {str(error)[:120]}")
+            self.why_not = f"the optimizer cannot be copied ({type(error).__name__}: {str(error)[:120]})"
 
     def names(self) -> list[str]:
         """What the optimizer's parameters are called."""
@@ -49,70 +246,50 @@ class Updates:
         ]
 
     @torch.no_grad()
-    def foresee(self, noised: Sequence[Tensor], iterations: int, workers: int) -> None:
-        """Where the step that is about to be taken must lead, given the noised sum of its clipped gradients."""
-        optimizer = self._optimizer
-        self._started = [p.detach().clone() for p in optimizer.params]
+    def foresee(self) -> None:
+        """Where the step that is about to be taken must lead, given the gradients that are there."""
         if self._shadow is None:
             return
-        scale = 1.0
-        if optimizer.loss_reduction == "mean":
-            scale = float(self._divisor or 1) * iterations * workers
-        twins = [p for group in self._shadow.param_groups for p in group["params"]]
-        for group, real in zip(
-            self._shadow.param_groups, optimizer.original_optimizer.param_groups, strict=True
-        ):
+        own = self._optimizer.original_optimizer
+        for group, real in zip(self._shadow.param_groups, own.param_groups, strict=True):
             group.update({name: value for name, value in real.items() if name != "params"})
-        trained = [p for group in self._shadow.param_groups for p in group["params"] if p.requires_grad]
-        for twin, start, gradient in zip(trained, self._started, noised, strict=True):
-            twin.copy_(start)
-            twin.grad = (gradient.view_as(start) / scale).to(start.dtype)
+            for twin, p in zip(group["params"], real["params"], strict=True):
+                twin.copy_(p)
+                twin.grad = None if p.grad is None else p.grad.detach().clone()
         type(self._shadow).step(self._shadow)
+        trained = [p for group in self._shadow.param_groups for p in group["params"] if p.requires_grad]
+        for place, (twin, p) in enumerate(zip(trained, self._optimizer.params, strict=True)):
+            self._moved[place] |= not torch.equal(twin, p)
         self._expected = [p.detach() for p in trained]
-        for twin in twins:
-            twin.grad = None
 
     @torch.no_grad()
-    def check(self, batch: int) -> None:
-        """Hold the model as it is now against what was foreseen."""
-        for place, (p, name) in enumerate(zip(self._optimizer.params, self.names(), strict=True)):
-            if self._expected is None:
-                break
-            expected, start = self._expected[place], self._started[place]
-            step_size = float((expected - start).float().norm())
-            self._moved[place] |= step_size > 0
-            rounding = 4 * torch.finfo(p.dtype).eps * float(expected.float().norm())
-            off = float((p.detach() - expected).float().norm())
-            if not off <= _OFF * step_size + rounding:
-                self._name(p.detach(), expected, start, name, off / max(step_size, 1e-30), batch)
+    def check(self) -> tuple[str, str]:
+        """Why the model is not where the step led, if it is not; and how it was limited afterwards."""
         for name, tensor in self._outside():
-            now = checksum(tensor)
-            if now != self._others.get(name, now):
-                kind = "trained-outside" if isinstance(tensor, nn.Parameter) else "buffers-changed"
-                self._note(kind, where=name)
+            before, self._others[name] = self._others.get(name), checksum(tensor)
+            if before is not None and before != self._others[name]:
                 self._changed.add(name)
-            self._others[name] = now
+                return f"`{name}` changed, and is not the optimizer's", ""
+        if self._expected is None:
+            return self.why_not or "the optimizer took no step", ""
+        actual = [p.detach() for p in self._optimizer.params]
+        limited = self._of_weights.explain(actual, self._expected)
+        if limited is None:
+            off = [
+                n
+                for n, a, e in zip(self.names(), actual, self._expected, strict=True)
+                if not torch.equal(a, e)
+            ]
+            return f"`{off[0]}` is not where the gradient and the optimizer lead", ""
+        self._expected = None
+        return "", limited and f"weights: {limited}"
 
-    def _name(self, now: Tensor, expected: Tensor, start: Tensor, name: str, off: float, batch: int) -> None:
-        """Division by the batch that came instead of the one that was expected has a name of its own."""
-        moved, wanted = (now - start).flatten().double(), (expected - start).flatten().double()
-        ratio = float(moved @ wanted / (wanted @ wanted).clamp(min=1e-300))
-        along = float((moved - ratio * wanted).norm()) <= 10 * _OFF * float(moved.norm())
-        real = float(self._divisor or 0) / max(batch, 1)
-        if along and batch and abs(ratio - real) <= 1e-2 * real:
-            self._note("divided-by-the-real-batch", worst=ratio, where=name)
-        else:
-            self._note("update-not-from-gradient", worst=off, where=name)
-
-    def finish(self, batch: int) -> None:
-        """The last look: where the last step led, and what never moved."""
-        self.check(batch)
-        still = [name for name, moved in zip(self.names(), self._moved, strict=True) if not moved]
+    def never_moved(self) -> list[str]:
+        """Trainable parameters that stayed where they were."""
         own = {id(p) for p in self._optimizer.params}
+        still = [name for name, moved in zip(self.names(), self._moved, strict=True) if not moved]
         outside = [n for n, p in self._module.named_parameters() if p.requires_grad and id(p) not in own]
-        still += [name for name in outside if name not in self._changed]
-        if still and self._expected is not None:
-            self._note("never-updated", where=", ".join(still[:3]), count=len(still))
+        return still + [name for name in outside if name not in self._changed]
 
     def _outside(self) -> Iterator[tuple[str, Tensor]]:
         """Every parameter that the optimizer does not train, and every buffer but counters."""
@@ -121,16 +298,3 @@ class Updates:
         for name, buffer in self._module.named_buffers():
             if buffer.ndim or buffer.is_floating_point():
                 yield name, buffer
-
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-@torch.no_grad()
-def checksum(tensor: Tensor) -> tuple[Any, ...]:
-    """Changes with any bit of the tensor, in all likelihood, and needs no copy of it."""
-    flat = tensor.detach().contiguous().flatten()
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).flatten()
-    bits = flat.view(_BITS[flat.element_size()])
-    return tuple(tensor.shape), int(bits.sum(dtype=torch.int64))

@@ -25,7 +25,7 @@ from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
 from remanence.private.noise import NoiseLog
 from remanence.private.reading import CanaryReader
-from remanence.private.recording import RecordingWriter
+from remanence.private.recording import PARTS, RecordingWriter
 
 Claim = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 Arrays = Mapping[str, Any] | Any  # by name, or one array
@@ -42,6 +42,17 @@ class Observed:
     first_step: int
     worst: float
     where: str
+
+
+@final
+@dataclass
+class Replayed:
+    """In how many steps a part was made again; in how many not, first when, and why."""
+
+    steps: int = 0
+    failed: int = 0
+    first_step: int = 0
+    why: str = ""
 
 
 @final
@@ -64,6 +75,7 @@ class NoisedStep:
     noised: Sequence[Tensor]
     norms: tuple[float, float]  # to which gradients were clipped; for which noise was made
     told: float  # noise multiplier
+    precision: float = 1e-7  # of the numbers
 
 
 @final
@@ -88,6 +100,8 @@ class RunRecorder:
         self.expected: Claim = (0.0, 1.0, 0)  # until the accountant has been told of a step
         self.steps, self.steps_before = 0, 0
         self.observed: dict[str, Observed] = {}
+        self.parts = {part: Replayed() for part in PARTS}
+        self.rounding = 0.0  # clipping norms by which a sum differed from the recorder's own
         self.names: list[str] = []
         self.sizes: list[int] = []
         self.writer = RecordingWriter(Path(folder))
@@ -95,8 +109,11 @@ class RunRecorder:
         self._records, self._norm = records, max_grad_norm
         self._canaries, self._framework = canaries, framework
         self._noise: NoiseLog | None = None
+        self._drift = 0.0  # the squares of all sums over those of their noise
         self._members: list[Tensor] = []
-        self._settings: list[tuple[float, float, float]] = []  # norm at clipping, at noising, multiplier told
+        self._settings: list[
+            list[float]
+        ] = []  # norm at clipping, at noising, multiplier told, its share that was there
         self._reader = None if canaries is None else CanaryReader(len(canaries), canaries.candidates)
         self._slots = None if canaries is None else canaries.slots
         self._waiting: tuple[int, float, Tensor, Tensor, Tensor] | None = None
@@ -131,7 +148,8 @@ class RunRecorder:
         self.names = self.names or list(before)
         norms = (self._norm, self._norm)
         told = self.claim()[0]
-        self.add(NoisedStep(list(batch), list(before.values()), list(after.values()), norms, told))
+        precision = max(_precision(summed), _precision(noised))
+        self.add(NoisedStep(list(batch), list(before.values()), list(after.values()), norms, told, precision))
         if candidates is not None and self._canaries is not None:
             gradients = torch.as_tensor(np.asarray(candidates), dtype=torch.float32)
             present = self.slots_among(batch)
@@ -146,16 +164,18 @@ class RunRecorder:
             known = torch.cat(list(before.values())) - gradients[inside].sum(0)
             self.read([gradients], torch.cat(list(after.values())) - known)
 
-    def add(self, step: NoisedStep) -> None:
-        """Take in one step."""
+    def add(self, step: NoisedStep, *, compare: bool = True) -> None:
+        """Take in one step; noise that was made again to the bit needs no statistics."""
         self._settle()
         if self._noise is None:
             self.sizes = [len(tensor) for tensor in step.noised]
             self._noise = NoiseLog(self.sizes)
         unit = (step.told or 1.0) * step.norms[0]
-        self._noise.add([(a - b).float() / unit for a, b in zip(step.noised, step.summed, strict=True)])
+        noise = [(a - b).float() / unit for a, b in zip(step.noised, step.summed, strict=True)]
+        self._noise.add(noise, compare=compare, precision=step.precision)
+        self._drift += sum(float(part.square().sum()) for part in step.summed) / unit**2
         self._members.append(torch.tensor(step.members, dtype=torch.int32))
-        self._settings.append((*step.norms, step.told))
+        self._settings.append([*step.norms, step.told, 1.0])
         self.steps += 1
 
     def slots_among(self, members: Sequence[int]) -> Tensor:
@@ -226,6 +246,21 @@ class RunRecorder:
             self._coupling[places[:, None], places[None]] += weight * coupling
             self._waiting = None
 
+    def replayed(self, part: str, why: str = "", *, steps: int = 1) -> None:
+        """A part of a step was made again; or it was not, and why."""
+        seen = self.parts[part]
+        if not why:
+            seen.steps += steps
+            return
+        if not seen.failed:
+            seen.first_step, seen.why = max(0, self.steps - steps), why
+        seen.failed += steps
+
+    def lessened(self, share: float, where: str) -> None:
+        """In the last step, the noise on a tensor was so many times what the optimizer was told."""
+        self.observe("noise-scaled", worst=1 - share, where=where)
+        self._settings[-1][3] = min(self._settings[-1][3], share)
+
     def observe(self, what: str, *, worst: float = 0.0, where: str = "", count: int = 1) -> None:
         """Note something that is wrong; the first place and the worst number are kept."""
         if what not in self.observed:
@@ -282,6 +317,9 @@ class RunRecorder:
                 "steps_before": self.steps_before,
                 "tensors": self.names,
                 "observed": {name: _finite(vars(seen)) for name, seen in self.observed.items()},
+                "replay": {part: vars(seen) for part, seen in self.parts.items()},
+                "rounding": self.rounding,
+                "drift": self._drift,
                 **self.manifest,
             }
         )
@@ -297,3 +335,10 @@ def _flat(arrays: Arrays) -> dict[str, Tensor]:
         str(name): torch.as_tensor(np.asarray(array), dtype=torch.float32).flatten()
         for name, array in named.items()
     }
+
+
+def _precision(arrays: Arrays) -> float:
+    kinds = [
+        np.asarray(array).dtype for array in (arrays.values() if isinstance(arrays, Mapping) else [arrays])
+    ]
+    return max((float(np.finfo(kind).eps) for kind in kinds if kind.kind == "f"), default=1e-7)

@@ -22,7 +22,8 @@ from remanence.scale.folders import MOST
 from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors, read_bytes
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
+PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be made again
 _SHARD_BYTES = 2**26
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
@@ -31,6 +32,11 @@ _OBSERVED = {
     "type": "object",
     "properties": {"count": _COUNT, "first_step": _COUNT, "worst": {"type": "number"}, "where": _TEXT},
     "required": ["count", "first_step", "worst", "where"],
+}
+_REPLAYED = {
+    "type": "object",
+    "properties": {"steps": _COUNT, "failed": _COUNT, "first_step": _COUNT, "why": _TEXT},
+    "required": ["steps", "failed", "first_step", "why"],
 }
 _SCHEMA = {
     "type": "object",
@@ -47,6 +53,14 @@ _SCHEMA = {
         "steps_before": _COUNT,
         "tensors": {"type": "array", "minItems": 1, "items": _TEXT},
         "observed": {"type": "object", "additionalProperties": _OBSERVED},
+        "replay": {"type": "object", "properties": dict.fromkeys(PARTS, _REPLAYED), "required": list(PARTS)},
+        "rounding": _NUMBER,
+        "drift": _NUMBER,
+        "seed": _TEXT,
+        "rate": _NUMBER,
+        "augmented": {"type": "boolean"},
+        "divisor": _COUNT,
+        "batches": {"type": "integer", "minimum": 1},
         "files": {"type": "object", "additionalProperties": _TEXT},
         "canaries": {
             "type": "object",
@@ -55,7 +69,8 @@ _SCHEMA = {
         },
     },
 }
-_SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name != "canaries"]
+_OPTIONAL = ("canaries", "seed", "augmented", "rate", "divisor", "batches")
+_SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name not in _OPTIONAL]
 
 Json = dict[str, Any]
 
@@ -130,6 +145,11 @@ class Recording:
     def __contains__(self, name: str) -> bool:
         return f"{name}.safetensors" in self.manifest["files"]
 
+    def check(self) -> None:
+        """Every file is there, and is the one that was recorded."""
+        for name in self.manifest["files"]:
+            self.tensors(Path(name).stem)
+
     def tensors(self, name: str) -> dict[str, Tensor]:
         """One file of the recording, checked against its hash."""
         path = self.folder / f"{name}.safetensors"
@@ -145,7 +165,11 @@ class Recording:
 def read_recording(folder: Path) -> Recording:
     """Read the manifest of a recording; refuse, with the reason, what is not one."""
     try:
-        manifest = parse_json(read_bytes(folder / MANIFEST), _SCHEMA)
+        content = read_bytes(folder / MANIFEST)
+        told = parse_json(content, {"type": "object"}).get("format")
+        if told != FORMAT:
+            raise unreadable(folder, f"it has format {told!r}, and this version reads format {FORMAT}")
+        manifest = parse_json(content, _SCHEMA)
     except UnusableFileError as error:
         raise unreadable(folder, f"{MANIFEST}: {error}") from None
     return Recording(folder, manifest)

@@ -1,0 +1,235 @@
+"""The recorder's own pass over the records of a step: every record's gradient, each record alone.
+
+The model is copied once, and the copy is run at the weights, the precision and the random numbers of the training's own
+pass. Each record is a batch of one (`torch.func.vmap`), so that nothing of another record can reach its gradient.
+Nothing here touches the model, its modes, buffers and hooks, or any random state.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
+from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from remanence.core.checks import refusing
+
+_MOST_NUMBERS = 2**26  # of gradients that are computed at once, a quarter of a gigabyte
+
+
+def features_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """What a batch of the loader holds: `(features, labels)`, a mapping with `labels`, or features alone."""
+    if isinstance(batch, Mapping):
+        names = [name for name in batch if isinstance(batch[name], Tensor)]
+        told = next(
+            (name for name in names if str(name) in ("labels", "label", "targets", "target", "y")), None
+        )
+        features = batch[next(name for name in names if name != told)]
+        return features, torch.zeros(len(features)) if told is None else batch[told]
+    features, *labels = [batch] if isinstance(batch, Tensor) else list(batch)
+    return features, labels[0] if labels else torch.zeros(len(features))
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """How the training loop looks at a record, so that the recorder can look at it in the same way.
+
+    `loss(call(model, features), labels)` is what the loop calls backward on, and `split` finds features and labels in a
+    batch of the loader. `augment` is what the data set or the loop does to the features of a record at random, each
+    time that it is read. `every` is how many steps pass between two at which the attack looks for the canaries; left
+    out, so many that it costs less than the loop itself.
+    """
+
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy
+    call: Callable[[Any, Tensor], Any] = lambda model, features: model(features)
+    augment: Callable[[Tensor], Tensor] | None = None
+    every: int | None = None
+    split: Callable[[Any], tuple[Tensor, Tensor]] = features_and_labels
+
+
+@final
+@dataclass(frozen=True)
+class Clipping:
+    """To which norm gradients are clipped: all of a record's tensors together, or each on its own."""
+
+    norms: tuple[float, ...]  # one, or one per tensor
+
+    @classmethod
+    def of(cls, optimizer: DPOptimizer) -> Clipping:
+        """What the optimizer says at this moment."""
+        if isinstance(optimizer, DPPerLayerOptimizer):
+            return cls(tuple(float(norm) for norm in optimizer.max_grad_norms))
+        return cls((float(optimizer.max_grad_norm),))
+
+    @property
+    def total(self) -> float:
+        """What one record adds at most, for which the noise is made."""
+        return float(torch.tensor(self.norms, dtype=torch.float64).norm())
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """What gradients are multiplied with, from their norms by tensor and record, `(tensors, records)`."""
+        if len(self.norms) == 1:
+            return (self.norms[0] / (norms.norm(dim=0) + 1e-6)).clamp(max=1).expand_as(norms)
+        own = torch.tensor(self.norms, dtype=norms.dtype, device=norms.device)[:, None]
+        return (own / (norms + 1e-6)).clamp(max=1)
+
+
+@final
+@dataclass(frozen=True)
+class RandomStates:
+    """All that layers draw random numbers from, as it was at one moment."""
+
+    python: Any
+    numpy: Any
+    torch_cpu: Tensor
+    torch_cuda: list[Tensor]
+
+    @classmethod
+    def now(cls) -> RandomStates:
+        """As they are at this moment."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)  # noqa: NPY002
+
+    def restore(self) -> None:
+        """Begin there again."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002  the one that a user's layer would draw from
+        torch.set_rng_state(self.torch_cpu)
+        if self.torch_cuda:
+            torch.cuda.set_rng_state_all(self.torch_cuda)
+
+
+@contextmanager
+def quiet_randomness() -> Iterator[None]:
+    """Random numbers may be drawn inside, and are not missed outside."""
+    states = RandomStates.now()
+    try:
+        yield
+    finally:
+        states.restore()
+
+
+@final
+@dataclass(frozen=True)
+class RunAs:
+    """How the training's forward pass ran."""
+
+    autocast: torch.dtype | None = None
+    floats: torch.dtype | None = None  # of what the model is given
+    began: RandomStates | None = None
+
+
+@final
+class OwnPass:
+    """A copy of the model that gives the gradients of single records at the parameters of any step."""
+
+    def __init__(self, model: Any, trained: Sequence[nn.Parameter], reading: Reading) -> None:
+        self._original: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
+        self._reading, self._parameters = reading, list(trained)
+        frozen = {id(p): p for p in self._original.parameters() if not p.requires_grad}
+        summary = "The model cannot be copied, so that a step cannot be made again without touching it."
+        name, needs = type(self._original).__name__, "a module that copy.deepcopy copies"
+        hint = "keep in the module only what copy.deepcopy copies"
+        with refusing(Exception, summary, needs=needs, got=name, hint=hint):  # it may fail in any way
+            self._inner = copy.deepcopy(self._original, {**frozen, id(model): model})
+        for module in self._inner.modules():
+            vars(module).pop("autograd_grad_sample_hooks", None)
+            vars(module).pop("activations", None)
+            for hooks in (module._forward_hooks, module._backward_hooks):
+                for key in [key for key, hook in hooks.items() if _is_opacus(hook)]:
+                    del hooks[key]
+        names = {id(p): name for name, p in self._original.named_parameters()}
+        self._names = [names[id(p)] for p in trained]
+        self._one_by_one = False  # where a layer cannot be mapped over records
+        self.numbers = sum(p.numel() for p in trained)
+
+    @torch.no_grad()
+    def gradients(self, features: Tensor, labels: Tensor, run_as: RunAs) -> Iterator[list[Tensor]]:
+        """The gradients of these records in float32, some records after others: `(records, numbers)` per tensor."""
+        for mine, theirs in zip(self._inner.modules(), self._original.modules(), strict=True):
+            mine.training = theirs.training
+        device = self._parameters[0].device
+        features, labels = features.to(device), labels.to(device)
+        if features.is_floating_point() and run_as.floats is not None:
+            features = features.to(run_as.floats)
+        rows = max(1, _MOST_NUMBERS // max(1, self.numbers))
+        with quiet_randomness():
+            if run_as.began is not None:
+                run_as.began.restore()
+            for start in range(0, len(labels), rows):
+                chunk = slice(start, start + rows)
+                yield self._alone(features[chunk], labels[chunk], run_as)
+
+    def clipped(
+        self, features: Tensor, labels: Tensor, clipping: Clipping, run_as: RunAs
+    ) -> Iterator[Tensor]:
+        """The clipped gradients of these records, `(records, numbers)`, some records after others."""
+        for samples in self.gradients(features, labels, run_as):
+            factors = clipping.factors(norms_of(samples))
+            for sample, factor in zip(samples, factors, strict=True):
+                sample *= factor[:, None]
+            yield torch.cat(samples, 1)
+
+    def _alone(self, features: Tensor, labels: Tensor, run_as: RunAs) -> list[Tensor]:
+        trained = {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
+        buffers = {name: buffer.clone() for name, buffer in self._original.named_buffers()}
+        reading = self._reading
+        if reading.augment is not None:
+            features = torch.stack([reading.augment(record) for record in features])
+
+        def loss(weights: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
+            model = _Called(self._inner, {**buffers, **weights})
+            return reading.loss(reading.call(model, record[None]), label[None])
+
+        device = features.device.type
+        mixed = nullcontext() if run_as.autocast is None else torch.autocast(device, dtype=run_as.autocast)
+        with torch.enable_grad(), warnings.catch_warnings(), mixed:
+            warnings.simplefilter("ignore")  # about layers that are slow to map
+            found = None if self._one_by_one else self._mapped(loss, trained, features, labels)
+            if found is None:
+                each = [grad(loss)(trained, x, y) for x, y in zip(features, labels, strict=True)]
+                found = {name: torch.stack([one[name] for one in each]) for name in trained}
+        return [found[name].detach().flatten(1).float() for name in self._names]
+
+    def _mapped(self, loss: Any, trained: dict[str, Tensor], features: Tensor, labels: Tensor) -> Any:
+        before = RandomStates.now()
+        try:
+            return vmap(grad(loss), (None, 0, 0), randomness="different")(trained, features, labels)
+        except (RuntimeError, ValueError, TypeError):  # not every layer can be mapped
+            self._one_by_one = True
+            before.restore()
+            return None
+
+
+def norms_of(samples: Sequence[Tensor]) -> Tensor:
+    """The norms of gradients by tensor and record, `(tensors, records)`."""
+    return torch.stack([sample.norm(dim=1) for sample in samples])
+
+
+class _Called:
+    """A module at other weights, called as the module would be."""
+
+    def __init__(self, module: nn.Module, tensors: dict[str, Tensor]) -> None:
+        self._module, self._tensors = module, tensors
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self._module, self._tensors, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _is_opacus(hook: Any) -> bool:
+    return isinstance(getattr(getattr(hook, "func", hook), "__self__", None), AbstractGradSampleHooks)
