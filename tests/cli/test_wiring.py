@@ -44,7 +44,7 @@ from remanence.core.errors import euclidean_error, relative_error
 from remanence.core.guess_coverage import good_guess
 from remanence.core.references import REMANENCE
 from remanence.private.canaries import MOST_CANDIDATES, crafted
-from remanence.private.consistency import RecordedRun, _is_poisson
+from remanence.private.consistency import _is_poisson
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import decide
 from remanence.updates.leak_map import leak_map
@@ -242,25 +242,7 @@ class TestHeads:
         assert answers.tolist() == [[[0.0, 0.0], [0.0, 1.0]]]
 
 
-def recorded(noise, rate, *claimed):
-    """A run of 1,000 records and 10 numbers, by the noise of each step and the share that was in a batch."""
-    steps = len(noise)
-    sums = torch.zeros(steps, 2, 2, dtype=torch.float64)
-    sums[:, 0] = torch.tensor(noise).double()[:, None].square() * torch.tensor([3.0, 7.0])
-    tensors = {
-        "noise": {"sums": sums, "sizes": torch.tensor([3, 7])},
-        "batches": {"settings": torch.ones(steps, 4), "indices": torch.zeros(round(1000 * rate * steps))},
-    }
-    manifest = {"steps": steps, "records": 1000}
-    return RecordedRun(SimpleNamespace(manifest=manifest, tensors=tensors.__getitem__), claimed)  # pyright: ignore
-
-
 class TestRecordedRuns:
-    def test_what_ran_is_the_least_noise_and_the_largest_rate(self):
-        claimed = Segment(3.0, 0.2, 1), Segment(2.0, 0.25, 2)
-        assert recorded([2.0, 1.0, 3.0], 0.1, *claimed).realised == (Segment(1.0, 0.25, 3),)
-        assert recorded([2.0, 1.5, 3.0], 0.3, *claimed).realised == (Segment(1.5, 0.3, 3),)
-
     @pytest.mark.parametrize(
         ("sizes", "counts", "fair"),
         [

@@ -17,8 +17,7 @@ from remanence import AuditResult, Verdict
 from remanence.cli.main import settings_arguments
 from remanence.core.exceptions import InputError
 from remanence.heads.backbones import load_backbone
-from remanence.private.accounting import checkpoint_schedule
-from remanence.private.recording import RecordingWriter, read_recording
+from remanence.private.recording import PARTS, RecordingWriter, read_recording
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render
 from remanence.results.storage import ARRAYS, DOCUMENT, GALLERY, read_gallery
@@ -107,12 +106,6 @@ def _batch(folder: Path) -> Path:
     return path
 
 
-def _checkpoint(folder: Path) -> Path:
-    path = folder / "checkpoint.pt"
-    torch.save({"privacy_accountant_state_dict": {"history": [(1.1, 0.01, 100)]}}, path)
-    return path
-
-
 def _recording(folder: Path) -> Path:
     writer = RecordingWriter(folder / "run")
     writer.add_step({"weight": torch.rand(3)})
@@ -123,7 +116,9 @@ def _recording(folder: Path) -> Path:
         "steps": 1,
         "steps_before": 0,
     }
-    writer.finish({**about, "tensors": ["weight"], "observed": {}})
+    part = {"steps": 1, "failed": 0, "first_step": 0, "why": ""}
+    made_again = {"replay": dict.fromkeys(PARTS, part), "rounding": 0.0, "drift": 0.0}
+    writer.finish({**about, **made_again, "tensors": ["weight"], "observed": {}})
     return folder / "run" / "manifest.json"
 
 
@@ -205,7 +200,6 @@ READERS = {
     "gradient as safetensors": (_gradient, read_tensors),
     "gradient of torch.save": (_state, read_tensors),
     "batch": (_batch, lambda path: read_batch(path, torch.float32)),
-    "Opacus checkpoint": (_checkpoint, checkpoint_schedule),
     "recording": (_recording, lambda path: read_recording(path.parent)),
     "reproduction": (_reproduction, load),
     "table": (_table, read_table),

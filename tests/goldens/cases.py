@@ -1127,8 +1127,9 @@ def recorded(
     epochs: int = 9,
     bug: Callable | None = None,
     poisson: bool = True,
+    seeded: bool = False,
 ) -> AuditResult:
-    """An ordinary Opacus loop, recorded and audited."""
+    """An ordinary Opacus loop, recorded and audited; `seeded` with generators of its own."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -1145,18 +1146,21 @@ def recorded(
             labels = torch.cat([labels, canaries.inserted.labels])
         data = TensorDataset(features, labels)
         model, engine = nn.Linear(FEATURES, CLASSES), PrivacyEngine()
+        generators = [torch.Generator().manual_seed(n) if seeded else None for n in (5, 6)]
         private, optimizer, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(data, batch_size=size or len(data), shuffle=not poisson),
+            data_loader=DataLoader(data, size or len(data), shuffle=not poisson, generator=generators[0]),
             noise_multiplier=noise,
             max_grad_norm=1.0,
             poisson_sampling=poisson,
+            noise_generator=generators[1],
         )
         if bug is not None:
             bug(optimizer)
         out = Path(folder) / "run"
-        with record(engine, optimizer, private, loader, out=out, canaries=canaries):
+        seed = "secret" if seeded else None
+        with record(engine, optimizer, private, loader, out=out, canaries=canaries, seed=seed):
             for _ in range(epochs):
                 for inputs, wanted in loader:
                     cross_entropy(private(inputs), wanted).backward()
@@ -1182,6 +1186,7 @@ case("run/correct", lambda: recorded(few()))
 case("run/correct-poisson", lambda: recorded(few(), size=50, epochs=4))
 case("run/hardly-any-noise", lambda: recorded(of_people(), noise=1e-3, epochs=3))
 case("run/shortlists", lambda: recorded(few(candidates=5, count=12), epochs=3))
+case("run/made-again", lambda: recorded(few(candidates=5, count=12), epochs=3, seeded=True))
 case("run/half-noise", lambda: recorded(few(count=240), bug=half_noise))
 case("run/batch-clipping", lambda: recorded(few(), bug=batch_clipping))
 case("run/shuffled", lambda: recorded(few(), poisson=False, size=40))

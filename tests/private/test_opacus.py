@@ -1,9 +1,9 @@
 """Opacus runs, recorded and audited: what is written is what ran, bugs are caught, correct runs are not accused."""
 
 import json
-import math
 import shutil
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
-from remanence.bounds import Segment, delta_upper, dpsgd
+from remanence.bounds import delta_upper, dpsgd
 from remanence.cli.main import main
-from remanence.private.accounting import accounted_schedule
 from remanence.private.audit_run import audit_run
 from remanence.private.canaries import Canaries, crafted, mislabelled, real
 from remanence.private.consistency import chance_correlation, read_run
 from remanence.private.opacus import Reading, record
+from remanence.private.seeds import Stream, from_the_system, unknown
 from remanence.results.verdict import Policy, Verdict
 
 FEATURES, CLASSES, KNOWN = 120, 5, 150
@@ -277,58 +277,6 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
         AuditResult.load(tmp_path / "out")
 
 
-def test_the_bound_of_a_recording_is_of_what_ran(halved, tmp_path):
-    ran = accounted_schedule(halved)
-    squares = (
-        load_file(halved / "noise.safetensors")["sums"][:, 0].sum(1) * 3.0**2 / 605
-    )  # in units of what was told
-    assert ran == (Segment(math.sqrt(float(squares.min())), 1.0, 9),)  # every step is as the least noisy one
-    # 605 numbers a step: a mean square of 1.5² but for 4 · √(2 / 605) = 23 %.
-    assert squares.tolist() == pytest.approx([2.25] * 9, rel=0.23)
-    assert squares.unique().numel() == 9
-    train(tmp_path / "run", canaries=None, batch=50, epochs=2)
-    assert accounted_schedule(tmp_path / "run") == read_run(tmp_path / "run").claimed
-    train(tmp_path / "broken", canaries=None, bug=batch_clipping)
-    with pytest.raises(InputError, match="No bound holds"):
-        accounted_schedule(tmp_path / "broken")
-
-
-def test_a_run_that_shuffles_has_a_ceiling_without_amplification(tmp_path, monkeypatch, capsys):
-    _, _, _ = train(tmp_path / "run", canaries=None, batch=40, epochs=3, poisson=False)
-    run = read_run(tmp_path / "run")
-    with pytest.raises(InputError, match="--batches shuffled"):
-        accounted_schedule(tmp_path / "run")
-    assert run.most_frequent == 3  # once in each epoch
-    noise = run.claimed[0].noise_multiplier
-    monkeypatch.setattr(
-        sys, "argv", ["remanence", "bound", "--opacus", str(tmp_path / "run"), "--candidates", "10",
-                      "--batches", "shuffled", "--json"],
-    )  # fmt: skip
-    with pytest.raises(SystemExit):
-        main()
-    document = json.loads(capsys.readouterr().out)
-    whole = dpsgd(0.1, noise_multiplier=noise, steps=3)  # three Gaussian steps
-    assert document["success"]["upper"] >= whole.success * (1 - 1e-9)
-    assert document["schedule"][0][0] <= noise
-    assert document["whose"] == "one record"
-
-
-def test_the_bound_of_a_checkpoint_is_of_its_accountant(tmp_path, monkeypatch, capsys):
-    engine, model, _ = train(tmp_path / "run", canaries=None, batch=50, epochs=2)
-    engine.save_checkpoint(path=tmp_path / "model.pt", module=model)
-    noise, rate, steps = engine.accountant.history[0]
-    assert accounted_schedule(tmp_path / "model.pt") == (Segment(noise, rate, steps),)
-    arguments = ["bound", "--opacus", str(tmp_path / "model.pt"), "--candidates", "10", "--json"]
-    monkeypatch.setattr(sys, "argv", ["remanence", *arguments])
-    with pytest.raises(SystemExit):
-        main()
-    upper = json.loads(capsys.readouterr().out)["success"]["upper"]
-    assert upper == dpsgd(0.1, noise_multiplier=noise, sample_rate=rate, steps=steps).success
-    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
-    with pytest.raises(InputError, match="does not hold an accountant's history"):
-        accounted_schedule(tmp_path / "other.pt")
-
-
 def test_shortlists_and_every_design_are_found_where_there_is_no_noise(tmp_path):
     people = Records(torch.randn(60, FEATURES), torch.randint(CLASSES, (60,)))
     for index, canaries in enumerate(
@@ -351,7 +299,7 @@ def test_shortlists_of_two_have_the_ceiling_of_shortlists(tmp_path):
     train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3, seed_by="os")
     result = audit_run(tmp_path / "run", policy=POLICY)
     exact = dpsgd(0.5, noise_multiplier=3.0, steps=3).success
-    assert exact <= result.bounds[0].success <= exact * (1 + 1e-4)  # rounding is paid for
+    assert exact <= result.bounds[0].success <= exact * (1 + 1e-3)  # rounding is paid for
 
 
 def test_a_model_with_dropout_is_read_in_its_mean_and_left_in_whatever_mode(tmp_path):
@@ -427,8 +375,6 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
     train(tmp_path / "run", canaries=few(), epochs=3)
     shutil.copytree(tmp_path / "run", tmp_path / "forged")
     tensors = load_file(tmp_path / "forged" / "canaries.safetensors")
-    from safetensors.torch import save_file
-
     save_file(
         {**tensors, "chosen": tensors["scores"][:, 0].sign().long()},
         tmp_path / "forged" / "canaries.safetensors",
@@ -442,6 +388,107 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
             manifest.write_text(json.dumps({**whole, name: worse}))
             with pytest.raises(InputError, match=rf"manifest.json: at \$\.{name}"):
                 audit_run(tmp_path / "run", policy=POLICY)
+
+
+def test_what_is_not_a_whole_recording_is_never_protected(tmp_path):
+    """Each with a sentence: exit code 2, or UNPROVEN with the part named."""
+    train(tmp_path / "run", canaries=few(candidates=2, count=12), epochs=3, seed_by="os", keep="whole")
+    assert audit_run(tmp_path / "run", policy=POLICY).verdict is Verdict.PROTECTED
+
+    def changed(name, change):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "run", folder)
+        change(folder)
+        return folder
+
+    def manifest(**other):
+        def change(folder):
+            whole = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps({**whole, **other}))
+
+        return change
+
+    def shorter(folder):
+        batches = load_file(folder / "batches.safetensors")
+        save_file(
+            {**batches, "settings": batches["settings"][:-1].contiguous()}, folder / "batches.safetensors"
+        )
+        whole = json.loads((folder / "manifest.json").read_text())
+        whole["files"]["batches.safetensors"] = sha256(
+            (folder / "batches.safetensors").read_bytes()
+        ).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(whole))
+
+    refused = {
+        "killed": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json"),
+        "older": (manifest(format=2), "it has format 2, and this version reads format 3"),
+        "lacking": (lambda folder: (folder / "steps-00000.safetensors").unlink(), "steps-00000"),
+        "damaged": (
+            lambda folder: (folder / "noise.safetensors").write_bytes(b"0" * 99),
+            "noise.safetensors",
+        ),
+        "shorter": (shorter, "not about one run"),
+    }
+    for name, (change, said) in refused.items():
+        with pytest.raises(InputError, match=said):
+            audit_run(changed(name, change), policy=POLICY)
+
+    def ends_early():
+        train(
+            tmp_path / "early",
+            canaries=few(candidates=2, count=12),
+            seed_by="os",
+            bug=lambda optimizer: optimizer.attach_step_hook(_failing(optimizer)),
+        )
+
+    with pytest.raises(ZeroDivisionError):
+        ends_early()
+    result = audit_run(tmp_path / "early", policy=POLICY)
+    assert result.verdict is Verdict.UNPROVEN
+    assert "recording-stopped" in {caveat.id for caveat in result.strongest.caveats}
+
+
+def _failing(optimizer):
+    hook, calls = optimizer.step_hook, iter(range(10**6))
+    return lambda optim: (hook(optim), 1 / (4 - next(calls)))
+
+
+class ElsewhereGenerator:
+    """A generator whose state nobody can read, as a secure one's."""
+
+    device = torch.device("meta")
+
+    def get_state(self):
+        raise RuntimeError("not here")
+
+
+def test_a_generator_that_cannot_be_read_protects_nobody():
+    stream = Stream("the generator of the noise")
+    assert stream.next(ElsewhereGenerator(), lambda generator: generator) is None
+    assert stream.why == "the state of the generator of the noise cannot be seen (RuntimeError)"
+    assert unknown("os", [stream, Stream("the generator of the batches")]) == stream.why
+
+
+def test_the_system_s_entropy_fills_the_whole_state():
+    """All 624 words, as NumPy's generator of the same kind reads them; a seed would fill 32 bits."""
+    ours = from_the_system(torch.device("cpu"))
+    words = ours.get_state().numpy()[24 : 24 + 8 * 624].view(np.uint64).astype(np.uint32)
+    theirs = np.random.MT19937()
+    theirs.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    drawn = torch.rand(1000, generator=ours) * 2**24
+    assert drawn.tolist() == (theirs.random_raw(1000) % 2**24).tolist()
+    again = from_the_system(torch.device("cpu"))
+    assert not torch.equal(again.get_state(), from_the_system(torch.device("cpu")).get_state())
+
+
+def test_one_seed_for_noise_and_batches_is_not_two():
+    streams = [Stream("noise"), Stream("batches")]
+    for stream in streams:
+        stream.next(torch.Generator().manual_seed(11), lambda generator: torch.rand(1, generator=generator))
+    assert unknown("secret", streams) == "noise and batches come from one seed"
+    other = Stream("batches")
+    other.next(torch.Generator(), lambda generator: torch.rand(1, generator=generator))
+    assert "which everybody knows" in unknown("secret", [streams[0], other])
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ from remanence.results.verdict import Policy
 from remanence.scale.seeds import Draws
 
 _SUSPICIOUS = 0.05
+_ROUNDING = 1e-4  # clipping norms that are always allowed for, so that the same ceiling holds on every machine
 
 
 @final
@@ -94,7 +95,8 @@ class OneRun(AnyGame):
         if level < p_value <= _SUSPICIOUS:
             found += (replace(caveats.SUSPICIOUS, seen=f"p = {p_value:.2g}."),)
         # Sums that differ by rounding move by at most so much more than the clipping norm when a record changes.
-        exactly = scaled(run.claimed, 1 / (1 + 2 * run.recording.manifest["rounding"]))
+        off = max(_ROUNDING, run.recording.manifest["rounding"])
+        exactly = scaled(run.claimed, 1 / (1 + 2 * off))
         ceiling = _ceiling(exactly, scores.shape[1])
         best = 0.0
         if least is not None:
@@ -215,12 +217,13 @@ def audit_run(
     """
     number("level", level, above=0, below=1, hint="0.001")
     run = read_run(folder)
+    run.fits()
     if "canaries" not in run.recording.manifest:
         raise InputError(
             "The run was recorded without canaries.",
             needs="canaries in the training data, to be found again",
             got=f"{folder} with {run.steps} steps and no canary",
-            hint="record(..., canaries=...); bounds.dpsgd(..., schedule=accounted_schedule(folder)) needs none",
+            hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
         )
     game = OneRun.of(run, ClaimTest.of(run, guessed=guessed, seed=seed), delta=delta, level=level)
     return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))

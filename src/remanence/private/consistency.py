@@ -115,39 +115,15 @@ class RecordedRun:
         low, high = chi2.ppf([0.975, 0.025], numbers)
         return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
 
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier that ran."""
-        return self.noise.value
-
     @cached_property
     def sample_rate(self) -> float:
         """The share of the records in a batch that ran."""
         return min(1.0, len(self._batches["indices"]) / self.steps / self.recording.manifest["records"])
 
     @property
-    def most_frequent(self) -> int:
-        """In how many batches the most frequent record was."""
-        return max(1, int(torch.bincount(self._batches["indices"].long()).max()))
-
-    @property
-    def duplicates(self) -> int:
-        """How many records are equal to an earlier one in what the model is given."""
-        return self.recording.manifest["observed"].get("records-duplicated", {}).get("count", 0)
-
-    @property
     def max_grad_norm(self) -> float:
         """To which norm gradients were clipped, in the first step."""
         return float(self._batches["settings"][0, 0])
-
-    @property
-    def realised(self) -> tuple[Segment, ...]:
-        """The settings that ran, on the safe side: the least noise of any step and the largest rate."""
-        told = self._batches["settings"][:, 2]
-        unit = told.where(told > 0, torch.ones_like(told))
-        squares = self._noise["sums"][:, 0].sum(1) * unit.square() / float(self._noise["sizes"].sum())
-        rate = max(self.sample_rate, *(segment.sample_rate for segment in self.claimed))
-        return (Segment(math.sqrt(float(squares.min())), rate, self.steps),)
 
     def _per_step(self) -> list[tuple[float, float]]:
         """Noise and rate that are claimed for the recorded steps; the last claim goes on if there are more."""
