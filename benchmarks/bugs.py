@@ -655,7 +655,7 @@ def run(
     statistics: bool = False,
     trained: str = "all",
     keep: Any = "projections",
-    epochs: int = 4,
+    epochs: int = 3,
     batch: int = 64,
     noise: float = 1.5,
     physical: int | None = None,
@@ -669,7 +669,7 @@ def run(
     collate: Callable[[list[Any]], Any] | None = None,
     seed_by: Any = "os",
     own_seeds: bool = False,
-    canaries: int = 60,
+    canaries: int = 30,
 ) -> None:
     """Train and record, with a bug or without; every canary is one of two records."""
     torch.manual_seed(seed)

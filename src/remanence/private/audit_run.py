@@ -39,7 +39,9 @@ from remanence.results.verdict import Policy
 from remanence.scale.seeds import Draws
 
 _SUSPICIOUS = 0.05
-_ROUNDING = 1e-4  # clipping norms that are always allowed for, so that the same ceiling holds on every machine
+_ROUNDING = (
+    1e-4  # clipping norms that are always allowed for, so that the same ceiling holds on every machine
+)
 
 
 @final

@@ -463,7 +463,7 @@ class Steps:
         scale, step = 1.0, self._recorder.steps - 1
         if optimizer.loss_reduction == "mean":
             iterations = 1 if self._ghost else optimizer.accumulated_iterations
-            scale = optimizer.expected_batch_size * iterations
+            scale = (optimizer.expected_batch_size or 1) * iterations
         actual = [p.grad.detach() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         off = {**self._declared.off(optimizer, step), **self._off}
         why = [reason for name, reason in off.items() if name not in ("max_grad_norm", "noise_multiplier")]

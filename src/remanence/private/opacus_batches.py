@@ -52,7 +52,8 @@ class Batches:
                 hint="close the first recording, or make a loader of its own for the second",
             )
         self._loader, self._open = loader, True
-        self._class, self.sampler = type(loader), loader.batch_sampler
+        self._class = type(loader)
+        self.sampler: Any = loader.batch_sampler
         self._stream, self._records = stream, len(loader.dataset)  # pyright: ignore[reportArgumentType]
         self.rate = rate_of(self.sampler)
         self._unused: deque[Draw] = deque()  # draws of which no step has been seen
@@ -227,7 +228,7 @@ class _NotedSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         self.drawn.clear()
-        batches = iter(self.sampler)  # pyright: ignore[reportArgumentType]
+        batches = iter(self.sampler)
         while True:
             foreseen = self._noted.foreseen()
             batch = next(batches, None)
@@ -239,7 +240,7 @@ class _NotedSampler:
             yield batch
 
     def __len__(self) -> int:
-        return len(self.sampler)  # pyright: ignore[reportArgumentType]
+        return len(self.sampler)
 
     def __getattr__(self, name: str) -> Any:
         if name == "sampler":  # a copy that is being made has none yet
