@@ -155,10 +155,9 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path):
         def __reduce__(self):
             return os.system, (f"touch {tmp_path / 'executed'}",)
 
-    for name, reader in (("gradient.pt", "gradient of torch.save"), ("checkpoint.pt", "Opacus checkpoint")):
-        (tmp_path / name).write_bytes(pickle.dumps({"weight": Evil()}))
-        with pytest.raises(RemanenceError):
-            READERS[reader][1](tmp_path / name)
+    (tmp_path / "gradient.pt").write_bytes(pickle.dumps({"weight": Evil()}))
+    with pytest.raises(RemanenceError):
+        READERS["gradient of torch.save"][1](tmp_path / "gradient.pt")
     assert not (tmp_path / "executed").exists()
 
 

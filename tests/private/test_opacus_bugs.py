@@ -169,7 +169,7 @@ def test_every_correct_loop_is_made_again(name, tmp_path):
     found = run.deviations()
     assert not [caveat.seen for caveat in found if caveat.contradicts]
     assert {caveat.id for caveat in found if caveat.voids} == NOT_PROVEN.get(name, set())
-    assert run.recording.manifest["rounding"] < (0.2 if name == "autocast" else 1e-4)
+    assert run.recording.manifest["rounding"] < (0.5 if name == "autocast" else 1e-4)
 
 
 def test_a_correct_loop_is_protected_and_the_ceiling_pays_for_rounding(tmp_path):

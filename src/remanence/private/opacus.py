@@ -52,6 +52,7 @@ from remanence.private.seeds import Stream, from_the_system, unknown
 __all__ = ["Reading", "RecordingWarning", "record"]
 
 _ROUNDING = 64  # units in the last place per record, by which two ways of adding up gradients may differ
+_MOST_ROUNDING = 0.02  # of a clipping norm per record, in half precision
 _SCALED = 1e-3  # of the noise, by which it may differ from a multiple of what the generator gives
 
 
@@ -420,10 +421,11 @@ class Steps:
             / clipping.total
         )
         precision = torch.finfo(self._run_as.autocast).eps if self._run_as.autocast else self._eps
-        if off <= _ROUNDING * precision * (1 + len(self._batch.members)):
+        allowed = min(_ROUNDING * precision, _MOST_ROUNDING)
+        if off <= allowed * (1 + len(self._batch.members)):
             self._recorder.rounding = max(self._recorder.rounding, off)
             return ""
-        norm = self._batch.norm_instead(summed, clipping, _ROUNDING * precision)
+        norm = self._batch.norm_instead(summed, clipping, allowed)
         if norm is not None:
             self._recorder.observe("clipped-elsewhere", worst=norm, where=f"{norm:.4g}")
         elif self._ranks.count == 1 and not self._ghost and self._batch.same_gradients(self._optimizer):
