@@ -1,6 +1,7 @@
 """The site: every block on it runs, and every page is reached."""
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -93,3 +94,10 @@ def test_every_page_is_reached_from_the_menu_or_another_page():
     entries = re.findall(r": ([\w/-]+\.md)", menu)
     assert len(entries) > 20
     assert [entry for entry in entries if not (ROOT / "docs" / entry).exists()] == []
+
+
+def test_pages_that_the_code_determines_are_written_by_it():
+    """`python tools/pages.py` writes them."""
+    command = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert found.stdout.strip() == "Stale: none", found.stderr

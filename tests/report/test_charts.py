@@ -5,7 +5,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-import torch
 
 from audit_results import result
 from remanence import Verdict
@@ -13,7 +12,6 @@ from remanence.bounds.frontier import FrontierPoint
 from remanence.core.baseline import Baseline
 from remanence.report.figures import dots, errors, line, roc, thumbnail
 from remanence.report.frontier import _picture as frontier
-from remanence.texts.words import curve_picture
 from remanence.updates.leak_map_view import leak_map_picture
 
 
@@ -30,21 +28,6 @@ class Words(HTMLParser):
         self.found.append(data.strip())
 
 
-def texts():
-    found = result(Verdict.EXPOSED)
-    arrays = {
-        "log_probability": torch.linspace(-12, -0.1, 20),
-        "base_log_probability": torch.full((20,), -14.0),
-    }
-    model = {
-        **found.threat_model,
-        "game": "Texts",
-        "criterion": {**found.threat_model["criterion"], "threshold": 100.0},
-    }
-    best = replace(found.strongest, arrays=arrays)
-    return replace(found, threat_model=model, evidence=(best,))
-
-
 def frontiers():
     return [
         FrontierPoint(rate, 4.0, 1e-5, 100, 10, 1.0, 0.1, 0.2 + rate / 2) for rate in (0.001, 0.01, 0.1, 1.0)
@@ -57,7 +40,6 @@ CHARTS = {
     "errors": lambda: errors(result(Verdict.EXPOSED)),
     "roc": lambda: roc(result(Verdict.EXPOSED)),
     "thumbnail": lambda: thumbnail(result(Verdict.PROTECTED), "a/b"),
-    "queries": lambda: curve_picture(texts()),
     "frontier": lambda: frontier(frontiers(), "sample_rate", ".svg").decode(),
     "leak map": lambda: leak_map_picture([{"name": "0", "rank": 8, "unexplained": 1e-6}]),
 }
