@@ -1,4 +1,4 @@
-"""Write the pages of docs that the code determines: caveats, glossary, command line. `python tools/pages.py [--check]`."""
+"""Write the pages of docs that the code determines: `python tools/pages.py [--check]`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def caveats() -> str:
     parts = [
         "# Caveats\n",
         MADE,
-        "A caveat is a reason not to trust a number. Each attack in `audit.json` carries its own, and the report lists all of "
-        "them. No caveat makes a result PROTECTED: only a bound can.\n",
+        "A caveat is a reason not to trust a number. Each attack in `audit.json` carries its own, and the report lists "
+        "all of them. No caveat makes a result PROTECTED: only a bound can.\n",
     ]
     for title, module in modules.items():
         parts.append(f"## {title}\n")
-        for each in vars(import_module(module)).values():
-            if isinstance(each, Caveat):
-                parts.append(
-                    f"### `{each.id}`\n\n- **Raised if** {each.raised_if}\n- **Means:** {each.means}\n- **Do:** {each.do}\n"
-                )
+        found = vars(import_module(module)).values()
+        parts += [_caveat(each) for each in found if isinstance(each, Caveat)]
     return "\n".join(parts)
+
+
+def _caveat(each: Caveat) -> str:
+    return f"### `{each.id}`\n\n- **Raised if** {each.raised_if}\n- **Means:** {each.means}\n- **Do:** {each.do}\n"
 
 
 def glossary() -> str:
