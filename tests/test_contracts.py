@@ -184,6 +184,21 @@ class Peek(Attack):
         return reconstruct
 
 
+@dataclass(frozen=True)
+class Scribbles(Attack):
+    """Writes over the records that the game trains on."""
+
+    info: ClassVar[AttackInfo] = Oblivious.info
+
+    def check(self, knowledge):
+        pass
+
+    def prepare(self, knowledge, generator):
+        knowledge.known_data.features.mul_(2)
+        guess = knowledge.prior.candidates
+        return lambda release: Reconstruction(guess[torch.zeros(len(release), 1, dtype=torch.long)])
+
+
 @dataclass
 class Thawed(Peek.__mro__[1]):
     """Not frozen."""
@@ -205,6 +220,11 @@ def test_the_contract_catches_an_attack_that_returns_the_record_itself():
 def test_the_contract_catches_trials_that_influence_each_other():
     with pytest.raises(ContractError, match="does not depend on the other trials"):
         check_attack(Peek(), shortlist_game(candidates=4))
+
+
+def test_the_contract_catches_an_attack_that_writes_over_the_known_records():
+    with pytest.raises(ContractError, match="leaves the known records"):
+        check_attack(Scribbles(), shortlist_game(candidates=4))
 
 
 def test_the_contract_catches_an_attack_that_is_not_frozen():

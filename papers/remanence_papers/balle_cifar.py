@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
+from remanence.networks.mechanism import Queried
 from remanence.networks.modules import AnyModule
-from remanence.networks.queried import Queried
 from remanence.training.sgd import SGD
 from remanence_papers.balle_games import ORACLE, Split, Study, asked, gallery
 from remanence_papers.datasets import load_arrays

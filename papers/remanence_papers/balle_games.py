@@ -19,7 +19,7 @@ from remanence.core.priors import EmpiricalPrior
 from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.releases import Logits, Release
-from remanence.networks.queried import Queried
+from remanence.networks.mechanism import Queried
 from remanence.reconstructor.attack import Reconstructor
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
 from remanence.training.perceptron import Perceptron

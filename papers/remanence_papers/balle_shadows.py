@@ -7,7 +7,7 @@ import time
 from torch import Tensor
 
 from remanence.core.perceptual import lpips
-from remanence.networks.queried import Queried
+from remanence.networks.mechanism import Queried
 from remanence.scale.progress import track
 from remanence_papers.balle_games import (
     ORACLE,

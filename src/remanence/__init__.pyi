@@ -55,11 +55,11 @@ from .heads.private_recipe import private_recipe as private_recipe
 from .heads.published import Published as Published
 from .heads.this_head import PictureExposure as PictureExposure
 from .heads.transfer_head import TransferHead as TransferHead
-from .networks.looped import looped as looped
-from .networks.membership import Membership as Membership
+from .networks.attacks import RetrainAndCompare as RetrainAndCompare
+from .networks.game import Membership as Membership
+from .networks.mechanism import Queried as Queried
+from .networks.mechanism import looped as looped
 from .networks.modules import AnyModule as AnyModule
-from .networks.queried import Queried as Queried
-from .networks.retrain import RetrainAndCompare as RetrainAndCompare
 from .private.audit_run import audit_run as audit_run
 from .private.canaries import Canaries as Canaries
 from .private.noisy_sum import NoisySum as NoisySum

@@ -38,6 +38,13 @@ def check_attack(attack: Attack, game: AnyGame) -> None:
     info = attack.info
     require(bool(info.name and info.needs and info.sees), "an attack states what it needs and sees")
     attack.check(game.knowledge)
+    known = game.knowledge.known_data
+    before = None if known is None else known.sha256()
+    _check_promises(attack, game)
+    require(known is None or known.sha256() == before, "an attack leaves the known records as they are")
+
+
+def _check_promises(attack: Attack, game: AnyGame) -> None:
     if (own := getattr(game, "contract", None)) is not None:
         own(attack)
         return

@@ -137,7 +137,7 @@ class TestGame:
 
                 return reconstruct
 
-        monkeypatch.setattr("remanence.networks.looped.Looped.trials_at_once", lambda self, targets: 4)
+        monkeypatch.setattr("remanence.networks.mechanism.Looped.trials_at_once", lambda self, targets: 4)
         play(shortlist_game(), Drawing(), trials=16)
         assert len(set(drawn)) == len(drawn) == 4
         play(shortlist_game(), Drawing(), trials=16)

@@ -24,7 +24,7 @@ from remanence import (
     mismatch,
     play,
 )
-from remanence.networks.queried import ANSWERS
+from remanence.networks.mechanism import ANSWERS
 from remanence.testing import check_mechanism
 
 PROBE = Records(torch.zeros(1, 1), torch.zeros(1))

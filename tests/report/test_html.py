@@ -13,7 +13,7 @@ from audit_results import DATA, poisoned, result
 from conftest import shortlist_game
 from remanence import AuditResult, Evidence, Verdict
 from remanence.heads.this_head import ThisHead
-from remanence.networks.membership import Membership
+from remanence.networks.game import Membership
 from remanence.report import words
 from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc

@@ -140,7 +140,7 @@ def test_every_attack_meets_the_same_targets():
 def test_many_trials_are_played_in_chunks_with_the_same_outcome(monkeypatch):
     game = deterministic_game()
     whole = play(game, RetrainAndCompare(), trials=30)
-    monkeypatch.setattr("remanence.networks.looped.Looped.trials_at_once", lambda self, targets: 7)
+    monkeypatch.setattr("remanence.networks.mechanism.Looped.trials_at_once", lambda self, targets: 7)
     chunked = play(game, RetrainAndCompare(), trials=30)
     assert whole.main == chunked.main
     assert chunked.arrays["error"].shape == (30, 1)

@@ -6,7 +6,7 @@ DOOR = Door(
     "networks",
     attacks=(
         "remanence.reconstructor.attack:Reconstructor",
-        "remanence.networks.retrain:RetrainAndCompare",
+        "remanence.networks.attacks:RetrainAndCompare",
     ),
     targets=("remanence.networks.targets:digits_mlp",),
 )
