@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/bound_sweep.py [--settings 20000]
 
 Round settings are what people type; random ones cover the whole documented range. Each asks for one certified
-bracket. Every tenth also solves for the noise that keeps the ceiling halfway between the guess and 1.
+bracket. Every hundredth also solves for the noise that keeps the ceiling halfway between the guess and 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import sys
 import time
 from collections import Counter
 
@@ -42,7 +43,7 @@ def settings(count: int, generator: np.random.Generator) -> list[tuple[Segment, 
         )
         log_baseline = math.log(0.9) - 200 * size**4 if size < 0.95 else -float(generator.uniform(200, 4600))
         found.append((run, log_baseline))
-    return found
+    return [found[index] for index in generator.permutation(len(found))]
 
 
 def main() -> None:
@@ -53,6 +54,8 @@ def main() -> None:
     generator = np.random.default_rng(35)
     failed, dropped, loose, seconds, solved = [], [], 0, [], Counter()
     for index, (run, log_baseline) in enumerate(settings(count, generator)):
+        if index % 1000 == 0:
+            print(f"{index} settings, {len(failed)} failed, {len(dropped)} dropped", file=sys.stderr, flush=True)
         started = time.process_time()
         try:
             bracket = dpsgd_bracket(run, log_baseline)
@@ -65,7 +68,7 @@ def main() -> None:
         loose += not bracket.converged
         if bracket.dropped:
             dropped.append((run, log_baseline, bracket.dropped))
-        if index % 10 == 0 and run.records == 1 and log_baseline > -300:
+        if index % 100 == 0 and run.records == 1 and log_baseline > -300:
             try:
                 limit = (1 + math.exp(log_baseline)) / 2
                 found = calibrate(
