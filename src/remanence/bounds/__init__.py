@@ -18,7 +18,7 @@ from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_succ
 from remanence.bounds.person import Person
 from remanence.bounds.recipes import recompute
 from remanence.bounds.record_counts import RecordCounts
-from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix
+from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix, truncated_poisson
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, in_or_out, laplace, true_positives
 
 __all__ = [
@@ -55,4 +55,5 @@ __all__ = [
     "renyi",
     "squared_error",
     "true_positives",
+    "truncated_poisson",
 ]

@@ -1,4 +1,4 @@
-"""Ceilings for trainings that are not plain DP-SGD seen at every step: correlated noise, and final weights alone."""
+"""Ceilings for trainings other than plain DP-SGD: correlated noise, batches of a limited size, final weights alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtrc
 
 from remanence.bounds.bound import Bound, Values, numbers, require
+from remanence.bounds.engine.rounding import UNIT
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import dpsgd, gaussian
 from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
-from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023
+from remanence.core.references import BOK_2024, CHOQUETTE_CHOO_2023, REMANENCE
 
 _ROUNDING = 1 + 1e-12  # of a norm, upwards
+_TAIL_ERROR = 1e-9  # relative, of a binomial tail; far above what it was measured to be off
 
 
 @recomputable
@@ -29,6 +32,7 @@ def correlated_noise(
     noise_multiplier: float,
     separation: int,
     sample_rate: float = 1.0,
+    at_least: bool = False,
     log_baseline: Values = None,
 ) -> Bound:
     """The ceiling for training with correlated noise (DP-FTRL, banded matrix factorisation).
@@ -46,6 +50,9 @@ def correlated_noise(
     has a squared length of at most Σ_{s,t} |C_s·C_t| over these steps, for gradients of at most 1: one Gaussian
     mechanism of μ = √(the largest such sum)/σ. For adaptive gradients this is the theorem of Denisov et al. 2022.
 
+    With `at_least` the steps of a record are any that are `separation` or more apart (b-min-separation), and C must
+    have at most b bands. Participations then move different rows, and at most ⌈n/b⌉ fit: μ² ≤ ⌈n/b⌉·max‖column‖²/σ².
+
     >>> independent = np.eye(100)  # plain DP-SGD, every record in every step
     >>> round(correlated_noise(0.1, factor=independent, noise_multiplier=10.0, separation=1).success, 4)
     0.3891
@@ -62,15 +69,26 @@ def correlated_noise(
         )
     steps, apart = len(matrix), whole("separation", separation)
     rate = number("sample_rate", sample_rate, above=0, most=1)
-    if rate < 1:
-        if np.tril(matrix, -apart).any():
-            raise InputError(
-                "Sampling is proven for banded factors only.",
-                needs=f"a factor with at most {apart} bands, the separation",
-                got="more bands",
-                hint="sample_rate=1 for a ceiling without amplification",
-            )
-        longest = float(np.linalg.norm(matrix, axis=0).max()) * _ROUNDING
+    if (rate < 1 or at_least) and np.tril(matrix, -apart).any():
+        raise InputError(
+            "Sampling and separations of at least so much are proven for banded factors only.",
+            needs=f"a factor with at most {apart} bands, the separation",
+            got="more bands",
+            hint="sample_rate=1 and at_least=False, for a ceiling without amplification",
+        )
+    longest = float(np.linalg.norm(matrix, axis=0).max()) * _ROUNDING
+    if at_least and rate < 1:
+        raise InputError(
+            "Sampling and separations of at least so much do not go together.",
+            needs="sample_rate=1: a record takes part where the adversary chooses",
+            got=f"sample_rate={rate:g}",
+            hint="leave the rate out, which claims no amplification",
+        )
+    if at_least:
+        run = Segment(noise_multiplier / longest, 1.0, math.ceil(steps / apart))
+        bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
+        how = f"each record takes part in any steps that are at least {apart} apart"
+    elif rate < 1:
         run = Segment(noise_multiplier / longest, rate, math.ceil(steps / apart))
         bound = dpsgd(baseline, schedule=[run], log_baseline=log_baseline)
         how = f"cyclic Poisson sampling: each record belongs to one of {apart} parts, which take turns"
@@ -86,6 +104,56 @@ def correlated_noise(
         *bound.assumptions[2:],
     )
     return replace(bound, name="correlated noise", assumptions=assumptions, reference=CHOQUETTE_CHOO_2023)
+
+
+@recomputable
+def truncated_poisson(
+    baseline: Values = None,
+    *,
+    noise_multiplier: float,
+    steps: int,
+    dataset_size: int,
+    batch_size: float,
+    max_batch_size: int,
+    log_baseline: Values = None,
+) -> Bound:
+    """The ceiling for Poisson sampling into batches of a limited size: of a larger one, some records are left out.
+
+    Compare with plain Poisson sampling without the target, which does not depend on it. The training is as with plain
+    Poisson sampling unless some batch is too large, so γ ≤ γ_Poisson(κ) + T·P(Bin(N, B/N) > max_batch_size). Without
+    amplification, γ ≤ Φ(Φ⁻¹(κ) + √T/σ), however batches are made: compare with the same batches without its gradient.
+
+    >>> settings = {"noise_multiplier": 1.1, "steps": 1000, "dataset_size": 10_000, "batch_size": 100}
+    >>> round(truncated_poisson(0.01, **settings, max_batch_size=160).success, 4)
+    0.0254
+    """
+    size, mean = (
+        whole("dataset_size", dataset_size),
+        number("batch_size", batch_size, above=0, most=dataset_size),
+    )
+    most = whole("max_batch_size", max_batch_size, hint="the largest batch that is trained on")
+    run = Segment(noise_multiplier, mean / size, whole("steps", steps))
+    plain = dpsgd(baseline, schedule=run, log_baseline=log_baseline)
+    told = dpsgd(baseline, schedule=replace(run, sample_rate=1.0), log_baseline=log_baseline)
+    larger = float(bdtrc(most, size, mean / size)) if most < size else 0.0
+    cut = min(run.steps * larger * (1 + _TAIL_ERROR), 1.0)
+    added = np.logaddexp(plain.log_success, math.log(cut)) if cut > 0 else plain.log_success
+    log_success = np.minimum(np.minimum(added * (1 - UNIT), told.log_success), 0.0)
+    how = f"Poisson sampling, and records of batches of more than {most} are left out whatever their data"
+    return replace(
+        plain,
+        name="DP-SGD, batches of a limited size",
+        log_success=float(log_success) if np.ndim(log_success) == 0 else log_success,
+        assumptions=(
+            how,
+            *plain.assumptions[1:3],
+            "the comparison is with a training that does not use the target",
+        ),
+        reference=REMANENCE,
+        log_complement=None,
+        log_lower=None,
+        log_estimate=None,
+    )
 
 
 @recomputable
