@@ -320,7 +320,7 @@ class Texts(AnyGame[FineTuning]):
         own, others = self._gains(list(self.secrets)), self._gains(strangers)
         if not strangers or not own.any():
             return 1.0
-        chances = [] if self.base is None else [float(wilcoxon(own, alternative="greater").pvalue)]
+        chances = [] if self.base is None else [float(wilcoxon(own, alternative="greater").pvalue)]  # pyright: ignore[reportAttributeAccessIssue]
         chances.append(float(mannwhitneyu(own, others, alternative="greater").pvalue))
         return max(chances)
 

@@ -91,18 +91,19 @@ def in_bfloat16(model: nn.Module, head: nn.Module) -> nn.Module:
     """
     name = next(name for name, module in model.named_modules() if module is head)
     coarse = copy.deepcopy(model).requires_grad_(False)
-    last, tf32 = coarse.get_submodule(name), torch.backends.cuda.matmul
+    last, tf32, usual = coarse.get_submodule(name), torch.backends.cuda.matmul, []
     for parameter in coarse.parameters():  # buffers stay: rotary angles would lose their places
         parameter.data = parameter.data.bfloat16()
     for key, parameter in list(last.named_parameters(recurse=False)):
         setattr(last, key, nn.Parameter(parameter.data.float(), requires_grad=False))  # no longer tied
 
     def begin(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        last.usual, tf32.allow_tf32 = tf32.allow_tf32, True  # pyright: ignore[reportAttributeAccessIssue]
+        usual.append(tf32.allow_tf32)
+        tf32.allow_tf32 = True
         return tuple(each.float() for each in inputs)
 
     def end(*_: Any) -> None:
-        tf32.allow_tf32 = last.usual  # pyright: ignore[reportAttributeAccessIssue]
+        tf32.allow_tf32 = usual.pop()
 
     last.register_forward_pre_hook(begin)
     last.register_forward_hook(end, always_call=True)
