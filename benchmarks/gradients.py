@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from remanence import (
     EmpiricalPrior,
-    ExclusiveNeurons,
+    Exact,
     ExclusivityGuard,
     Game,
     Records,
@@ -28,8 +28,8 @@ from remanence import (
     gradient_exposure,
 )
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.exact import reconstruct
 from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.peeling import reconstruct
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.gradients.matching import DLG, InvertingGradients
 from remanence_papers.pan_convolutional import NETWORKS
@@ -167,7 +167,7 @@ def matching(options: argparse.Namespace) -> None:
             )
             release = mechanism.release(None, Records(inputs, labels)[None], torch.Generator())
             attacks = {
-                "ours": ExclusiveNeurons(slots=8),
+                "ours": Exact(),
                 "DLG": DLG(8, steps=300, value_range=(-1.0, 1.0)),
                 "Inverting": InvertingGradients(8, steps=options.steps, value_range=(-1.0, 1.0)),
             }

@@ -32,12 +32,11 @@ from remanence import (
     ClosedForm,
     Criterion,
     EmpiricalPrior,
-    ExclusiveNeurons,
+    Exact,
     FinitePrior,
     Game,
     Knowledge,
     LeaveOneOut,
-    LowRank,
     Mechanism,
     Membership,
     Policy,
@@ -429,7 +428,7 @@ def lines() -> Iterator[Line]:
     yield Table("heads", partial(heads, published=Published(release_noise=1e9)), 0.6, 30).line(
         "release of pure noise", Scripted(nearest)
     )
-    for attack, seen in product((ExclusiveNeurons(), LowRank()), (True, False)):
+    for attack, seen in product((Exact(),), (True, False)):
         table = Table(
             "captured" if seen else "captured, unseen", partial(captured, seen=seen, noise=True), 0.1, 3
         )

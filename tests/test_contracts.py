@@ -92,10 +92,7 @@ GAMES = {
     "gradient-based": [without_a_shortlist(dpsgd_game(noise_multiplier=0.1))],
     "one-run-canaries": [ideal_canaries(), ideal_canaries(candidates=4)],
     "retrain-and-compare": [shortlist_game(candidates=4)],
-    "parallel-rows": [gradient_game(), gradient_game(hidden=2)],
-    "exclusive-neurons": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
-    "span-fit": [gradient_game(), gradient_game(bias=False)],
-    "low-rank": [gradient_game(), gradient_game(bias=False)],
+    "exact": [gradient_game(), gradient_game(bias=False), gradient_game(hidden=2)],
     "linear-reader": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1))],
     "reconstructor": [heads_game(), heads_game(per_class=2, classes=2, task=(0, 1, 1)), network_game()],
     "stored-in-object": table_games(KNeighborsClassifier()),
@@ -118,8 +115,7 @@ QUICK = {
 
 def test_every_attack_of_the_catalogue_is_checked():
     prompting = {name for name, info in catalogue().items() if ".texts." in info.home}  # tests/texts
-    reading = {"token-spans", "patch-fit"}  # tests/gradients/test_texts, test_patches
-    assert GAMES.keys() | prompting | reading == catalogue().keys()
+    assert GAMES.keys() | prompting == catalogue().keys()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.exceptions import InputError
-from remanence.updates.captured_patches import verify_pictures
+from remanence.updates.pictures import verify_pictures
 from remanence.updates.patch_fit import fit_patches
 from remanence.updates.patch_models import PatchModel, patch_model
 from remanence.updates.rounding import Rounding

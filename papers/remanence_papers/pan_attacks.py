@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from remanence.core.records import Records
 from remanence.scale.progress import track
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.exact import reconstruct
-from remanence.updates.exclusive_neurons import ExclusiveNeurons
-from remanence.updates.low_rank import LowRank, reconstruct_low_rank
+from remanence.updates.exact import Exact
+from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.peeling import reconstruct
 from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.matching import DLG, IDLG, InvertingGradients, Matching, match_gradients
 from remanence_papers.gradients.printed import paper_attack
@@ -35,7 +35,7 @@ Found = tuple[Tensor, Tensor]  # guesses and their labels
 
 def table_1(_: Settings) -> Outcome:
     """The threat models, as the attacks themselves state them."""
-    attacks = (DLG, IDLG, InvertingGradients, ExclusiveNeurons, LowRank)
+    attacks = (DLG, IDLG, InvertingGradients, Exact)
     rows = [
         {
             "attack": info.name,

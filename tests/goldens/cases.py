@@ -97,10 +97,8 @@ from remanence.texts.canaries import Claim, natural
 from remanence.texts.game import Rule
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_pair, train
 from remanence.updates.declared import Declared, Noise
-from remanence.updates.inspection import audit_gradients
+from remanence.updates.inspection import audit_files
 from remanence.updates.local_training import LocalTraining
-from remanence.updates.opening import open_batch, open_updates
-from remanence.updates.token_updates import Files, audit_token_updates
 
 Tensors = dict[str, Tensor]
 
@@ -399,15 +397,16 @@ def audit_update(
             shape,
             None if noise is None else Noise(noise, 1.0),
         )
-        shared = {"policy": policy, "seed": 0, "target": "update"}
-        found = audit_token_updates(model, Files(files, new, own), declared, longest=longest, **shared)
-        if found is not None:
-            return found
-        if own is not None:
-            subject = open_batch(model, own, declared)
-        else:
-            subject = open_updates(model, files, declared, after=new, glance=True)
-        return audit_gradients(subject, None, device="cpu", **shared)
+        return audit_files(
+            model,
+            declared,
+            updates=files,
+            after=new,
+            batch=own,
+            policy=policy,
+            target="update",
+            longest=longest,
+        )
 
 
 def plain(count: int, *sizes: int, dtype: torch.dtype = torch.float32, seed: int = 0, **network: Any):

@@ -52,7 +52,7 @@ def test_the_batches_of_figure_5_have_the_same_gradient_and_look_different():
 def test_table_1_states_who_needs_the_batch_size():
     rows = by(pan_attacks.table_1(Settings()).rows, "attack")
     assert rows["dlg"]["batch size"] == "required"
-    assert rows["exclusive-neurons"]["batch size"] == "not required"
+    assert rows["exact"]["batch size"] == "not required"
 
 
 def test_no_attack_exceeds_the_bound_of_one_noised_gradient():

@@ -14,8 +14,10 @@ from remanence.updates.belonging import realised_noise
 from remanence.updates.compression import compression_of
 from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.inspection import audit_gradients
-from remanence.updates.opening import open_updates
+from remanence.updates.inspection import Subject, inspect
+from remanence.updates.opening import belongs
+from remanence.updates.opening import opened as opened_as
+from remanence.updates.readers import recognise
 
 
 def codes(values, levels):
@@ -71,34 +73,34 @@ def test_codes_and_signs_are_seen_and_data_with_few_numbers_are_no_compression(k
     assert "zeros" in compression_of(sent, "2.weight").seen
 
 
-def opened(network, update, tmp_path):
-    path = tmp_path / "update.safetensors"
-    save_file({name: value.contiguous() for name, value in update.items()}, path)
-    return open_updates(network, [path], Declared())
+def opened(network, update):
+    reader, declared = recognise(network), Declared()
+    return Subject(
+        network, reader, [belongs(reader, network, opened_as(network, update, declared), declared)], declared
+    )
 
 
 def claimed(subject):
-    result = audit_gradients(subject, None, policy=Policy(0.1), seed=0, device="cpu", target="here")
-    return sum(entry.proven for entry in result.evidence)
+    return sum(entry.proven for entry in inspect(subject, policy=Policy(0.1), target="here").evidence)
 
 
 @pytest.mark.parametrize("name", ["int3", "int4", "int8", "sign", "topk"])
 @pytest.mark.parametrize("width", [32, 200])
-def test_nothing_is_claimed_from_an_update_that_was_compressed(tmp_path, name, width):
+def test_nothing_is_claimed_from_an_update_that_was_compressed(name, width):
     change = FILTERS.get(name, lambda value: codes(value, 7))
     for seed in range(3):
         network, _, update = dense_update("normal", seed, count=2, width=width)
-        subject = opened(network, {key: change(value) for key, value in update.items()}, tmp_path)
-        assert subject.disturbed.id == "update-compressed"
+        subject = opened(network, {key: change(value) for key, value in update.items()})
+        assert subject.updates[0].disturbed.id == "update-compressed"
         assert claimed(subject) == 0
 
 
 @pytest.mark.parametrize("kind", ["one-hot", "binary"])
 @pytest.mark.parametrize("foreign", ["columns", "network", "stale"])
-def test_updates_of_few_different_numbers_are_asked_whether_they_belong(tmp_path, kind, foreign):
+def test_updates_of_few_different_numbers_are_asked_whether_they_belong(kind, foreign):
     for seed in range(3):
         network, _, update = dense_update(kind, seed)
-        assert claimed(opened(network, update, tmp_path)) > 0, "genuine"
+        assert claimed(opened(network, update)) > 0, "genuine"
         if foreign == "columns":
             update["0.weight"] = update["0.weight"][:, torch.randperm(40)]
         elif foreign == "network":
@@ -108,20 +110,16 @@ def test_updates_of_few_different_numbers_are_asked_whether_they_belong(tmp_path
                 for parameter in network.parameters():
                     parameter *= 1 + 0.1 * torch.randn_like(parameter)
         with pytest.raises(MisfitError):
-            opened(network, update, tmp_path)
+            opened(network, update)
 
 
 @pytest.mark.parametrize("coarse", [torch.bfloat16, torch.float16])
-def test_numbers_that_were_rounded_before_they_were_stored_count_as_rounded(tmp_path, coarse):
+def test_numbers_that_were_rounded_before_they_were_stored_count_as_rounded(coarse):
     network, _, update = dense_update("normal", 1, width=200)
-    subject = opened(network, {key: value.to(coarse).float() for key, value in update.items()}, tmp_path)
+    subject = opened(network, {key: value.to(coarse).float() for key, value in update.items()})
     assert subject.rounding.is_coarse
-    assert (
-        claimed(subject)
-        == claimed(opened(network, {k: v.to(coarse) for k, v in update.items()}, tmp_path))
-        > 0
-    )
-    wide = opened(network, {key: value.double() for key, value in update.items()}, tmp_path)
+    assert claimed(subject) == claimed(opened(network, {k: v.to(coarse) for k, v in update.items()})) > 0
+    wide = opened(network, {key: value.double() for key, value in update.items()})
     assert wide.rounding.relative == pytest.approx(1.2e-7, rel=0.1)
 
 

@@ -8,7 +8,7 @@ from conftest import relu_network
 from remanence import InputError, gradient_exposure
 from remanence.updates import candidates
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.exact import Recovered, reconstruct
+from remanence.updates.peeling import Recovered, reconstruct
 
 SIZES = [(True, 1), (False, 1), (True, 3), (False, 2)]
 

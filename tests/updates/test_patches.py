@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 
 from remanence import InputError
 from remanence.cli.main import app
-from remanence.updates.captured_patches import verify_pictures
-from remanence.updates.captured_whole import coarsest
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.local_training import LocalTraining
 from remanence.updates.patch_fit import fit_patches, without_decay
 from remanence.updates.patch_models import patch_model
-from remanence.updates.rounding import Rounding
+from remanence.updates.pictures import verify_pictures
+from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import SharedGradient
 
 FLOAT32 = 1.2e-7
@@ -359,7 +358,7 @@ def test_a_batch_that_is_about_to_be_sent_gives_its_pictures_away_too(tmp_path):
     np.savez(tmp_path / "batch.npz", inputs=pictures, labels=np.array([3]))
     run = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert run.exit_code == 1, run.output
-    assert "patch-fit, recovered 1 of 1 pictures" in " ".join(run.output.split())
+    assert "exact, recovered 1 of 1 pictures" in " ".join(run.output.split())
     np.savez(tmp_path / "batch.npz", inputs=pictures, labels=np.array([12]))
     run = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert isinstance(run.exception, InputError)

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from conftest import relu_network
 from remanence.updates.belonging import belonging
 from remanence.updates.dense_layers import dense_head
-from remanence.updates.exact import reconstruct
 from remanence.updates.local_training import LocalTraining
+from remanence.updates.peeling import reconstruct
 from remanence.updates.reading import read_update
 from remanence.updates.recomputed import Proposal
 from remanence.updates.rounding import Rounding

@@ -258,23 +258,18 @@ def test_the_command_proves_a_batch(folder, capsys, monkeypatch, arguments):
     assert "update-single-layer" not in (folder / "out" / "audit.json").read_text()
 
 
-def test_the_command_says_what_a_span_that_is_full_tells(folder, capsys, monkeypatch):
-    code, out, _ = run(capsys, monkeypatch, "net.py:single", "--gradient", "batch20.pt", "--out", "out")
+def test_a_span_that_is_full_proves_nothing(folder, capsys, monkeypatch):
+    code, _, _ = run(capsys, monkeypatch, "net.py:single", "--gradient", "batch20.pt", "--out", "out")
     assert code == 3
-    assert "spans all 9 dimensions for which a single layer of 10 classes has room" in " ".join(out.split())
     told = (folder / "out" / "audit.json").read_text()
     assert "update-untested" in told
     assert "update-single-layer" in told
 
 
-def test_another_loss_and_an_attack_that_needs_relu_end_with_a_sentence(folder, capsys, monkeypatch):
+def test_another_loss_ends_with_a_sentence(folder, capsys, monkeypatch):
     code, _, err = run(capsys, monkeypatch, "net.py:single", "--gradient", "squares.pt", "--out", "out")
     assert code == 2
     assert "a loss that is not cross-entropy" in " ".join(err.split())
-    asked = ("--gradient", "batch4.pt", "--attack", "exclusive-neurons", "--out", "out")
-    code, _, err = run(capsys, monkeypatch, "net.py:single", *asked)
-    assert code == 2
-    assert "a single layer" in err
 
 
 def test_a_probe_on_a_frozen_vision_transformer_is_read_by_its_features(tmp_path, capsys, monkeypatch):

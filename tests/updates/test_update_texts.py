@@ -5,13 +5,17 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
-from remanence import InputError
+from remanence import Exact, InputError
 from remanence.core.releases import Gradient
 from remanence.game import play
 from remanence.results.verdict import Policy
-from remanence.updates.captured_texts import CapturedTexts, audit_texts
+from remanence.updates.captured import Captured
+from remanence.updates.declared import Declared
 from remanence.updates.files import rounding_of_difference
+from remanence.updates.inspection import Subject, inspect
 from remanence.updates.local_training import LocalTraining
+from remanence.updates.opening import Update, belongs
+from remanence.updates.readers import recognise
 from remanence.updates.recomputed_texts import recompute
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
@@ -19,7 +23,7 @@ from remanence.updates.text_decay import without_decay
 from remanence.updates.text_models import text_model
 from remanence.updates.text_shares import Counted
 from remanence.updates.texts import read_texts, verify_texts
-from remanence.updates.token_spans import TokenSpans, name_sequences, tokens_in_batch
+from remanence.updates.token_spans import name_sequences, tokens_in_batch
 
 VOCABULARY, LENGTH = 300, 10
 FLOAT32 = 1.2e-7
@@ -79,6 +83,12 @@ def update(model, ids, labels=None):
     )
     named = dict(model.named_parameters())
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def audited_update(model, update, training=None, longest=12):
+    declared, reader = Declared(training or LocalTraining()), recognise(model)
+    subject = Subject(model, reader, [belongs(reader, model, update, declared)], declared)
+    return inspect(subject, policy=Policy(), target="a test", longest=longest)
 
 
 def read(model, gradient):
@@ -163,10 +173,10 @@ def test_more_tokens_than_dimensions_prove_no_text_and_the_audit_says_that_none_
     # An embedding of its own gives its tokens away all the same.
     assert found.tokens == (0 if tied else len(ids[:, :-1].unique()))
     stacked = {name: value[None] for name, value in gradient.items()}
-    raised = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
+    raised = Captured(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
     assert "update-crowded" in [caveat.id for caveat in raised]
     stacked = {name: value[None] for name, value in update(model, ids[:2]).items()}
-    raised = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
+    raised = Captured(SharedGradient(model, (16,)), Gradient(stacked)).caveats()
     assert "update-crowded" not in [caveat.id for caveat in raised]
 
 
@@ -245,24 +255,14 @@ def test_rows_of_a_matrix_that_makes_the_logits_too_tell_no_tokens():
     # Most rows move by less than the weights' rounding, and those that are left are not the batch's alone.
     sent = {name: weights[name] - (weights[name] - 0.1 * part) for name, part in update(model, ids).items()}
     assert 0 < sent["embedding.weight"].any(1).sum() < VOCABULARY / 2
-    rounding, training = rounding_of_difference(weights), LocalTraining()
-    found = audit_texts(
-        model,
-        [sent],
-        rounding=rounding,
-        training=training,
-        longest=16,
-        policy=Policy(),
-        seed=0,
-        target="a model",
-    )
+    found = audited_update(model, Update(sent, rounding_of_difference(weights)), longest=16)
     assert found.strongest.proven == 2
     assert found.subject["tokens"]["number"] <= len(ids.unique())
 
 
 def test_tokens_are_called_certain_only_where_texts_are_proven():
     def certain(model, gradient):
-        found = audit_texts(model, [gradient], longest=12, policy=Policy(), seed=0, target="a test")
+        found = audited_update(model, Update(gradient, Rounding(FLOAT32)))
         return found.subject["tokens"]["certain"]
 
     tied, ids = Tiny(tied=True, positions=False).eval(), texts(2, seed=1)
@@ -356,8 +356,8 @@ def test_what_a_text_counts_follows_its_share():
 def test_the_game_counts_proven_texts_and_the_control_has_none():
     model = Tiny().eval()
     stacked = {name: value[None] for name, value in update(model, texts(4)).items()}
-    game = CapturedTexts(SharedGradient(model, (16,)), Gradient(stacked))
-    evidence = play(game, TokenSpans(longest=16))
+    game = Captured(SharedGradient(model, (16,)), Gradient(stacked))
+    evidence = play(game, Exact(longest=16))
     assert evidence.proven == 4
     assert evidence.control.successes == 0
 
@@ -452,16 +452,7 @@ def local_steps(model, ids, optimiser, steps):
 def audited(model, moved, training):
     rounding = rounding_of_difference(model.state_dict()).times(1 / training.learning_rate)
     sent = {name: -value.double() / training.learning_rate for name, value in moved.items()}
-    return audit_texts(
-        model,
-        [sent],
-        rounding=rounding,
-        training=training,
-        longest=12,
-        policy=Policy(),
-        seed=0,
-        target="a test",
-    )
+    return audited_update(model, Update(sent, rounding, sign_is_known=True), training)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from remanence.scale.progress import track
 from remanence.updates.dense_layers import DenseHead, dense_head
-from remanence.updates.exact import Recovered
 from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.peeling import Recovered
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)
 

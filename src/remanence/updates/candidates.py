@@ -26,7 +26,6 @@ _CLEARLY_NEGATIVE = 1e-3
 _LARGE = 2**22  # weights of a network in which passes are worth saving
 _SIDES = 4  # from which implied inputs are looked at, to see which are the same
 _OF_A_KIND = 3  # neurons that imply the same input, of which no more are tested
-_GLANCE = 8  # kinds of which one neuron each is tested, to see whether there is anything to find
 _AFFORDED, _FEWEST = 2**33, 64  # multiplications for neurons without a twin, and how many are tested at least
 
 
@@ -53,7 +52,6 @@ def worth_testing(
     tolerance: float,
     *,
     only_twins: bool = True,
-    of_a_kind: int = _OF_A_KIND,
 ) -> Tensor:
     """Live neurons whose rows imply the same input as another's, as all of one sample's own do.
 
@@ -70,18 +68,7 @@ def worth_testing(
     sides = torch.randn(rows.shape[-1], _SIDES, generator=generator, dtype=torch.float64).to(rows)
     # (trials, neurons, sides), of the implied inputs
     groups = twins((rows @ sides) / signal.where(live, 1.0).unsqueeze(-1), live, tolerance)
-    return (groups >= 0) & (groups < of_a_kind)
-
-
-def speaks(head: DenseHead, left: Remainder, precision: float) -> bool:
-    """Whether a neuron of one gradient, of a few that imply the same input as another, speaks for a sample."""
-    rows, signal = left.first
-    live, tolerance = rows.abs().amax(-1) > 0, tolerance_of(precision)
-    if signal is None:
-        return False
-    some = worth_testing(head, left.first, live, tolerance, of_a_kind=1)
-    found = find_candidates(head, left, some & (some.cumsum(1) <= _GLANCE), precision)
-    return bool(((found.deviation < tolerance) & (found.batch_size > 0)).any())
+    return (groups >= 0) & (groups < _OF_A_KIND)
 
 
 def twins(seen: Tensor, live: Tensor, tolerance: float) -> Tensor:

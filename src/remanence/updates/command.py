@@ -68,7 +68,6 @@ class Effort:
         int, "For ceilings: among how many candidates the adversary looks for a record."
     ] = 10
     longest: Annotated[int, "For transformers: how many tokens the longest text may have."] = 64
-    attack: Annotated[list[str] | None, "An attack by name; repeatable. Default: all exact ones."] = None
 
 
 def update(
@@ -99,7 +98,7 @@ def update(
     from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable, write_files
     from remanence.updates.declared import Declared, Noise
-    from remanence.updates.inspection import audit_gradients
+    from remanence.updates.inspection import audit_files
     from remanence.updates.leak_map_view import (
         leak_map_picture,
         leak_table,
@@ -107,8 +106,7 @@ def update(
         tokens_sentence,
     )
     from remanence.updates.local_training import LocalTraining
-    from remanence.updates.opening import open_batch, open_network, open_updates
-    from remanence.updates.token_updates import Files, audit_token_updates
+    from remanence.updates.opening import open_network
 
     network = _one_model(model, factory)
     updates, weights_after = list(sent.gradients or []), list(sent.after or [])
@@ -132,37 +130,19 @@ def update(
     folder = shared.out or default_folder(f"{network}-{first.name}")
     check_writable(folder)
     with contextlib.redirect_stdout(sys.stderr):  # a factory may print; our own output stays clean
-        opened = open_network(network, declared)
-        result = audit_token_updates(
-            opened,
-            Files(updates, weights_after, sent.batch),
+        result = audit_files(
+            open_network(network, declared),
             declared,
-            longest=effort.longest,
+            updates=updates,
+            after=weights_after,
+            batch=sent.batch,
             policy=policy,
             seed=shared.seed,
+            device=compute_device(shared.device),
             target=network,
+            longest=effort.longest,
         )
-        said: list[str] = [] if result is None else list(result.subject["notes"])
-        if result is None:
-            if sent.batch is not None:
-                subject = open_batch(opened, sent.batch, declared)
-            else:
-                subject = open_updates(
-                    opened, updates, declared, after=weights_after, glance=effort.attack is None
-                )
-            result = audit_gradients(
-                subject,
-                effort.attack,
-                policy=policy,
-                seed=shared.seed,
-                device=compute_device(shared.device),
-                target=network,
-            )
-            said = [
-                *result.subject["notes"],
-                subject.scope,
-                str(subject.exposure or ""),
-            ]
+    said = [*result.subject.pop("said", result.subject["notes"])]
     leaks = result.subject["leak_map"]
     write_files(folder, {"leak-map.svg": as_file(leak_map_picture(leaks)).encode()})
     said += [*tokens_sentence(result), proven_sentence(result, client.batch_size)]

@@ -1,297 +1,70 @@
-"""Exact reconstruction of a batch from its average gradient, sample by sample, with a residual that proves it."""
+"""The attack on updates: records out of the span of a layer's gradient, stage by stage.
+
+What a network reads decides about the stages (`reading.recognise`):
+
+- *Dense layers*. Samples that neurons have to themselves are read off and subtracted (Pan et al. 2022); rows that are
+  multiples of one another give samples after any number of steps; whole batches are solved for within the span of the
+  first layer's gradient; and its sparse directions give those that no neuron has to itself (Dimitrov et al. 2024). Each
+  stage is tried where those before it left something unexplained.
+- *Patches*. Pictures within the span of the layer that reads them.
+- *Tokens*. Every token against the span of the first attention layer, texts in that of the second (Petrov et al. 2024).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
-from remanence.updates.candidates import (
-    Candidates,
-    find_candidates,
-    is_whole,
-    mode,
-    tolerance_of,
-    worth_testing,
-)
-from remanence.updates.dense_layers import DenseHead, Layers, product
-from remanence.updates.remainder import Remainder
-from remanence.updates.switched_off import sharpened
-
-Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
-
-_ROUNDS = 64
-_REFINEMENTS = 3
-_NEARLY = 1e-3  # the share of the gradient that may be unexplained for a refinement to make sense
-_HALF = 1e-4  # precisions above are half precision, in which only what is sent was rounded
-_NOISE = 256  # how many rounding errors a neuron's gradient must exceed to be looked at again after peeling
+from remanence.core.attack import Attack, Reconstruction
+from remanence.core.catalogue import AttackInfo
+from remanence.core.exceptions import InputError
+from remanence.core.knowledge import Knowledge
+from remanence.core.references import REMANENCE
+from remanence.core.releases import Gradient
+from remanence.updates.readers import Effort
+from remanence.updates.shared_gradient import SharedGradient
 
 
 @final
 @dataclass(frozen=True)
-class Recovered:
-    """What a batch of gradients gave away; empty slots are zeros with the label −1."""
+class Exact(Attack[Gradient]):
+    """Solve for the records behind an update, in stages that end where nothing but rounding is left.
 
-    inputs: Tensor  # (trials, slots, numbers), what entered the first dense layer
-    labels: Tensor  # (trials, slots)
-    shares: Tensor  # (trials, slots), of each sample in the gradient: 1 / batch size in a plain mean
-    unexplained: Tensor  # (trials, layers): the share of each layer's gradient that is left, by norm
-
-    @property
-    def batch_size(self) -> Tensor:
-        """What the shares imply, `(trials,)`; 0 where they imply no whole number. A hint, not a proof."""
-        size = (1 / self.shares.where(self.found, torch.nan)).nanmedian(1).values.nan_to_num(nan=0.0)
-        is_whole = (size - size.round()).abs() <= 1e-2 * size.clamp(max=25)
-        return size.round().where(is_whole, 0.0).long()
-
-    @property
-    def found(self) -> Tensor:
-        """Which slots hold a sample, `(trials, slots)`."""
-        return self.labels >= 0
-
-    def is_complete(self, precision: float) -> Tensor:
-        """Where nothing but rounding is left to explain, `(trials,)`."""
-        rounding = 2 * precision if precision > _HALF else max(1e-6, 1e2 * precision)
-        return self.found.any(1) & (self.unexplained.amax(1) < rounding)
-
-    def padded(self, slots: int) -> Recovered:
-        """The same with empty slots at the end."""
-        more = slots - self.labels.shape[1]
-        return Recovered(
-            pad(self.inputs, (0, 0, 0, more)),
-            pad(self.labels, (0, more), value=-1),
-            pad(self.shares, (0, more)),
-            self.unexplained,
-        )
-
-    def replaced(self, trial: int, other: Recovered) -> Recovered:
-        """The same with one trial taken from a result of a single one."""
-        parts = {name: getattr(self, name).clone() for name in self.__dataclass_fields__}
-        for name, values in parts.items():
-            values[trial] = getattr(other, name)[0]
-        return Recovered(**parts)
-
-
-def reconstruct(
-    head: DenseHead,
-    layers: Layers,
-    *,
-    precision: float,
-    slots: int = 64,
-    peel: bool = True,
-    start: Recovered | None = None,
-    size: float = 0.0,
-) -> Recovered:
-    """Propose every sample that has an exclusive neuron in the first layer; then peel and look again.
-
-    The gradient of what was recovered is subtracted, so that neurons which the recovered samples shared with one
-    other become exclusive to that one. `precision` is the rounding error of the numbers in which the gradient was
-    computed: 1.2e-7 for float32, 2.2e-16 for float64. The scale of the gradient need not be known: clipping or a
-    learning rate multiplies every sample's share alike, class weights those of a label. What is nearly explained is
-    refined by least squares over all neurons. `start` is what another attack has recovered already; `size` is the
-    batch size, whole or not, where it need not be voted on.
+    `longest` is how many tokens a text may have.
     """
-    head.require_readable()
-    tolerance = tolerance_of(precision)
-    trials = len(layers[0][0])
-    inputs, labels, shares = _nothing(layers)
-    level = layers[0][0].abs().amax(-1)
-    live = level > 0
-    sizes = shares.new_full((trials, head.classes), size)
-    if start is not None:
-        inputs, labels, shares = _compact(start.inputs, start.labels, start.shares, slots)
-    left = Remainder.of(head, layers, inputs, labels, shares)
-    if start is not None:
-        live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        sizes[:] = (1 / start.shares.where(start.found, torch.nan)).nanmedian(1, keepdim=True).values
-    first = peel  # neurons with a twin come first, and others where these give nothing more
-    for _ in range(_ROUNDS if peel else 1):
-        some = worth_testing(head, left.first, live, tolerance, only_twins=first)
-        candidates = find_candidates(head, left, some, precision)
-        candidates = candidates[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
-        sizes = _vote(candidates, sizes, tolerance)
-        implied = sizes[candidates.trial, candidates.label]
-        # Half a sample is the most that rounding may excuse.
-        excuse = torch.minimum(tolerance + candidates.slack, 0.5 / implied.clamp(min=1)).clamp(min=tolerance)
-        agreed = (candidates.batch_size / implied - 1).abs() < excuse
-        found = _merge(head, left.first[0], candidates[agreed], implied[agreed], trials, tolerance)
-        new: Found = _compact(*_unseen(inputs, *found, tolerance), slots)
-        twins, first = first and not some.equal(live), peel and bool(new[1].shape[1])
-        if not new[1].shape[1]:
-            if twins:
-                continue
-            break
-        inputs, labels, shares = _compact(
-            *(torch.cat(pair, 1) for pair in zip((inputs, labels, shares), new, strict=True)), slots
-        )
-        left = left.by(head, inputs, labels, shares)
-        inputs, shares, left = sharpened(head, left, (inputs, labels, shares), max(_NEARLY, 30 * precision))
-        # Where no more than rounding is left of a neuron's gradient, there is nothing to see.
-        live = left.first[0].abs().amax(-1) > _NOISE * precision * level
-        live &= (left.unexplained.amax(1) > _NOISE * precision)[:, None]
-        if not live.any() or inputs.shape[1] >= slots:
-            break
-    inputs, unexplained = _refine(head, left, inputs, labels, shares, precision)
-    return _snapped(head, layers, Recovered(inputs, labels, shares, unexplained), precision).padded(slots)
 
-
-def _snapped(head: DenseHead, layers: Layers, found: Recovered, precision: float) -> Recovered:
-    """Shares that are nearly one over a whole number become that, where the gradient is then explained no worse."""
-    sizes = 1 / found.shares.where(found.found, 1.0)
-    near = is_whole(sizes, tolerance_of(precision)) & found.found
-    shares = (1 / sizes.round()).where(near, found.shares)
-    if (shares == found.shares).all():
-        return found
-    left = Remainder.of(head, layers, found.inputs, found.labels, shares)
-    inputs, unexplained = _refine(head, left, found.inputs, found.labels, shares, precision)
-    no_worse = unexplained.sum(1) <= 1.01 * found.unexplained.sum(1)
-    return Recovered(
-        inputs.where(no_worse[:, None, None], found.inputs),
-        found.labels,
-        shares.where(no_worse[:, None], found.shares),
-        unexplained.where(no_worse[:, None], found.unexplained),
+    longest: int = 64
+    info: ClassVar[AttackInfo] = AttackInfo(
+        "exact",
+        "Solves for the records behind an update within the span of a layer's gradient, and names no others.",
+        "an update of a network that ends in dense layers, or reads patches of pictures, or tokens of texts",
+        "one gradient",
+        REMANENCE.at("after Pan et al. 2022, Dimitrov et al. 2024, Petrov et al. 2024"),
     )
 
+    def check(self, knowledge: Knowledge) -> SharedGradient:
+        """A network that can be read, and an update that tells something."""
+        mechanism = knowledge.mechanism
+        if not isinstance(mechanism, SharedGradient):
+            raise self.refusal(got=knowledge, hint="a game whose mechanism is SharedGradient")
+        try:
+            mechanism.reader.check(mechanism)
+        except InputError as error:
+            raise self.refusal(got=error.got, hint=error.hint) from None
+        return mechanism
 
-def reconstruct_at_any_scale(
-    head: DenseHead, layers: Layers, *, precision: float, slots: int = 64
-) -> Recovered:
-    """The same; where the vote on the batch size leaves much unexplained, other sizes that neurons imply are tried."""
-    best = reconstruct(head, layers, precision=precision, slots=slots)
-    for trial in (best.unexplained.amax(1) > max(_NEARLY, 30 * precision)).nonzero().squeeze(1).tolist():
-        own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
-        for size in likely_sizes(head, own, precision=precision):
-            found = reconstruct(head, own, precision=precision, slots=slots, size=size)
-            if found.unexplained[0].amax() < best.unexplained[trial].amax():
-                best = best.replaced(trial, found)
-    return best
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Gradient], Reconstruction]:
+        """The network is recognised once; one seed serves every release, so that trials stay independent."""
+        mechanism = self.check(knowledge)
+        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+        effort = Effort(seed, self.longest)
 
+        def attack(release: Gradient) -> Reconstruction:
+            return mechanism.reader.reconstruct(release, mechanism, effort)
 
-def likely_sizes(head: DenseHead, layers: Layers, *, precision: float, most: int = 8) -> list[float]:
-    """Batch sizes, whole or not, that several neurons of one gradient imply, the likeliest first."""
-    tolerance = tolerance_of(precision)
-    live = worth_testing(head, layers[0], layers[0][0].abs().amax(-1) > 0, tolerance)
-    candidates = find_candidates(head, Remainder.of(head, layers, *_nothing(layers)), live, precision)
-    sizes = candidates.batch_size[(candidates.deviation < tolerance) & (candidates.batch_size > 0)]
-    found = []
-    while len(found) < most:
-        value, votes = mode(sizes, tolerance)
-        if votes < 2:
-            break
-        found.append(value)
-        sizes = sizes[(sizes / value - 1).abs() > 2 * tolerance]
-    return found
-
-
-def _nothing(layers: Layers) -> Found:
-    trials, _, numbers = layers[0][0].shape
-    none = layers[0][0].new_zeros(trials, 0, dtype=torch.float64)
-    return none.new_zeros(trials, 0, numbers), none.long(), none
-
-
-def _vote(candidates: Candidates, sizes: Tensor, tolerance: float) -> Tensor:
-    """The batch size that most neurons of a trial imply; a label's own, where two of its neurons agree on another.
-
-    In a plain mean it is a whole number, and neurons that share several samples rarely agree on one.
-    """
-    sizes, implied = sizes.clone(), candidates.batch_size
-    whole = is_whole(implied, tolerance)
-    for trial in (sizes == 0).any(1).nonzero().squeeze(1).tolist():
-        own = candidates.trial == trial
-        for some in (own & whole, own):
-            value, votes = mode(implied[some], tolerance)
-            value = float(round(value)) if votes and some is not own else value
-            if votes >= 2 or (votes and some is own):
-                break
-        if not votes:
-            continue
-        for label in (sizes[trial] == 0).nonzero().squeeze(1).tolist():
-            special, agreeing = mode(implied[some & (candidates.label == label)], tolerance)
-            special = float(round(special)) if some is not own else special
-            sizes[trial, label] = special if agreeing >= 2 else value
-    return sizes
-
-
-def _merge(
-    head: DenseHead, rows: Tensor, candidates: Candidates, sizes: Tensor, trials: int, tolerance: float
-) -> Found:
-    """One sample per group of neurons that imply the same input: least squares over the group's rows."""
-    counts = torch.bincount(candidates.trial, minlength=trials)
-    most = int(counts.max()) if len(candidates.trial) else 0
-    place = torch.arange(len(candidates.trial), device=rows.device)
-    place = place - (counts.cumsum(0) - counts)[candidates.trial]
-    signal = rows.new_zeros(trials, most)
-    labels = torch.full((trials, most), -1, dtype=torch.int64, device=rows.device)
-    shares = rows.new_zeros(trials, most)
-    own = rows.new_zeros(trials, most, rows.shape[-1])
-    index = candidates.trial, place
-    signal[index], labels[index], shares[index] = candidates.signal, candidates.label, 1 / sizes
-    own[index] = rows[candidates.trial, candidates.neuron]
-    x = own / signal.where(signal != 0, 1.0).unsqueeze(-1)
-    distance = torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") if most else x.new_zeros(trials, 0, 0)
-    size = x.norm(dim=-1)
-    same = distance <= 10 * tolerance * torch.maximum(size.unsqueeze(-1), size.unsqueeze(-2))
-    same &= (labels.unsqueeze(-1) == labels.unsqueeze(-2)) & (labels >= 0).unsqueeze(-1)
-    leader = same.int().argmax(-1) if most else labels  # the first candidate of the group
-    leads = (leader == torch.arange(most, device=rows.device)) & (labels >= 0)
-    members = (same & leads.unsqueeze(-1)).to(rows)  # (trials, groups, candidates)
-    if len(head.weights) == 2 and head.classes - (head.biases[0] is None) <= 2:
-        # Too few classes for a column to disagree: only neurons that confirm each other count.
-        leads &= members.sum(-1) >= 2
-    merged = (
-        members @ (own * signal.unsqueeze(-1)) / (members @ signal.square().unsqueeze(-1)).clamp(min=1e-300)
-    )
-    return merged * leads.unsqueeze(-1), labels.where(leads, -1), shares * leads
-
-
-def _unseen(known: Tensor, new: Tensor, labels: Tensor, shares: Tensor, tolerance: float) -> Found:
-    """Drop what an earlier round found already; after peeling its remains could pass for a sample."""
-    if not known.shape[1] or not new.shape[1]:
-        return new, labels, shares
-    near = torch.cdist(new, known) <= 100 * tolerance * new.norm(dim=-1, keepdim=True)
-    fresh = ~near.any(-1)
-    return new * fresh.unsqueeze(-1), labels.where(fresh, -1), shares * fresh
-
-
-def _compact(inputs: Tensor, labels: Tensor, shares: Tensor, slots: int) -> Found:
-    """Move the samples to the front and cut what is empty in every trial."""
-    most = min(slots, int((labels >= 0).sum(1).max()))
-    order = (labels < 0).int().argsort(dim=1, stable=True)[:, :most]
-    across = order.unsqueeze(-1).expand(-1, -1, inputs.shape[-1])
-    return inputs.gather(1, across), labels.gather(1, order), shares.gather(1, order)
-
-
-def _refine(
-    head: DenseHead, left: Remainder, inputs: Tensor, labels: Tensor, shares: Tensor, precision: float
-) -> tuple[Tensor, Tensor]:
-    """Where nearly all is explained, solve Σ δ_m x_mᵀ = G₀ over all neurons; keep it as long as it explains more.
-
-    Where much is left, the update is not the gradient of these samples alone, and a fit would spoil right inputs.
-    """
-    present = labels >= 0
-    rest = left.unexplained
-    improving = (rest.amax(1) < max(_NEARLY, 30 * precision)) & present.any(1)
-    for _ in range(_REFINEMENTS):
-        if not improving.any():
-            break
-        values, logits = head.forward(inputs)
-        losses = head.loss_vectors(logits, labels.clamp(min=0))
-        deltas = head.backward(values, losses)[0] * present.unsqueeze(-1)
-        gram = deltas @ deltas.mT + torch.diag_embed((~present).to(deltas))
-        step, failed = torch.linalg.solve_ex(gram, product(deltas, left.first[0]))
-        # Where the label is all but certain, δ was rounded much more than the row that the input was read from.
-        sharp = losses.norm(dim=-1) > min(0.1, 1e9 * precision)
-        usable = (present & sharp & (improving & (failed == 0))[:, None]).unsqueeze(-1)
-        tried = inputs + (step / shares.where(present, 1.0).unsqueeze(-1)).where(usable, 0.0)
-        after = left.by(head, tried, labels, shares)
-        rest_after = after.unexplained
-        improving &= rest_after.sum(1) < rest.sum(1)
-        inputs = torch.where(improving[:, None, None], tried, inputs)
-        worthwhile = rest_after.sum(1) < rest.sum(1) / 2
-        rest = torch.where(improving[:, None], rest_after, rest)
-        improving &= worthwhile
-        left = after  # where nothing improves any more, it is not looked at again
-    return inputs, rest
+        return attack

@@ -1,23 +1,30 @@
-"""The audit of opened updates: the work behind `remanence update`."""
+"""The audit of opened updates: the work behind `remanence update`, whatever the network reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import final
 
 import torch
 from torch import nn
 
 from remanence.auditing import AuditResult, audit
 from remanence.bounds import Bound, gaussian
-from remanence.core.catalogue import load_attack
-from remanence.core.exceptions import IncompatibleGameError, InputError
+from remanence.core.errors import Criterion, Reduction
+from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
+from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
 from remanence.updates.caveats import (
     NEAR_TWINS,
+    PATCHES_OPEN,
+    PATCHES_UNORDERED,
+    TEXTS_OPEN,
     UPDATE_COARSE,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
@@ -25,115 +32,223 @@ from remanence.updates.caveats import (
     UPDATE_UNTESTED,
 )
 from remanence.updates.condensing import condensed
-from remanence.updates.dense_layers import DenseHead, Layers
+from remanence.updates.declared import Declared
+from remanence.updates.dense_layers import DenseHead, Layers, dense_head, head_inputs
+from remanence.updates.exact import Exact
+from remanence.updates.exposure import Exposure, head_exposure
+from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
-from remanence.updates.opening import Subject
+from remanence.updates.opening import Update, belongs, opened, own_update, warnings
 from remanence.updates.proven import contradictions, updates_of
-from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.readers import DenseReader, PatchReader, Reader, recognise
+from remanence.updates.rounding import Rounding, coarsest
+from remanence.updates.shared_gradient import Sent, SharedGradient
 
-_EXACT = ("exclusive-neurons", "span-fit", "low-rank", "parallel-rows")
-_WHY_NOT = (UPDATE_UNTESTED, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_SINGLE_LAYER, UPDATE_ONE_OUTPUT)
+# What could have kept records from being proven, and did not where one is.
+_WHY_NOT = (
+    UPDATE_UNTESTED, UPDATE_COARSE, UPDATE_OTHER_LOSS, UPDATE_SINGLE_LAYER, UPDATE_ONE_OUTPUT, PATCHES_OPEN, TEXTS_OPEN,
+)  # fmt: skip
 _DOUBLE = 1e-10  # precisions below are double's
-_QUICK = ("exclusive-neurons", "parallel-rows")  # where nothing can be recomputed, a search is in vain
+_TURNED = "{} goes against the gradient, as new weights minus old ones do: its sign was turned."
 
 
-def audit_gradients(
+@final
+@dataclass(frozen=True)
+class Subject:
+    """A network, how it is read, and what it shared; with the batch where the owner looks at one of their own."""
+
+    model: nn.Module
+    reader: Reader
+    updates: Sequence[Update]
+    declared: Declared
+    batch: Records | None = None
+
+    @property
+    def rounding(self) -> Rounding:
+        """Of all updates' numbers; the coarsest counts."""
+        return reduce(Rounding.or_coarser, (update.rounding for update in self.updates))
+
+    @property
+    def sent(self) -> Sent:
+        """What is known about all updates."""
+        return Sent(
+            self.rounding,
+            self.declared.training,
+            all(update.scale_is_known for update in self.updates),
+            all(update.sign_is_known for update in self.updates),
+        )
+
+
+def audit_files(
+    model: nn.Module,
+    declared: Declared,
+    *,
+    updates: Sequence[Path] = (),
+    after: Sequence[Path] = (),
+    batch: Path | None = None,
+    policy: Policy,
+    seed: int = 0,
+    device: str = "cpu",
+    target: str,
+    longest: int = 64,
+) -> AuditResult:
+    """Audit updates, weights `after` a round, or the update that a batch of the owner's own would make."""
+    dtype = next((value.dtype for value in model.parameters()), torch.float32)
+    own = None if batch is None else read_batch(batch, dtype)
+    reader = recognise(model, declared.input_shape if own is None else tuple(own.features.shape[1:]))
+    if own is not None:
+        found = [own_update(model, reader, own, declared)]
+    else:
+        files = [(path, False) for path in updates] + [(path, True) for path in after]
+        each = (opened(model, read_tensors(p), declared, is_after=new, source=p.name) for p, new in files)
+        found = [belongs(reader, model, update, declared) for update in each]
+    subject = Subject(model, reader, found, declared, own)
+    return inspect(subject, policy=policy, seed=seed, device=device, target=target, longest=longest)
+
+
+def inspect(
+    subject: Subject, *, policy: Policy, seed: int = 0, device: str = "cpu", target: str, longest: int = 64
+) -> AuditResult:
+    """Audit updates; where a network reads patches and no picture is proven, what enters its dense layers is read."""
+    attack = Exact(longest=longest)
+    if isinstance(subject.reader, DenseReader):
+        return _dense(subject, subject.reader, attack, policy=policy, seed=seed, device=device, target=target)
+    result = _whole(subject, attack, policy=policy, seed=seed, target=target)
+    if isinstance(subject.reader, PatchReader) and not result.strongest.proven:
+        dense = _dense_layers(subject.model, subject.reader.model.shape)
+        if dense is not None:
+            again = replace(subject, reader=dense)
+            return _dense(again, dense, attack, policy=policy, seed=seed, device=device, target=target)
+    return result
+
+
+def _whole(subject: Subject, attack: Exact, *, policy: Policy, seed: int, target: str) -> AuditResult:
+    """Updates of networks that read patches or tokens; the audit holds counts, and no picture or text."""
+    updates, reader = subject.updates, subject.reader
+    shape = reader.model.shape if isinstance(reader, PatchReader) else (attack.longest,)
+    mechanism = SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader)
+    names = updates[0].gradient
+    stacked = {name: torch.stack([update.gradient[name] for update in updates]) for name in names}
+    game = Captured(mechanism, Gradient(stacked), criterion=Criterion(reduction=Reduction.EACH))
+    result = audit(game, [attack], policy=policy, seed=seed, target=target)
+    best = result.strongest
+    more = () if bool(best.arrays["is_ordered"].all()) else (PATCHES_UNORDERED,)
+    left = float(best.arrays["unexplained"][0])
+    leaks = leak_map(
+        subject.model, updates[0].gradient, precision=coarsest([updates[0].gradient], subject.rounding)
+    )
+    found = {
+        "leak_map": [replace(leak, unexplained=left if left < 1 else None).to_json() for leak in leaks],
+        "notes": _notes(subject, best),
+        "decays": [update.decay for update in updates],
+    }
+    if "tokens_in_batch" in best.arrays:
+        found["tokens"] = {"number": int(best.arrays["tokens_in_batch"][0]), "certain": bool(best.proven)}
+    evidence = tuple(_told(entry, more if entry.proven else ()) for entry in result.evidence)
+    return replace(result, evidence=evidence, subject={**result.subject, **found})
+
+
+def _dense(
     subject: Subject,
-    attacks: Sequence[str] | None,
+    reader: DenseReader,
+    attack: Exact,
     *,
     policy: Policy,
     seed: int,
     device: str,
     target: str,
 ) -> AuditResult:
-    """Let the exact attacks, or those that are named, take the updates apart; and the leak map of the first."""
-    training = subject.declared.training
-    head, layers, batch = _condensed(subject)
-    largest = subject.rounding.of_largest(layers[0][0])
-    dtype = torch.float32 if largest > _DOUBLE else torch.float64
-    network = _head_module(head, dtype)
-    names = [name for name, _ in network.named_parameters()]
-    tensors = [part for layer in layers for part in layer if part is not None]
+    """Updates of networks that end in dense layers."""
+    declared, batch = subject.declared, None
+    exposure = None
+    if subject.batch is not None:
+        entering = head_inputs(subject.model, reader.head, subject.batch.features)
+        batch = Records(entering, subject.batch.labels)
+        exposure = _exposure(reader.head, batch)
+    head, layers = _condensed(subject, reader.head, is_known=batch is not None)
+    names = [f"{index}.{part}" for index, layer in enumerate(layers) for part, _ in _parts(layer)]
+    tensors = [value for layer in layers for _, value in _parts(layer)]
+    gradients = Gradient(dict(zip(names, tensors, strict=True)))
+    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()))
+    fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
+    if len(fits) == len(subject.updates):
+        alone.note(gradients, fits)
     game = Captured(
-        SharedGradient(
-            network,
-            (head.weights[0].shape[1],),
-            local_steps=training.steps,
-            learning_rate=training.learning_rate or 0.1,
-            momentum=training.momentum,
-            rounding=min(largest, 0.1),
-        ),
-        Gradient(dict(zip(names, tensors, strict=True))),
+        SharedGradient(subject.model, (head.weights[0].shape[1],), captured=subject.sent).read_as(alone),
+        gradients,
         None if batch is None else [batch],
-        batch_size=subject.declared.batch_size,
-        rounding=subject.rounding,
-        training=training,
-        scale_is_known=subject.scale_is_known,
-        disturbed=subject.disturbed,
-        bounds=_ceilings(subject),
-        belongings=None if subject.reading is None else [subject.reading.belonging],
+        batch_size=declared.batch_size,
+        disturbed=next((one.disturbed for one in subject.updates if one.disturbed is not None), None),
+        bounds=_ceilings(declared),
     )
-    settled = (
-        subject.is_settled and head.numbers is not None
-    )  # a large network, of which nothing is left to find
-    chosen = _attacks(attacks, game, _EXACT[:1] if settled else _EXACT)
-    result = audit(game, chosen, policy=policy, seed=seed, device=device, target=target)
-    if subject.again is not None and not all(update.proven for update in updates_of(result.strongest)):
-        return audit_gradients(
-            subject.again(), attacks, policy=policy, seed=seed, device=device, target=target
-        )
-    if any(entry.proven for entry in result.evidence):
-        refuted = {caveat.id for caveat in _WHY_NOT}
-        told = [
-            replace(
-                entry,
-                caveats=(
-                    *(c for c in entry.caveats if c.id not in refuted),
-                    *[NEAR_TWINS] * bool(entry.proven),
-                ),
-            )
-            for entry in result.evidence
-        ]
-        result = replace(result, evidence=tuple(told))
+    result = audit(game, [attack], policy=policy, seed=seed, device=device, target=target)
+    best = result.strongest
     leaks = leak_map(
         subject.model,
-        subject.gradients[0],
-        precision=largest,
-        exposure=subject.exposure,
-        unexplained=_unexplained(result, head, _head_names(network)),
-    )
-    result = replace(
-        result,
-        evidence=tuple(
-            replace(entry, caveats=(*entry.caveats, *contradictions(updates_of(entry), subject.declared)))
-            for entry in result.evidence
-        ),
+        subject.updates[0].gradient,
+        precision=subject.rounding.of_largest(layers[0][0]),
+        exposure=exposure,
+        unexplained={
+            name: float(best.arrays[f"unexplained {index}"][0])
+            for index, name in enumerate(reader.head.names)
+        },
     )
     found = {
         "leak_map": [leak.to_json() for leak in leaks],
-        "notes": list(subject.notes),
-        "updates": [update.to_json() for update in updates_of(result.strongest)],
+        "notes": _notes(subject, best),
+        "updates": [update.to_json() for update in updates_of(best)],
     }
-    return replace(result, subject={**result.subject, **found})
+    evidence = tuple(
+        _told(entry, (*[NEAR_TWINS] * bool(entry.proven), *contradictions(updates_of(entry), declared)))
+        for entry in result.evidence
+    )
+    said = [*found["notes"], _scope(reader.head), str(exposure or "")]
+    return replace(result, evidence=evidence, subject={**result.subject, **found, "said": said})
 
 
-def _ceilings(subject: Subject) -> tuple[Bound, ...]:
+def _told(entry: Evidence, more: Sequence) -> Evidence:
+    """Evidence without what its proven records refute, and with what is said about it now."""
+    refuted = {caveat.id for caveat in _WHY_NOT} if entry.proven else set()
+    return replace(entry, caveats=(*(c for c in entry.caveats if c.id not in refuted), *more))
+
+
+def _notes(subject: Subject, best: Evidence) -> list[str]:
+    """What was found out about the files, and which of them go against the gradient."""
+    notes = [*warnings(subject.model), *(note for update in subject.updates for note in update.notes)]
+    if isinstance(subject.reader, DenseReader):
+        notes += [
+            f"A weight decay was found and taken out: {abs(update.decay):.3g} times the weights."
+            for update in subject.updates
+            if update.decay
+        ]
+    arrays = best.arrays
+    for place, update in enumerate(subject.updates):
+        here = arrays["update"] == place
+        if bool((arrays["sign"][here] < 0).any()) and bool((arrays["proven"][here] > 0).any()):
+            notes.append(_TURNED.format(update.source))
+    return list(dict.fromkeys(notes))
+
+
+def _ceilings(declared: Declared) -> tuple[Bound, ...]:
     """What no attack exceeds, where there is noise."""
-    noise = subject.declared.noise
-    if noise is None:
+    if declared.noise is None:
         return ()
-    return (gaussian(1 / subject.declared.candidates, noise_multiplier=noise.multiplier),)
+    return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
 
 
-def _condensed(subject: Subject) -> tuple[DenseHead, Layers, Records | None]:
-    """The head, its gradients and what entered it; those of a large first layer in coordinates of their span."""
-    head, rounding, batch = subject.head, subject.rounding, subject.batch
+def _parts(layer: tuple) -> list[tuple[str, torch.Tensor]]:
+    return [(name, value) for name, value in zip(("weight", "bias"), layer, strict=True) if value is not None]
+
+
+def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[DenseHead, Layers]:
+    """The head and its gradients; those of a large first layer in coordinates of their span."""
+    rounding = subject.rounding
     if rounding.relative < _DOUBLE:
         head = head.double()
-    each = [head.layers_of({name: v[None] for name, v in one.items()}) for one in subject.gradients]
+    each = [head.layers_of({name: v[None] for name, v in one.gradient.items()}) for one in subject.updates]
     firsts = [(layers[0][0][0], None if layers[0][1] is None else layers[0][1][0]) for layers in each]
-    found = None if subject.reading is None else subject.reading.coordinates
-    if batch is None and found is None:
+    found = None
+    if not is_known:
         found = condensed(head, firsts, relative=rounding.relative, absolute=rounding.absolute)
     if found is not None:
         head = found.head
@@ -142,50 +257,36 @@ def _condensed(subject: Subject) -> tuple[DenseHead, Layers, Records | None]:
             for own, layers in zip(found.gradients, each, strict=True)
         ]
     if len(each) == 1:
-        return head, each[0], batch
+        return head, each[0]
     stacked: Layers = []
     for parts in zip(*each, strict=True):
         biases = [bias for _, bias in parts if bias is not None]
         stacked.append((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None))
-    return head, stacked, batch
+    return head, stacked
 
 
-def _attacks(names: Sequence[str] | None, game: Captured, exact: Sequence[str]):
-    """Those that are named, or the exact ones that can play."""
-    if names:
-        return [load_attack(name) for name in names]
-    chosen = []
-    for name in exact if game.disturbed is None else _QUICK:
-        attack = load_attack(name)
-        try:
-            attack.check(game.knowledge)
-        except (IncompatibleGameError, InputError):
-            continue
-        chosen.append(attack)
-    return chosen or [load_attack(_EXACT[1])]
+def _exposure(head: DenseHead, batch: Records) -> Exposure | None:
+    """Which samples of the owner's batch have neurons to themselves."""
+    if not head.activation.is_relu or len(head.weights) == 1:
+        return None
+    return head_exposure(head, batch.features, batch.labels)
 
 
-def _head_names(network: nn.Sequential) -> list[str]:
-    return [str(index) for index, layer in enumerate(network) if isinstance(layer, nn.Linear)]
+def _scope(head: DenseHead) -> str:
+    """Whether inputs or features are at stake."""
+    first = head.names[0] or "the first layer"
+    if head.is_whole_network:
+        return f"A sample is recovered if what enters {first}, the input itself, is known exactly."
+    return (
+        f"A sample is recovered if the {head.weights[0].shape[1]} features that enter {first} are known "
+        "exactly; pictures can be rebuilt from them (see remanence_papers.gradients.hybrid)."
+    )
 
 
-def _unexplained(result: AuditResult, head: DenseHead, names: Sequence[str]) -> dict[str, float]:
-    """What the strongest attack's proven records leave of each layer of the first update."""
-    arrays = result.strongest.arrays
-    return {
-        layer: float(arrays[f"unexplained {name}"][0])
-        for layer, name in zip(head.names, names, strict=True)
-        if f"unexplained {name}" in arrays
-    }
-
-
-def _head_module(head: DenseHead, dtype: torch.dtype) -> nn.Sequential:
-    """The dense layers alone, as a network of their own."""
-    layers: list[nn.Module] = []
-    for weight, bias in zip(head.weights, head.biases, strict=True):
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-        layer.weight = nn.Parameter(weight.to(dtype))
-        if bias is not None:
-            layer.bias = nn.Parameter(bias.to(dtype))
-        layers += [layer, nn.ReLU() if head.activation.is_relu else head.activation.module()]
-    return nn.Sequential(*layers[:-1])
+def _dense_layers(model: nn.Module, shape: tuple[int, ...]) -> DenseReader | None:
+    """The dense layers in which a network ends, where there are several: features can be read where pictures cannot."""
+    try:
+        head = dense_head(model, torch.zeros(2, *shape, dtype=next(model.parameters()).dtype))
+    except InputError:
+        return None
+    return DenseReader(head) if len(head.weights) > 1 else None

@@ -9,72 +9,14 @@ fixes the scales. Only samples whose derivatives, recomputed from what was found
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, final
-
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.knowledge import Knowledge
-from remanence.core.references import DIMITROV_2024
-from remanence.core.releases import Gradient
 from remanence.scale.progress import track
 from remanence.updates.candidates import fit_scales, tolerance_of
 from remanence.updates.dense_layers import DenseHead, Layers
-from remanence.updates.exact import Recovered, reconstruct, reconstruct_at_any_scale
-from remanence.updates.exclusive_neurons import (
-    recovered_records,
-    whole_gradient_head,
-)
-from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.peeling import Recovered, reconstruct, reconstruct_at_any_scale
 from remanence.updates.sparse_columns import COARSE, ROUNDS, SLOTS, SparseColumns
-
-
-@final
-@dataclass(frozen=True)
-class LowRank(Attack[Gradient]):
-    """Find the sparse directions of the gradient's column space, one per sample; no neuron need be exclusive.
-
-    The batch must be smaller than the first layer's width and its inputs independent. `rounds` bounds the search; at
-    most `slots` samples are returned.
-    """
-
-    slots: int = SLOTS
-    rounds: int = ROUNDS
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "low-rank",
-        "Finds the sparse directions of the first layer's gradient, one per sample of the batch.",
-        "the gradient of one step on a fully connected ReLU network",
-        "one gradient",
-        DIMITROV_2024.at("by ℓ₁ minimisation"),
-    )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """A fully connected ReLU network."""
-        self._subject(knowledge)
-
-    def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, DenseHead]:
-        return whole_gradient_head(knowledge, self.info)
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Gradient], Reconstruction]:
-        """Nothing is to be learnt; one seed serves every release, so that trials stay independent."""
-        mechanism, head = self._subject(knowledge)
-        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-
-        def attack(release: Gradient) -> Reconstruction:
-            own = head.to(next(iter(release.tensors.values())).device)
-            layers = own.layers_of(release.tensors)
-            found = reconstruct_low_rank(
-                own, layers, precision=mechanism.precision, seed=seed, slots=self.slots, rounds=self.rounds
-            )
-            return recovered_records(found, mechanism)
-
-        return attack
 
 
 def reconstruct_low_rank(
@@ -85,13 +27,16 @@ def reconstruct_low_rank(
     seed: int = 0,
     slots: int = SLOTS,
     rounds: int = ROUNDS,
+    first: Recovered | None = None,
 ) -> Recovered:
     """Recover each gradient's batch; `rounds` bounds the search, which ends early once all is explained.
 
-    Only batches that exclusive neurons do not give away whole are searched, and what the search finds in part
-    is peeled on from there.
+    Only batches that exclusive neurons do not give away whole (`first`, where it is known) are searched, and what the
+    search finds in part is peeled on from there. At most `slots` samples are returned.
     """
-    first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
+    if first is None:
+        first = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
+    first = first.padded(slots)
     complete = first.is_complete(precision)
     for trial in track(range(len(complete)), total=len(complete), what="searching sparse directions"):
         if complete[trial] or precision > COARSE:

@@ -1,241 +1,200 @@
-"""From a model file and an update, or a batch, to something that can be audited; all is checked on the way."""
+"""From tensors that a client sent to an update that can be read: the gradient of a mean, and how coarse it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
-from remanence.updates.belonging import belonging, misfit, require_noise
+from remanence.updates.belonging import Belonging, belonging, misfit, require_noise
 from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
 from remanence.updates.compression import compression_of
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import DenseHead, dense_head, head_inputs
-from remanence.updates.exposure import Exposure, head_exposure
+from remanence.updates.dense_layers import DenseHead
 from remanence.updates.files import (
     HOLDS_WEIGHTS,
     check_gradient,
     difference,
     holds_weights,
     load_weights,
-    read_batch,
-    read_tensors,
     rounding_of,
     rounding_of_difference,
     unwrapped,
     widened,
 )
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import Reading, read_update
+from remanence.updates.patch_fit import without_decay as pictures_without_decay
+from remanence.updates.readers import DenseReader, PatchReader, Reader, TokenReader
 from remanence.updates.received import traps
-from remanence.updates.rounding import Rounding
-from remanence.updates.watching import loss_of
-
-_NO_SEARCH = (
-    "The network is large, and records were proven at sight: no search was made for more of them (--attack span-fit "
-    "makes one)."
-)
+from remanence.updates.rounding import Rounding, coarsest
+from remanence.updates.text_decay import without_decay as texts_without_decay
+from remanence.updates.watching import logits_of, loss_of
 
 
 @final
 @dataclass(frozen=True)
-class Subject:
-    """A network, what it shared, and, where the owner looks at a batch of their own, what is exposed."""
+class Update:
+    """One update as the gradient of a mean, and what was found out about it."""
 
-    model: nn.Module
-    head: DenseHead
-    gradients: Sequence[
-        dict[str, Tensor]
-    ]  # as the gradient of a mean has them: signs and decay are taken out
-    batch: Records | None  # what enters the head, for the owner's own batch
-    exposure: Exposure | None
-    rounding: Rounding  # of the gradients' numbers; the coarsest counts
-    declared: Declared = field(default_factory=Declared)
-    notes: tuple[str, ...] = ()  # what was found out about the files
+    gradient: Mapping[str, Tensor]
+    rounding: Rounding
+    source: str = "the update"
+    notes: tuple[str, ...] = ()
     disturbed: Caveat | None = None  # why nothing can be recomputed, where that is known
-    is_settled: bool = False  # records of every update were proven at sight, and the network is large
-    scale_is_known: bool = True  # the gradients are those of a mean, and not these times a learning rate
-    reading: Reading | None = None  # of a single update that is as it was read
-    again: Callable[[], Subject] | None = None  # the same, read in full: where a glance promised too much
-
-    @property
-    def scope(self) -> str:
-        """Whether inputs or features are at stake."""
-        first = self.head.names[0] or "the first layer"
-        if self.head.is_whole_network:
-            return f"A sample is recovered if what enters {first}, the input itself, is known exactly."
-        return (
-            f"A sample is recovered if the {self.head.weights[0].shape[1]} features that enter {first} are known "
-            "exactly; pictures can be rebuilt from them (see remanence_papers.gradients.hybrid)."
-        )
+    scale_is_known: bool = True  # it is the gradient of a mean, and not that times a learning rate
+    sign_is_known: bool = False  # it goes along the gradient
+    decay: float = 0.0  # the multiple of the weights that was found in it, and taken out
+    fit: Belonging | None = None  # of dense layers: how well it meets their identities
 
 
-def open_batch(model: nn.Module, batch: Path, declared: Declared) -> Subject:
-    """A batch of the owner's own, and the gradient that would leave."""
-    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    records = read_batch(batch, dtype)
-    head = dense_head(model, records.features)
-    check_labels(records.labels, head.classes)
-    entering = Records(head_inputs(model, head, records.features), records.labels)
-    is_relu = head.activation.is_relu
-    exposure = head_exposure(head, entering.features, entering.labels) if is_relu else None
-    rounding = Rounding.of([dtype])
-    own = [_own_gradient(model, records)]
-    return Subject(model, head, own, entering, exposure, rounding, declared, _warnings(model))
-
-
-def open_updates(
+def opened(
     model: nn.Module,
-    updates: Sequence[Path],
+    tensors: Mapping[str, Tensor],
     declared: Declared,
     *,
-    after: Sequence[Path] = (),
-    glance: bool = False,
-) -> Subject:
-    """Captured gradients or differences of weights, or whole weights `after` a round; all are checked first.
-
-    With a `glance`, large ones that show something at once are read by the audit alone.
-    """
-    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    example = None
-    if declared.input_shape is not None:
-        generator = torch.Generator().manual_seed(0)
-        example = torch.randn(4, *declared.input_shape, generator=generator).to(dtype)
-    head = dense_head(model, example)
-    files = [(path, False) for path in updates] + [(path, True) for path in after]
-    opened = [
-        _open_update(model, head, path, declared, is_after=is_after, glance=glance)
-        for path, is_after in files
-    ]
-    rounding = reduce(Rounding.or_coarser, (one.rounding for one in opened))
-    notes = (*_warnings(model), *dict.fromkeys(note for one in opened for note in one.notes))
-    disturbed = next((one.disturbed for one in opened if one.disturbed is not None), None)
-    gradients = [one.gradient for one in opened]
-    settled = head.is_large and all(one.is_settled for one in opened)
-    notes += (_NO_SEARCH,) * settled
-    reading = opened[0].reading if len(opened) == 1 else None
-    again = partial(open_updates, model, updates, declared, after=after)
-    return Subject(
-        model, head, gradients, None, None, rounding, declared, notes, disturbed, settled,
-        declared.training.learning_rate is not None or not (after or any(one.is_step for one in opened)),
-        reading, again if any(one.is_glance for one in opened) else None,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """One file as the gradient of a mean, how coarse it is, and what was found out about it."""
-
-    gradient: dict[str, Tensor]
-    rounding: Rounding
-    notes: list[str]
-    disturbed: Caveat | None = None
-    is_settled: bool = False  # records were proven at sight
-    reading: Reading | None = None  # where the gradient is as it was read
-    is_step: bool = False  # new weights minus old ones, or whole weights
-    is_glance: bool = False  # records seem to be there, and were not proven yet
-
-
-def _open_update(
-    model: nn.Module, head: DenseHead, path: Path, declared: Declared, *, is_after: bool, glance: bool
-) -> _Opened:
-    held, notes = unwrapped(model, read_tensors(path)), []
+    is_after: bool = False,
+    source: str = "the update",
+) -> Update:
+    """What a client sent: a gradient, a difference of weights, or whole weights `is_after` a round."""
+    held, notes, rate = unwrapped(model, tensors), (), declared.training.learning_rate
     weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-    training = declared.training
-    if is_after or (declared.training.learning_rate is None and holds_weights(model, held)):
-        if not is_after:
-            notes.append(HOLDS_WEIGHTS.format(path.name))
-        held, is_after = difference(weights, held), True
-    gradient = check_gradient(model, held, str(path))
-    rounding, scale_is_known = rounding_of(gradient), training.learning_rate is not None or not is_after
-    if is_after or training.learning_rate is not None:
-        rounding = rounding_of_difference(weights)
-    if training.learning_rate is not None:
-        rate = training.learning_rate if is_after else -training.learning_rate
-        gradient = {name: widened(value) / rate for name, value in gradient.items()}
-        rounding = rounding.times(1 / training.learning_rate)
+    if not is_after and rate is None and holds_weights(model, held):
+        is_after, notes = True, (HOLDS_WEIGHTS.format(Path(source).name),)
+    held = difference(weights, held) if is_after else held
+    gradient = check_gradient(model, held, source)
+    if rate is None:
+        rounding = rounding_of_difference(weights) if is_after else rounding_of(gradient)
+        return Update(gradient, rounding, source, notes, scale_is_known=not is_after, sign_is_known=is_after)
+    signed = rate if is_after else -rate
+    gradient = {name: widened(value) / signed for name, value in gradient.items()}
+    rounding = rounding_of_difference(weights).times(1 / rate)
+    return Update(gradient, rounding, source, notes, sign_is_known=True)
+
+
+def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared) -> Update:
+    """The update if it can be one of this network at these weights, its decay taken out; `MisfitError` if not."""
+    _check_steps(reader, declared)
+    if isinstance(reader, DenseReader):
+        return _belongs(reader.head, model, update, declared)
+    if not declared.training.is_plain:
+        return update
+    if isinstance(reader, PatchReader):
+        gradient = {name: value.double() for name, value in update.gradient.items()}
+        precision, even = coarsest([gradient], update.rounding), bool(update.rounding.tensors)
+        plain, decay = pictures_without_decay(reader.model, gradient, precision, is_difference=even)
+    elif isinstance(reader, TokenReader):
+        text = replace(reader.model, is_difference=bool(update.rounding.tensors))
+        precision = reader.coarseness([dict(update.gradient)], update.rounding)
+        plain, decay = texts_without_decay(text, update.gradient, precision)
+    else:
+        return update
+    return replace(update, gradient=plain, decay=decay)
+
+
+def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declared) -> Update:
+    """The same behind dense layers, where every neuron must balance."""
+    layers = head.layers_of(update.gradient)
     if declared.noise is not None:
         assert declared.batch_size is not None
         deviation = declared.noise.multiplier * declared.noise.max_grad_norm / declared.batch_size
-        require_noise(head, head.layers_of(gradient), deviation, path.name)
-        return _Opened(gradient, rounding, notes, UPDATE_NOISED)
-    fitting = partial(_fitting, head, gradient, training, scale_is_known=scale_is_known, glance=glance)
-    reading = fitting(rounding)
-    if reading is None and rounding == rounding_of(
-        gradient
-    ):  # a difference of weights that nobody called one
-        rounding = rounding_of_difference(weights)
-        reading = fitting(rounding)
-    if reading is None and training.is_plain:
-        found = compression_of(gradient, f"{head.names[-1]}.weight".removeprefix("."))
-        if found is not None:
-            if (
-                found.rounding is not None
-            ):  # codes are off by half a step at most: whether they belong can be asked
-                fit = belonging(head, head.layers_of(gradient), found.rounding)
-                if not fit.is_one_step:
-                    raise misfit(fit, path.name)
-            disturbed = replace(UPDATE_COMPRESSED, seen=f"{path.name}: {found.seen}.")
-            return _Opened(gradient, rounding, notes, disturbed)
-    if reading is None:
-        raise misfit(belonging(head, head.layers_of(gradient), rounding), path.name)
-    if reading.belonging.decay and training.is_plain:
-        notes.append(
-            f"A weight decay was found and taken out: {abs(reading.belonging.decay):.3g} times the weights."
-        )
+        require_noise(head, layers, deviation, update.source)
+        return replace(update, disturbed=UPDATE_NOISED)
+    fit = belonging(head, layers, update.rounding)
+    if not declared.training.is_plain:
+        return replace(update, fit=fit)
+    if not fit.is_one_step and not update.rounding.tensors:  # a difference of weights that nobody called one
+        coarse = rounding_of_difference({name: value.detach() for name, value in model.named_parameters()})
+        tried = belonging(head, layers, coarse)
+        update, fit = (replace(update, rounding=coarse), tried) if tried.is_one_step else (update, fit)
+    if not fit.is_one_step:
+        name = head.names[-1]
+        seen = compression_of(update.gradient, f"{name}.weight" if name else "weight")
+        if seen is None:
+            raise misfit(fit, update.source)
+        if (
+            seen.rounding is not None
+        ):  # codes are off by half a step at most: whether they belong can be asked
+            fit = belonging(head, layers, seen.rounding)
+            if not fit.is_one_step:
+                raise misfit(fit, update.source)
+        disturbed = replace(UPDATE_COMPRESSED, seen=f"{update.source}: {seen.seen}.")
+        return replace(update, disturbed=disturbed, fit=fit)
+    if fit.decay:
         parameters = dict(model.named_parameters())
-        gradient = {
-            name: widened(value) - reading.belonging.decay * widened(parameters[name].detach())
-            for name, value in gradient.items()
+        plain = {
+            name: widened(value) - fit.decay * widened(parameters[name].detach())
+            for name, value in update.gradient.items()
         }
-    if reading.sign < 0:
-        notes.append(
-            f"{path.name} goes against the gradient, as new weights minus old ones do: its sign was turned."
+        update = replace(update, gradient=plain, decay=fit.decay)
+    return replace(update, fit=fit)
+
+
+def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Declared) -> Update:
+    """The update that the owner's own batch makes; a language model's texts are their own labels."""
+    _check_steps(reader, declared)
+    training = declared.training
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    inputs = batch.features.long() if isinstance(reader, TokenReader) else batch.features
+
+    def slopes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        own = {name: value.detach().requires_grad_() for name, value in weights.items()}
+        loss = _own_loss(model, own, inputs, batch.labels)
+        parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+        made = zip(own.items(), parts, strict=True)
+        return {name: torch.zeros_like(value) if part is None else part for (name, value), part in made}
+
+    weights = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+    rounding = rounding_of({name: value.detach() for name, value in named.items()})
+    if not training.is_plain:
+        rounding = rounding_of_difference(weights).times(1 / (training.learning_rate or 1.0))
+    return Update(training.along(named, slopes), rounding, sign_is_known=True)
+
+
+def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the owner's batch at these weights."""
+    said = logits_of(functional_call(model, weights, (inputs,)))
+    if not isinstance(said, Tensor):
+        raise InputError(
+            "The network says nothing that a loss could be computed from.",
+            needs="logits, or an output that has them",
+            got=type(said).__name__,
+            hint="a model with a head: ...ForImageClassification, ...ForSequenceClassification, ...ForCausalLM",
         )
-        gradient = {name: -value for name, value in gradient.items()}
-    as_read = reading.sign > 0 and not (reading.belonging.decay and training.is_plain)
-    return _Opened(
-        gradient, rounding, notes, None,
-        reading.is_glance or (head.activation.is_relu and reading.proof.count > 0),
-        reading if as_read else None, is_after or reading.sign < 0, reading.is_glance,
-    )  # fmt: skip
+    if said.ndim == 3:
+        said, wanted = said[:, :-1].flatten(0, 1), inputs[:, 1:].flatten()
+    else:
+        wanted = labels
+        check_labels(wanted, 2 if said.ndim == 1 else max(2, said.shape[-1]))
+    return loss_of(said, wanted)
 
 
-def _fitting(
-    head: DenseHead,
-    gradient: dict[str, Tensor],
-    training: LocalTraining,
-    rounding: Rounding,
-    *,
-    scale_is_known: bool,
-    glance: bool,
-) -> Reading | None:
-    """A reading of an update that belongs to these weights, quick behind ReLU; None where it does not."""
-    reading = read_update(
-        head,
-        head.layers_of({name: value[None] for name, value in gradient.items()}),
-        rounding,
-        training=training,
-        search=not head.activation.is_relu,  # behind others nothing is seen at sight, not even a turned sign
-        scale_is_known=scale_is_known,
-        glance=glance,
-    )
-    return reading if reading.belonging.is_one_step or not training.is_plain else None
-
-
-def _own_gradient(model: nn.Module, records: Records) -> dict[str, Tensor]:
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    loss = loss_of(model(records.features.clone()), records.labels)
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+def _check_steps(reader: Reader, declared: Declared) -> None:
+    """Refuse steps that cannot be made again."""
+    training = declared.training
+    if training.is_plain or isinstance(reader, DenseReader):
+        return
+    if isinstance(reader, PatchReader) and training.optimizer != "sgd":
+        raise InputError(
+            "Adam leaves nothing of the span of pictures in patches.",
+            needs="an update of SGD, of one step or several",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="audit the same training with SGD: what it gives away, the batch gives away",
+        )
+    if training.learning_rate is None:
+        raise InputError(
+            "Several steps cannot be made again.",
+            needs="the client's learning rate",
+            got=f"{training.steps} steps of {training.optimizer}",
+            hint="--learning-rate 0.01",
+        )
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
@@ -249,7 +208,7 @@ def check_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _warnings(model: nn.Module) -> tuple[str, ...]:
+def warnings(model: nn.Module) -> tuple[str, ...]:
     """What a client should mind about a model that a server sent."""
     return tuple(f"Beware, this model may have been made to read clients: {trap}." for trap in traps(model))
 

@@ -4,27 +4,16 @@ weights.
 A neuron that one sample alone activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks,
 losses and weights did. Several such neurons have parallel rows. Nothing else of the gradient is used, so that
 neither the loss nor the number of steps need be known. Neurons that the same several samples share have parallel
-rows only if these samples' loss vectors are parallel, which `games.gradients.verification` rules out or does not.
+rows only if these samples' loss vectors are parallel, which `verification` rules out or does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, final
-
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.knowledge import Knowledge
-from remanence.core.references import PAN_2022
-from remanence.core.releases import Gradient
 from remanence.updates.candidates import twins
 from remanence.updates.dense_layers import DenseHead
-from remanence.updates.exclusive_neurons import as_reconstruction, dense_mechanism
 
 Layer = tuple[Tensor, Tensor | None]
 
@@ -33,60 +22,6 @@ _FINEST = 1e-7  # angles below are not resolved by a product of unit vectors in 
 _POINTS_ALONG = 0.8  # the cosine of the angle by which a loss vector may turn in the course of the steps
 _AT_ONCE = 4096  # rows that are compared, each with each
 _SEEN = 64  # how many tolerances a row's size must be
-
-
-@final
-@dataclass(frozen=True)
-class ParallelRows(Attack[Gradient]):
-    """Read samples off rows of the first layer's update that are multiples of one another.
-
-    It needs neither the loss nor the number of steps, and sees through dropout, class weights and clipping. At most
-    `slots` samples are returned.
-    """
-
-    slots: int = 64
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "parallel-rows",
-        "Reads samples off rows of the first layer's update that are multiples of one another.",
-        "an update of a fully connected ReLU network with a bias in its first layer, after any number of steps",
-        "one gradient",
-        PAN_2022.at("§5, for updates of several steps"),
-    )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """A fully connected ReLU network with a bias in its first layer."""
-        _, head = dense_mechanism(knowledge, self.info)
-        if head.biases[0] is None or not head.activation.is_relu:
-            raise self.refusal(
-                got=f"a first layer, {head.names[0]!r}, without a bias"
-                if head.biases[0] is None
-                else head.activation.name,
-                hint="exclusive-neurons or low-rank, for one step; span-fit for other functions than ReLU",
-            )
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Gradient], Reconstruction]:
-        """Nothing is to be learnt: the weights are public."""
-        mechanism, head = dense_mechanism(knowledge, self.info)
-
-        def attack(release: Gradient) -> Reconstruction:
-            own = head.to(next(iter(release.tensors.values())).device)
-            layers = own.layers_of(release.tensors)
-            found = [
-                parallel_rows(
-                    own,
-                    [(w[i], None if b is None else b[i]) for w, b in layers],
-                    mechanism.precision,
-                    self.slots,
-                )
-                for i in range(len(release))
-            ]
-            inputs = torch.stack([pad(x, (0, 0, 0, self.slots - len(x))) for x, _ in found])
-            labels = torch.stack([pad(y, (0, self.slots - len(y)), value=-1) for _, y in found])
-            return as_reconstruction(inputs, labels, torch.full_like(inputs[..., 0], torch.nan), mechanism)
-
-        return attack
 
 
 def parallel_rows(

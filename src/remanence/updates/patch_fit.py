@@ -12,25 +12,16 @@ is the batch, recomputation of the whole update tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.exceptions import InputError
-from remanence.core.knowledge import Knowledge
-from remanence.core.records import Records
-from remanence.core.references import REMANENCE
-from remanence.core.releases import Gradient
 from remanence.scale.progress import track
 from remanence.updates.decay import decay_of
 from remanence.updates.patch_equations import PatchEquations
-from remanence.updates.patch_models import Parameters, PatchModel, patch_model
+from remanence.updates.patch_models import Parameters, PatchModel
 from remanence.updates.patch_solver import Solution, Work, descend, solve
-from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.text_spans import read_part
 
 Along = Callable[[Parameters, Callable[[Parameters], Parameters]], Parameters]
@@ -39,74 +30,6 @@ _UNKNOWNS = 1100  # numbers that are solved for at most
 _NEARLY = 1e-2  # what a solution leaves at most, as a square
 _POLISHING = 12  # steps with all coordinates open
 _FITS = 1e-4  # of the update: what a good start leaves at most, whatever sums of many numbers were rounded by
-
-
-@final
-@dataclass(frozen=True)
-class PatchFit(Attack[Gradient]):
-    """Solve for the pictures of a batch within the span of the gradient of a layer that reads patches.
-
-    The batch must have fewer patches than one has numbers, and than the layer has outputs. `starts` random points are
-    tried; at most `slots` pictures are returned.
-    """
-
-    slots: int = 16
-    starts: int = 6
-    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "patch-fit",
-        "Solves for the pictures of a batch within the span of the gradient of a layer that reads patches.",
-        "the gradient of one step on a vision transformer, or another network that reads patches which do not overlap",
-        "one gradient",
-        REMANENCE,
-    )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """A network that reads patches, and the gradient of one step, or of several of SGD."""
-        self._subject(knowledge)
-
-    def _subject(self, knowledge: Knowledge) -> tuple[SharedGradient, PatchModel]:
-        mechanism = knowledge.mechanism
-        reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
-        if isinstance(mechanism, SharedGradient):
-            try:
-                model = patch_model(mechanism.module, mechanism.example_shape)
-            except InputError as error:
-                reason = error.got
-            else:
-                return mechanism, model
-        raise self.refusal(
-            got=reason,
-            hint="InvertingGradients of remanence_papers, for other networks",
-        )
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Gradient], Reconstruction]:
-        """The layer is looked for once; one seed serves every release, so that trials stay independent."""
-        mechanism, model = self._subject(knowledge)
-        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-
-        def attack(release: Gradient) -> Reconstruction:
-            pictures = torch.zeros(len(release), self.slots, *model.shape, dtype=torch.float64)
-            labels = torch.full((len(release), self.slots), torch.nan, dtype=torch.float64)
-            ranks = torch.zeros(len(release), dtype=torch.int64)
-            for trial in range(len(release)):
-                gradient = {name: value[trial].double() for name, value in release.tensors.items()}
-                found, named, ranks[trial] = fit_patches(
-                    model,
-                    gradient,
-                    precision=mechanism.precision,
-                    seed=seed,
-                    starts=self.starts,
-                    along=mechanism.along if mechanism.local_steps > 1 else None,
-                    is_difference=self.is_difference,
-                )
-                count = min(self.slots, len(found))
-                pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
-            return Reconstruction(Records(pictures, labels), diagnostics={"independent_patches": ranks})
-
-        return attack
 
 
 def fit_patches(

@@ -11,18 +11,17 @@ from torch import Tensor, nn
 
 from remanence.updates.belonging import Belonging, belonging, without_decay
 from remanence.updates.blending import blended
-from remanence.updates.candidates import speaks
 from remanence.updates.condensing import Coordinates, condensed
 from remanence.updates.dense_layers import DenseHead, Layers, dense_head
-from remanence.updates.exact import Recovered, reconstruct_at_any_scale
 from remanence.updates.files import difference, rounding_of_difference
 from remanence.updates.local_training import LocalTraining, explains
 from remanence.updates.low_rank import reconstruct_low_rank
 from remanence.updates.parallel_rows import parallel_rows
 from remanence.updates.parts import working
+from remanence.updates.peeling import Recovered, reconstruct_at_any_scale
 from remanence.updates.recomputed import Proposal, Recomputed
-from remanence.updates.remainder import Remainder
 from remanence.updates.rounding import Layer, Rounding
+from remanence.updates.shared_gradient import Sent
 from remanence.updates.single_layer import one_record
 from remanence.updates.span_fit import fit_in_span
 from remanence.updates.verification import Proof, verify, verify_rows
@@ -40,7 +39,16 @@ class Reading:
     proof: Proof
     sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
     coordinates: Coordinates | None = None  # in which a large first layer was read
-    is_glance: bool = False  # neurons speak for samples; nothing was recomputed from these
+
+
+@final
+@dataclass(frozen=True)
+class Staged:
+    """What the stages name for one update, in which sign, and what recomputation makes of it."""
+
+    named: Proposal
+    proof: Proof
+    sign: int = 1
 
 
 def read_update(
@@ -51,82 +59,85 @@ def read_update(
     training: LocalTraining | None = None,
     search: bool = True,
     scale_is_known: bool = True,
-    glance: bool = False,
 ) -> Reading:
     """Read one update (its tensors have a dimension for trials, of size 1).
 
     The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
-    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. Behind
-    ReLU they look at one sign: that in which the quick attacks found something, or a gradient's. What is not declared
-    to be several steps must be one. A `glance` at a large layer tells whether a neuron speaks for a sample, and in
-    which sign, and leaves samples and proofs to the audit; where none does, all is read.
+    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. What is
+    not declared to be several steps must be one. A large first layer is read in coordinates of its span.
     """
     one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
     found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
-    training = training or LocalTraining()
+    sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
     weight, bias = one[0]
-    if found is None:
-        one[0] = weight.to(working(weight)), bias
-        return _read(head, one, rounding, training, search=search, scale_is_known=scale_is_known)
-    one[0] = found.gradients[0], bias
-    reading = _read(
-        found.head, one, rounding, training, search=search, scale_is_known=scale_is_known, glance=glance
-    )
-    proposal = reading.proof.proposal
-    proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
-    return replace(reading, proof=replace(reading.proof, proposal=proposal), coordinates=found)
-
-
-def _read(
-    head: DenseHead,
-    one: list[Layer],
-    rounding: Rounding,
-    training: LocalTraining,
-    *,
-    search: bool,
-    scale_is_known: bool,
-    glance: bool = False,
-) -> Reading:
-    """The same, of a head whose inputs are short."""
+    one[0] = (weight.to(working(weight)) if found is None else found.gradients[0]), bias
+    head = head if found is None else found.head
     fit = belonging(head, one, rounding)
-    nothing = verify(head, one, _no_records(one), rounding=rounding)
-    if training.is_plain:
+    if sent.training.is_plain:
         if not fit.is_one_step:
-            return Reading(fit, nothing)
+            return Reading(fit, verify(head, one, _no_records(one), rounding=rounding))
         one = without_decay(head, one, fit.decay) if fit.decay else one
-        sign = _sign_at_a_glance(head, one, rounding) if glance else 0
-        if sign:
-            return Reading(fit, nothing, sign, is_glance=True)
-    best = Reading(fit, nothing)
+    (staged,) = read_dense(head, _batched(one), sent, search=search)
+    proposal = staged.proof.proposal
+    if found is not None:
+        proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
+    return Reading(fit, replace(staged.proof, proposal=proposal), staged.sign, found)
+
+
+def read_dense(
+    head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0, search: bool = True
+) -> list[Staged]:
+    """What the stages name for updates that belong, all trials at once where they can be.
+
+    Samples with neurons to themselves are read off all updates together. What they do not explain whole is looked at
+    update by update.
+    """
+    precision = min(sent.rounding.of_largest(layers[0][0]), 0.1)
+    at_sight = None
+    if sent.training.is_plain and head.activation.is_relu and len(layers) > 1:
+        at_sight = reconstruct_at_any_scale(head, layers, precision=precision)
+    found = []
+    for trial in range(len(layers[0][0])):
+        one: list[Layer] = [(weight[trial], None if bias is None else bias[trial]) for weight, bias in layers]
+        first = None if at_sight is None else at_sight.of(trial)
+        found.append(_stages(head, one, sent, first, seed=seed, search=search))
+    return found
+
+
+def _stages(
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int, search: bool
+) -> Staged:
+    """The stages in their order, each where those before it left something unexplained.
+
+    Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
+    functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was.
+    """
+    rounding, training = sent.rounding, sent.training
+    best = Staged(_no_records(one), verify(head, one, _no_records(one), rounding=rounding))
+    signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
     for look in (_quickly, _by_search)[: 1 + search]:
-        both = (
-            look is _quickly or not head.activation.is_relu
-        )  # nothing is seen at sight behind other functions
-        for sign in (1, -1) if both else (best.sign,):
+        if look is _by_search and best.proof.count and head.is_large:
+            break
+        both = look is _quickly or not head.activation.is_relu
+        for sign in signs if both else (best.sign,):
             if best.proof.tells_sign and sign != best.sign:
                 continue
             turned = one if sign == 1 else _negated(one)
-            for records in look(head, turned, rounding, training):
-                known = scale_is_known and sign == 1
+            if sign not in sights and at_sight is not None:
+                sights[sign] = reconstruct_at_any_scale(
+                    head, _batched(turned), precision=min(rounding.of_largest(one[0][0]), 0.1)
+                )
+            for records in look(head, turned, sent, sights.get(sign), seed):
+                known = sent.scale_is_known and sign == 1
                 proof = prove(head, turned, records, rounding, training, scale_is_known=known)
-                if proof.rank > best.proof.rank:
-                    best = Reading(fit, proof, sign)
+                better = proof.rank > best.proof.rank
+                if better or (not best.proof.count and len(records) > len(best.named)):
+                    best = Staged(records, proof, sign)
                 if best.proof.explains_all and best.proof.tells_sign:
                     return best
         if best.proof.explains_all:
             return best
     return best
-
-
-def _sign_at_a_glance(head: DenseHead, one: list[Layer], rounding: Rounding) -> int:
-    """The sign in which a neuron speaks for a sample; 0 where none of a few does in either."""
-    none, precision = _no_records(one), min(rounding.of_largest(one[0][0]), 0.1)
-    for sign in (1, -1) if head.activation.is_relu else ():
-        turned = one if sign == 1 else [*_negated(one[:2]), *one[2:]]  # no others are looked at
-        left = Remainder.of(head, _batched(turned), *(part[None] for part in vars(none).values()))
-        if speaks(head, left, precision):
-            return sign
-    return 0
 
 
 def exposed_samples(
@@ -150,30 +161,32 @@ def exposed_samples(
 
 
 def _quickly(
-    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, _: int
 ) -> Iterator[Proposal]:
-    """What the attacks name that take no search."""
+    """What is named without a search: one record behind a single layer, neurons of one sample alone, parallel rows."""
     if len(one) == 1:
         yield proposed(one_record(head, _batched(one)))
     if not head.activation.is_relu:
         return
-    precision = min(rounding.of_largest(one[0][0]), 0.1)
-    if training.is_plain:
-        yield proposed(reconstruct_at_any_scale(head, _batched(one), precision=precision))
-    inputs, labels = parallel_rows(head, one, precision)
+    if at_sight is not None:
+        yield proposed(at_sight)
+    inputs, labels = parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
     yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
 
 
 def _by_search(
-    head: DenseHead, one: list[Layer], rounding: Rounding, training: LocalTraining
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, seed: int
 ) -> Iterator[Proposal]:
-    """What a solution within the gradient's span and its sparse directions give."""
-    precision = min(rounding.of_largest(one[0][0]), 0.1)
-    if not training.is_plain:
+    """What a solution within the gradient's span and its sparse directions give, of one step."""
+    precision = min(sent.rounding.of_largest(one[0][0]), 0.1)
+    if not sent.training.is_plain:
         return
-    yield proposed(fit_in_span(head, _batched(one), precision=precision, slots=_AT_ONCE, starts=_STARTS))
+    found = fit_in_span(head, _batched(one), precision=precision, seed=seed, slots=_AT_ONCE, starts=_STARTS)
+    yield proposed(found)
     if head.activation.is_relu:
-        yield proposed(reconstruct_low_rank(head, _batched(one), precision=precision))
+        yield proposed(
+            reconstruct_low_rank(head, _batched(one), precision=precision, seed=seed, first=at_sight)
+        )
 
 
 def _negated(one: list[Layer]) -> list[Layer]:

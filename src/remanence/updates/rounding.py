@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -62,6 +62,16 @@ class Rounding:
     def of_tensor(self, name: str) -> Rounding:
         """That of the numbers of one tensor."""
         return Rounding(self.relative, dict(self.tensors).get(name, self.absolute))
+
+
+def coarsest(updates: Iterable[Mapping[str, Tensor]], rounding: Rounding) -> float:
+    """How coarse the matrices of updates are, relative to the largest number of each."""
+    return max(
+        rounding.of_tensor(name).of_largest(value)
+        for one in updates
+        for name, value in one.items()
+        if value.ndim > 1 and value.any()
+    )
 
 
 def independent_numbers(layers: Sequence[Layer]) -> int:

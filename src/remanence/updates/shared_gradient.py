@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, final
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,31 @@ from remanence.core.checks import goes_with, number, whole
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
+from remanence.updates.local_training import LocalTraining
+from remanence.updates.rounding import Rounding
+
+if TYPE_CHECKING:
+    from remanence.updates.readers import Reader
 
 _BYTES = 2**28
 
 Parameters = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Sent:
+    """What is declared or known about updates that exist."""
+
+    rounding: Rounding  # of their numbers; the coarsest counts
+    training: LocalTraining = field(default_factory=LocalTraining)
+    scale_is_known: bool = True  # they are mean gradients, and not these times some factor
+    sign_is_known: bool = False  # they go along the gradient
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether they are differences of weights, and rounded on their scale."""
+        return bool(self.rounding.tensors)
 
 
 @final
@@ -42,7 +64,7 @@ class SharedGradient(Mechanism[Gradient]):
     noise_multiplier: float = 0.0
     keep: float = 1.0
     signs: bool = False
-    rounding: float | None = None  # relative, where an update is coarser than the network's own numbers
+    captured: Sent | None = None  # about updates that exist; left out, they are made here
     name: ClassVar[str] = "shared gradient"
 
     def __post_init__(self) -> None:
@@ -64,24 +86,45 @@ class SharedGradient(Mechanism[Gradient]):
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
 
     @property
-    def precision(self) -> float:
-        """The rounding error of the numbers that the gradient is computed in."""
-        return self.rounding or torch.finfo(next(self.module.parameters()).dtype).eps
+    def sent(self) -> Sent:
+        """What is known about the updates: those that are made here are what they are."""
+        if self.captured is not None:
+            return self.captured
+        eps = torch.finfo(next(self.module.parameters()).dtype).eps
+        rate = self.learning_rate if self.local_steps > 1 else None
+        training = LocalTraining(self.local_steps, rate, self.momentum, self.weight_decay)
+        return Sent(Rounding(eps), training, sign_is_known=True)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """How the network is read; it is recognised once."""
+        from remanence.updates.readers import recognise
+
+        return recognise(self.module, self.example_shape)
+
+    def read_as(self, reader: Reader) -> SharedGradient:
+        """The same where it is known how the network is read."""
+        vars(self)["reader"] = reader
+        return self
 
     def settings(self) -> dict[str, Setting]:
-        """What a report prints about the update."""
-        return {
+        """What a report prints about the update: what was declared, and nothing else."""
+        known = self.sent.training
+        told: dict[str, Setting] = {
             "network": " ".join(repr(self.module).split())[:200],
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
-            "local_steps": self.local_steps,
-            "learning_rate": self.learning_rate,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
-            "max_grad_norm": self.max_grad_norm,
-            "noise_multiplier": self.noise_multiplier,
-            "keep": self.keep,
-            "signs": self.signs,
+            "local_steps": known.steps,
+            "optimizer": known.optimizer,
         }
+        named = {
+            "learning_rate": known.learning_rate,
+            "momentum": known.momentum,
+            "weight_decay": known.weight_decay,
+        }
+        named |= {"max_grad_norm": self.max_grad_norm, "noise_multiplier": self.noise_multiplier}
+        told |= {name: value for name, value in named.items() if value}
+        told |= {"keep": self.keep} if self.keep < 1 else {}
+        return told | ({"signs": True} if self.signs else {})
 
     def trials_at_once(self, targets: Records) -> int:
         """Gradients are as large as the network, and an attack holds a few copies in double precision."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from remanence.updates.dense_layers import DenseHead, Layers
-from remanence.updates.exact import Recovered
+from remanence.updates.peeling import Recovered
 
 
 def one_record(head: DenseHead, layers: Layers) -> Recovered:

@@ -14,27 +14,12 @@ either ends at a residual of rounding errors, or the batch is not found: recompu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, final
-
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.knowledge import Knowledge
-from remanence.core.references import REMANENCE
-from remanence.core.releases import Gradient
 from remanence.scale.progress import track
 from remanence.updates.dense_layers import DenseHead, Layers
-from remanence.updates.exact import Recovered, reconstruct, reconstruct_at_any_scale
-from remanence.updates.exclusive_neurons import (
-    dense_mechanism,
-    recovered_records,
-    refuse_steps,
-    whole_gradient_head,
-)
+from remanence.updates.peeling import Recovered, reconstruct
 from remanence.updates.single_layer import one_record
 from remanence.updates.span_equations import COARSE, FITS, SpanEquations
 
@@ -42,61 +27,14 @@ _POLISHES = 4
 _MORE = 4  # times as many starts without a bias
 
 
-@final
-@dataclass(frozen=True)
-class SpanFit(Attack[Gradient]):
-    """Solve for the whole batch within the span of the first layer's gradient.
-
-    Any of the usual functions may stand between the layers. The batch must be smaller than the input and the first
-    layer. `starts` random points are tried; at most `slots` samples are looked for, as the work grows with the fourth
-    power of their number.
-    """
-
-    slots: int = 32
-    starts: int = 4
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "span-fit",
-        "Solves for the whole batch within the span of the first layer's gradient, by Gauss–Newton.",
-        "the gradient of one step on a fully connected network; a batch smaller than its first layer",
-        "one gradient",
-        REMANENCE,
-    )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """A fully connected network and the gradient of one step."""
-        mechanism, head = dense_mechanism(knowledge, self.info)
-        if len(head.weights) > 1:  # one record behind a single layer is a quotient, after any number of steps
-            refuse_steps(mechanism, self.info)
-        if head.activation.is_relu:
-            whole_gradient_head(knowledge, self.info)
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Gradient], Reconstruction]:
-        """Nothing is to be learnt; one seed serves every release, so that trials stay independent."""
-        self.check(knowledge)
-        mechanism, head = dense_mechanism(knowledge, self.info)
-        seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-
-        def attack(release: Gradient) -> Reconstruction:
-            own = head.to(next(iter(release.tensors.values())).device)
-            found = fit_in_span(
-                own,
-                own.layers_of(release.tensors),
-                precision=mechanism.precision,
-                seed=seed,
-                slots=self.slots,
-                starts=self.starts,
-            )
-            return recovered_records(found, mechanism)
-
-        return attack
-
-
 def fit_in_span(
     head: DenseHead, layers: Layers, *, precision: float, seed: int = 0, slots: int = 32, starts: int = 4
 ) -> Recovered:
-    """Recover each gradient's batch, or nothing of it; what exclusive neurons give away whole is not solved for."""
+    """Recover each gradient's batch, or nothing of it.
+
+    At most `slots` samples are looked for, as the work grows with the fourth power of their number; `starts` random
+    points are tried.
+    """
     found = []
     for trial in range(len(layers[0][0])):
         own: Layers = [(w[trial : trial + 1], None if b is None else b[trial : trial + 1]) for w, b in layers]
@@ -110,10 +48,6 @@ def fit_in_span(
 def _one_batch(
     head: DenseHead, layers: Layers, precision: float, generator: torch.Generator, slots: int, starts: int
 ) -> Recovered:
-    if head.activation.is_relu:
-        at_sight = reconstruct_at_any_scale(head, layers, precision=precision, slots=slots)
-        if at_sight.is_complete(precision).all():
-            return at_sight
     span = SpanEquations.of(head, layers, precision)
     if len(layers) == 1 and layers[0][1] is not None and (span is None or span.size == 1):
         return one_record(head, layers)

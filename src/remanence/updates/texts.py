@@ -50,11 +50,32 @@ class Texts:
     explains_all: bool
     is_complete: bool = True  # none was left out because it hardly counts
     similarity: float = 0.0  # the cosine between the update and what the sequences make
+    sign: int = 1  # −1 where the update goes against the gradient
 
     @property
     def proven(self) -> int:
         """How many texts are proven."""
         return len(self.sequences) if self.explains_all else 0
+
+    @property
+    def count(self) -> int:
+        """How many are proven."""
+        return self.proven
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many there were, where it is proven."""
+        return self.number or None
+
+    def numbers(self) -> dict[str, float]:
+        """What is stored about one update."""
+        return {
+            "unexplained": self.unexplained,
+            "named": float(self.named),
+            "similarity": self.similarity,
+            "is_ordered": float(self.is_ordered),
+            "sign": float(self.sign),
+        }
 
     @property
     def named(self) -> int:

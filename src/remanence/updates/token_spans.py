@@ -5,28 +5,19 @@ entered the layer. What enters the first attention layer at a place depends on t
 alone, so every token of the vocabulary can be tested. What enters the second depends on the tokens before it, so
 that a causal sequence can be grown token by token, keeping those that stay in the span (Petrov et al. 2024, DAGER).
 Queries alone miss the first token of every sequence, which attends to nothing but itself; keys and values do not.
-The last token gets no gradient in the attention: it is a label only, and `games.gradients.texts` solves for it.
+The last token gets no gradient in the attention: it is a label only, and `texts` solves for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from remanence.core.attack import Attack, Reconstruction
-from remanence.core.catalogue import AttackInfo
-from remanence.core.exceptions import InputError
-from remanence.core.knowledge import Knowledge
-from remanence.core.records import Records
-from remanence.core.references import PETROV_2024
-from remanence.core.releases import Gradient
-from remanence.updates.shared_gradient import SharedGradient
-from remanence.updates.text_models import Projections, TextModel, text_model
+from remanence.updates.text_models import Projections, TextModel
 from remanence.updates.text_spans import INSIDE, Span
 
 _AT_ONCE = 2**13  # tokens that are tried at once
@@ -35,71 +26,6 @@ _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
 _ALL = 2**14  # ways to choose a token for each place of an encoder's text: up to so many, all are tried
 _CROWDED = 4  # times as many sequences as dimensions: the spans do not tell
-
-
-@final
-@dataclass(frozen=True)
-class TokenSpans(Attack[Gradient]):
-    """Test every token of the vocabulary against the span of the first attention layer, and grow sequences in the
-    second.
-
-    At most `slots` sequences of at most `longest` tokens are returned, as ids; −1 fills the rest. The last token of a
-    language model's texts is missing: it has no gradient there.
-    """
-
-    slots: int = 64
-    longest: int = 64
-    is_difference: bool = False  # updates are differences of weights, and rounded on their scale
-    info: ClassVar[AttackInfo] = AttackInfo(
-        "token-spans",
-        "Tests every token against the span of the first attention layer's gradient, and grows texts in the second's.",
-        "the gradient of one step, or of several, on a transformer that reads token ids, with fewer tokens than "
-        "dimensions",
-        "one gradient",
-        PETROV_2024,
-    )
-
-    def check(self, knowledge: Knowledge) -> None:
-        """A transformer that reads token ids, and the gradient of one step."""
-        mechanism = knowledge.mechanism
-        reason = f"{mechanism.name} releasing {mechanism.releases.sees}"
-        if isinstance(mechanism, SharedGradient):
-            try:
-                text_model(mechanism.module)
-            except InputError as error:
-                reason = error.got
-            else:
-                return
-        raise self.refusal(
-            got=reason,
-            hint="exclusive-neurons, for dense networks that read numbers",
-        )
-
-    def prepare(
-        self, knowledge: Knowledge, generator: torch.Generator
-    ) -> Callable[[Gradient], Reconstruction]:
-        """The model's first layers are looked for once."""
-        self.check(knowledge)
-        mechanism = knowledge.mechanism
-        assert isinstance(mechanism, SharedGradient)
-        text = replace(text_model(mechanism.module), is_difference=self.is_difference)
-        precision, name = (
-            mechanism.precision,
-            name_sequences if mechanism.local_steps == 1 else name_after_steps,
-        )
-
-        def attack(release: Gradient) -> Reconstruction:
-            ids = torch.full((len(release), self.slots, self.longest), -1)
-            tokens = torch.zeros(len(release), dtype=torch.int64)
-            for trial in range(len(release)):
-                gradient = {name: values[trial] for name, values in release.tensors.items()}
-                found, tokens[trial] = name(text, gradient, precision=precision, longest=self.longest)
-                for slot, sequence in enumerate(found[: self.slots]):
-                    ids[trial, slot, : len(sequence)] = sequence
-            unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
-            return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})
-
-        return attack
 
 
 def name_after_steps(

@@ -37,6 +37,7 @@ from remanence.updates.parts import norm
 from remanence.updates.recomputed import BITS, ROUNDINGS, STANDS_OUT, Proposal, Recomputed, alike
 from remanence.updates.rounding import Layer, Rounding, loss_spread
 
+_ALIKE = 1e-3  # by how much shares may differ that are the same
 _NO_BETTER = 0.1  # a record that is known to a tenth only is not called recovered
 
 
@@ -56,6 +57,15 @@ class Proof:
     def count(self) -> int:
         """How many records are proven."""
         return int(self.proven.sum())
+
+    def numbers(self) -> dict[str, float]:
+        """What is stored about one update."""
+        shares = self.proposal.shares[self.proven] if self.explains_all else self.proposal.shares[:0]
+        middle = shares.median() if len(shares) else shares.new_zeros(())
+        equal = bool(len(shares)) and bool((shares / middle - 1).abs().max() < _ALIKE)
+        left = {f"unexplained {index}": float(value) for index, value in enumerate(self.unexplained)}
+        told = {"share_sum": float(shares.sum()), "equal_share": float(middle) if equal else 0.0}
+        return told | left | {"tells_sign": float(self.tells_sign)}
 
     @property
     def tells_sign(self) -> bool:

@@ -1,31 +1,19 @@
-"""Updates of a network that reads pictures in patches: a picture counts if the whole update can be recomputed."""
+"""Pictures behind an update of a network that reads patches: proven if the whole update can be recomputed from them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from remanence.auditing import AuditResult, audit
-from remanence.core.attack import Reconstruction
-from remanence.core.releases import Gradient
-from remanence.results.caveats import ONE_RELEASE, Caveat
-from remanence.results.findings import Words
-from remanence.results.verdict import Policy
-from remanence.updates.captured import SEND_LESS
-from remanence.updates.captured_whole import CapturedWhole, coarsest
-from remanence.updates.caveats import PATCHES_OPEN, PATCHES_UNORDERED
 from remanence.updates.explaining import apart, explained, rounded_again
-from remanence.updates.leak_map import leak_map
 from remanence.updates.local_training import LocalTraining
-from remanence.updates.patch_fit import PatchFit, without_decay
-from remanence.updates.patch_models import PatchModel, patch_model
+from remanence.updates.patch_models import PatchModel
 from remanence.updates.rounding import Rounding
-from remanence.updates.shared_gradient import SharedGradient
 
 _NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
 _NOT_SOLVED = (
@@ -42,7 +30,7 @@ _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 class Pictures:
     """What recomputation says about pictures that were named for one update."""
 
-    count: int
+    shown: int  # that were named
     error: float  # of the worst patch, relative; what the residual leaves room for
     unexplained: float  # the share of the update that is left, by norm, in the worst tensor
     explains_all: bool
@@ -53,19 +41,38 @@ class Pictures:
     )
 
     @property
+    def count(self) -> int:
+        """How many are proven."""
+        return self.proven
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many there were, where it is proven."""
+        return self.number or None
+
+    def numbers(self) -> dict[str, float]:
+        """What is stored about one update."""
+        return {
+            "unexplained": self.unexplained,
+            "named": float(self.named),
+            "similarity": self.similarity,
+            "is_ordered": float(self.is_ordered),
+        }
+
+    @property
     def named(self) -> int:
         """How many pictures are named, proven or not."""
-        return self.count
+        return self.shown
 
     @property
     def proven(self) -> int:
         """How many pictures are proven."""
-        return self.count if self.explains_all or self.fits_places else 0
+        return self.shown if self.explains_all or self.fits_places else 0
 
     @property
     def number(self) -> int:
         """How many there were, where it is proven."""
-        return self.count if self.explains_all else 0
+        return self.shown if self.explains_all else 0
 
 
 def verify_pictures(
@@ -182,100 +189,3 @@ def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: fl
     if failed or not (inverse.diagonal() > 0).all():
         return torch.full_like(sizes, torch.inf)
     return inverse.diagonal().sqrt() / sizes
-
-
-@final
-@dataclass(frozen=True)
-class CapturedPatches(CapturedWhole):
-    """One or more updates of a network that reads patches. Each is a trial, and succeeds if its pictures are proven.
-
-    The number of pictures is proven along with them. The control is the same attack on the same update with the
-    entries of every tensor shuffled.
-    """
-
-    training: LocalTraining = field(default_factory=LocalTraining)
-
-    @property
-    def words(self) -> Words:
-        """Pictures of a batch."""
-        counts = (
-            "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
-            "patches is enough."
-        )
-        return Words("recovered", "pictures", counts=counts, less=SEND_LESS)
-
-    def caveats(self) -> tuple[Caveat, ...]:
-        """The pictures share their update; and what the layer's gradient leaves open."""
-        return ONE_RELEASE, PATCHES_OPEN
-
-    def verified(self, guess: Reconstruction, gradients: Gradient) -> list[Pictures]:
-        """What recomputation says about each update and the pictures that were named."""
-        model, found = patch_model(self.mechanism.module, self.mechanism.example_shape), []
-        for index, (pictures, labels) in enumerate(
-            zip(guess.records.features, guess.records.labels, strict=True)
-        ):
-            named = ~labels.isnan()
-            one = {name: values[index] for name, values in gradients.tensors.items()}
-            found.append(
-                verify_pictures(
-                    model,
-                    one,
-                    pictures[named].double(),
-                    labels[named].long(),
-                    rounding=self.coarse,
-                    training=self.training,
-                )
-            )
-        return found
-
-
-def audit_patches(
-    model: nn.Module,
-    gradients: Sequence[Mapping[str, Tensor]],
-    shape: tuple[int, ...],
-    *,
-    rounding: Rounding,
-    training: LocalTraining,
-    policy: Policy,
-    seed: int,
-    target: str,
-) -> AuditResult:
-    """What updates of a network that reads patches give away; the audit holds counts, and no picture."""
-    precision = coarsest(gradients, rounding)
-    decays, is_difference = [0.0] * len(gradients), bool(rounding.tensors)
-    if training.is_plain:
-        patches = patch_model(model, shape)
-        taken = [
-            without_decay(
-                patches,
-                {name: value.double() for name, value in one.items()},
-                precision,
-                is_difference=is_difference,
-            )
-            for one in gradients
-        ]
-        gradients, decays = [one for one, _ in taken], [decay for _, decay in taken]
-    stacked = {name: torch.stack([one[name] for one in gradients]) for name in gradients[0]}
-    mechanism = SharedGradient(
-        model,
-        shape,
-        training.steps,
-        training.learning_rate or 1.0,
-        training.momentum,
-        0.0 if training.is_plain else training.weight_decay,
-        rounding=precision,
-    )
-    game = CapturedPatches(mechanism, Gradient(stacked), rounding=rounding, training=training)
-    result = audit(game, [PatchFit(is_difference=is_difference)], policy=policy, seed=seed, target=target)
-    unordered = () if result.strongest.arrays["is_ordered"].all() else (PATCHES_UNORDERED,)
-    told = [
-        replace(entry, caveats=(*(c for c in entry.caveats if c.id != PATCHES_OPEN.id), *unordered))
-        if entry.proven
-        else entry
-        for entry in result.evidence
-    ]
-    left = float(result.strongest.arrays["unexplained"][0])
-    leaks = leak_map(model, gradients[0], precision=precision)
-    leaks = [replace(leak, unexplained=left if left < 1 else None) for leak in leaks]
-    subject = {**result.subject, "leak_map": [leak.to_json() for leak in leaks], "decays": decays}
-    return replace(result, evidence=tuple(told), subject=subject)
