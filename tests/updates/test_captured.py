@@ -3,6 +3,7 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,14 @@ from test_exact import batch, leak
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from conftest import relu_network
-from remanence import AuditResult, Exact, InputError, Records, SharedGradient, Verdict, play
+from remanence import AuditResult, Exact, InputError, Policy, Records, SharedGradient, Verdict, play
 from remanence.cli.main import main
 from remanence.core.releases import Gradient
-from remanence.updates import reading
+from remanence.updates import opening, readers, reading
 from remanence.updates.captured import Captured
+from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import dense_head
+from remanence.updates.inspection import Subject, inspect
 from remanence.updates.peeling import reconstruct_at_any_scale
 
 FACTORY = """
@@ -90,7 +93,7 @@ def test_a_captured_gradient_gives_its_batch_away_without_the_batch(folder, caps
     assert code == 1
     assert "EXPOSED" in out
     assert "Leak map" in out
-    assert "recovered 6 of 6 samples" in " ".join(out.split())
+    assert "6 of 6 records are proven" in " ".join(out.split())
     result = AuditResult.load(folder / "result")
     assert result.verdict is Verdict.EXPOSED
     assert (result.strongest.main.successes, result.strongest.main.trials) == (6, 6)
@@ -462,3 +465,40 @@ def test_arrays_without_names_are_read_in_the_network_s_order(folder, capsys, mo
     code, _, err = run(capsys, monkeypatch, *options[:-4], "--after", "fewer.npz", "--out", "other")
     assert code == 2
     assert "3 arrays" in err
+
+
+def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
+    """64-256-10 with a batch that needs every stage: at sight, parallel rows, the span, and sparse directions."""
+    runs = Counter()
+
+    def counting(module, name):
+        work = getattr(module, name)
+
+        def counted(*arguments, **options):
+            runs[name] += 1
+            return work(*arguments, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for module, name in (
+        (readers, "dense_head"), (reading, "reconstruct_at_any_scale"), (reading, "parallel_rows"),
+        (reading, "fit_in_span"), (reading, "reconstruct_low_rank"), (opening, "belonging"),
+    ):  # fmt: skip
+        counting(module, name)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    inputs, labels = torch.randn(40, 64), torch.randint(10, (40,))
+    cross_entropy(network(inputs), labels).backward()
+    declared = Declared()
+    reader = readers.recognise(network, (64,))
+    gradient = {name: value.grad for name, value in network.named_parameters()}
+    one = opening.belongs(reader, network, opening.opened(network, gradient, declared), declared)
+    found = inspect(Subject(network, reader, [one], declared), policy=Policy(0.1), target="here")
+    assert found.strongest.attack == "exact"
+    assert len(found.evidence) == 1
+    assert runs["dense_head"] == runs["belonging"] == 1
+    # The update and its control, which are read at sight together, and each by itself in the other sign.
+    assert runs["reconstruct_at_any_scale"] <= 3
+    assert max(runs["fit_in_span"], runs["reconstruct_low_rank"]) <= 2
+    assert runs["parallel_rows"] <= 4
+    assert "learning_rate" not in json.dumps(found.to_json()), "nothing that was not declared"

@@ -131,7 +131,7 @@ def test_a_compressed_update_is_unproven_and_says_why(folder, capsys, monkeypatc
         capsys, monkeypatch, "net.py:dense", "--gradient", "sent.safetensors", "--out", "result"
     )
     assert code == 3
-    assert "update-compressed" in out
+    assert "update-compressed" in (folder / "result" / "audit.json").read_text()
     assert "No record is proven." in out
     assert AuditResult.load(folder / "result").verdict is Verdict.UNPROVEN
 

@@ -22,6 +22,7 @@ from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.text_decay import without_decay
 from remanence.updates.text_models import text_model
 from remanence.updates.text_shares import Counted
+from remanence.updates.text_spans import Decomposed
 from remanence.updates.texts import read_texts, verify_texts
 from remanence.updates.token_spans import name_sequences, tokens_in_batch
 
@@ -485,3 +486,21 @@ def text_end(model, ids):
     model(ids)
     handle.remove()
     return seen[0] / seen[0].norm()
+
+
+@pytest.mark.parametrize("factor", [1.0, -0.5])
+def test_every_layer_of_an_update_and_of_its_control_is_taken_apart_once(monkeypatch, factor):
+    made, taken = Decomposed.of.__func__, []
+
+    def counted(cls, gradients, *arguments, **options):
+        taken.append(len(gradients))
+        return made(cls, gradients, *arguments, **options)
+
+    monkeypatch.setattr(Decomposed, "of", classmethod(counted))
+    model, ids = Tiny().eval(), texts(2, seed=1)
+    gradient = {name: factor * value for name, value in update(model, ids).items()}
+    found = audited_update(model, Update(gradient, Rounding(FLOAT32)))
+    assert found.strongest.proven == 2
+    layers = 2 + len(text_model(model).between)
+    assert len(taken) == 2 * layers, "each of the update, and of its control"
+    assert any("sign was turned" in note for note in found.subject["notes"]) == (factor < 0)

@@ -108,7 +108,8 @@ class Captured(AnyGame[SharedGradient]):
     @property
     def words(self) -> Words:
         """What the records are called."""
-        return Words("recovered", self.mechanism.reader.many, less=SEND_LESS)
+        reader = self.mechanism.reader
+        return Words("recovered", reader.many, counts=reader.counts, less=SEND_LESS)
 
     def how_many(self, outcome: Outcome) -> int | None:
         """All batches together, where each size is proven."""

@@ -126,7 +126,8 @@ def _belongs(head: DenseHead, model: nn.Module, update: Update, declared: Declar
             if not fit.is_one_step:
                 raise misfit(fit, update.source)
         disturbed = replace(UPDATE_COMPRESSED, seen=f"{update.source}: {seen.seen}.")
-        return replace(update, disturbed=disturbed, fit=fit)
+        stored = Rounding.of(value.dtype for value in update.gradient.values())
+        return replace(update, disturbed=disturbed, fit=fit, rounding=stored)
     if fit.decay:
         parameters = dict(model.named_parameters())
         plain = {
@@ -160,7 +161,7 @@ def own_update(model: nn.Module, reader: Reader, batch: Records, declared: Decla
 
 def _own_loss(model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of the owner's batch at these weights."""
-    said = logits_of(functional_call(model, weights, (inputs,)))
+    said = logits_of(functional_call(model, weights, (inputs.clone(),)))
     if not isinstance(said, Tensor):
         raise InputError(
             "The network says nothing that a loss could be computed from.",

@@ -82,6 +82,11 @@ class Reader(Protocol):
         ...
 
     @property
+    def counts(self) -> str:
+        """When a record counts as recovered, where that needs saying."""
+        ...
+
+    @property
     def counts_records(self) -> bool:
         """Whether records are proven one by one, so that each is a trial."""
         ...
@@ -116,6 +121,7 @@ class DenseReader:
 
     head: DenseHead
     many: ClassVar[str] = "samples"
+    counts: ClassVar[str] = ""
     counts_records: ClassVar[bool] = True
     _held: list[tuple[Gradient, list[Belonging]]] = field(default_factory=list, repr=False, compare=False)
 
@@ -227,6 +233,10 @@ class PatchReader:
 
     model: PatchModel
     many: ClassVar[str] = "pictures"
+    counts: ClassVar[str] = (
+        "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
+        "patches is enough."
+    )
     counts_records: ClassVar[bool] = False
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
@@ -302,6 +312,7 @@ class TokenReader:
 
     model: TextModel
     many: ClassVar[str] = "texts"
+    counts: ClassVar[str] = "Only what the whole update can be computed again from counts."
     counts_records: ClassVar[bool] = False
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from remanence.core.exceptions import InputError
-from remanence.updates.text_spans import RECOMPUTED, Span, read_part
+from remanence.updates.text_spans import RECOMPUTED, Decomposed, Span
 
 _COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fills everything
 
@@ -35,28 +35,20 @@ class Projections:
     transposed: frozenset[str]  # weights that are (inputs, outputs), as transformers' Conv1D has them
     behind: tuple[tuple[str, str], ...] = ()  # an adapter's first matrix and its second
 
-    def span(
-        self, model: nn.Module, gradient: Mapping[str, Tensor], precision: float, *, drift: float, even: bool
-    ) -> Span:
-        """The span of all that entered, from the gradients of all projections."""
-        named = [name for name in self.names if f"{name}.weight" in gradient]
-        parts = []
-        for name in named:
-            values = gradient[f"{name}.weight"]
-            rows = values.mT if name in self.transposed else values
-            if rows.any():
-                parts.append(rows)
-        recomputed = max(drift, RECOMPUTED * torch.finfo(next(model.parameters()).dtype).eps)
+    def decomposed(self, model: nn.Module, gradient: Mapping[str, Tensor], *, even: bool) -> list[Decomposed]:
+        """The gradients of all projections together; of adapters before their first step, each by itself."""
+        rows = [gradient[f"{name}.weight"] for name in self.names if f"{name}.weight" in gradient]
+        turned = [name in self.transposed for name in self.names if f"{name}.weight" in gradient]
+        parts = [one.mT if turn else one for one, turn in zip(rows, turned, strict=True) if one.any()]
         if parts:
-            return Span(read_part(parts, precision, even=even), recomputed)
+            return [Decomposed.of(parts, even=even)]
         found = []
         for first, second in self.behind:
-            rows = gradient.get(f"{second}.weight")
-            if rows is not None and rows.any():
+            read = gradient.get(f"{second}.weight")
+            if read is not None and read.any():
                 reader = model.get_parameter(f"{first}.weight").detach().double()
-                found.append(read_part([rows], precision, reader, even=even))
-        # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
-        return Span(max(found, key=lambda part: part.clarity, default=None), recomputed)
+                found.append(Decomposed.of([read], reader, even=even))
+        return found
 
     def weights(self, gradient: Mapping[str, Tensor]) -> list[str]:
         """Names of the weights that have a gradient."""
@@ -81,6 +73,9 @@ class TextModel:
     last: str = ""  # the last layer before the one that makes logits
     drift: float = 0.0  # by how much steps may have moved what enters, relative
     is_difference: bool = False  # updates are differences of weights, and rounded on their scale
+    taken_apart: dict[tuple[tuple[str, ...], bool], list[tuple[tuple[Tensor, ...], list[Decomposed]]]] = (
+        field(default_factory=dict, repr=False, compare=False)
+    )  # by layer: the gradients that were read last
 
     @property
     def device(self) -> torch.device:
@@ -108,9 +103,22 @@ class TextModel:
         return bool(slopes[2:].any())
 
     def span(self, which: Projections, gradient: Mapping[str, Tensor], precision: float) -> Span:
-        """What a layer's gradients say about all that entered it."""
+        """What a layer's gradients say about all that entered it; each layer of an update is taken apart once."""
+        read = tuple(gradient[name] for name in which.weights(gradient))
+        known = self.taken_apart.setdefault((which.names, self.is_difference), [])
+        found = next((parts for tensors, parts in known if _same(tensors, read)), None)
+        if found is None:
+            found = which.decomposed(self.model, gradient, even=self.is_difference)
+            known[:] = [*known[-1:], (read, found)]  # an update and its control
+        recomputed = max(self.drift, RECOMPUTED * torch.finfo(next(self.model.parameters()).dtype).eps)
+        # Queries miss the first token of every text: of the adapters that are read clearly, the fullest has all.
         spans = (
-            which.span(self.model, gradient, times * precision, drift=self.drift, even=self.is_difference)
+            Span(
+                max(
+                    (one.at(times * precision) for one in found), key=lambda part: part.clarity, default=None
+                ),
+                recomputed,
+            )
             for times in (1.0, *_COARSER)
         )
         first = next(spans)
@@ -154,6 +162,13 @@ class TextModel:
         finally:
             handle.remove()
         return seen[0].double()
+
+
+def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(some) == len(others) and all(
+        one.shape == other.shape and torch.equal(one, other.to(one))
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 class _Enough(Exception):

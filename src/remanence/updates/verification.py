@@ -212,7 +212,7 @@ def verify_rows(
         )
         relative = allowed.norm(dim=1) / weight.norm(dim=1).clamp(min=1e-300)
         rest = weight - part
-        rows = (rest.abs() <= allowed).all(1) & (relative < 1 / STANDS_OUT) & (bias != 0)
+        rows = (rest.abs() <= allowed).all(1) & (relative < 1 / STANDS_OUT) & (bias != 0) & weight.any(1)
         if rows.sum() < 2 or not spread or proposal.labels[index] < 0:
             continue
         tolerance = float(relative[rows].median())
