@@ -274,7 +274,7 @@ def test_the_command_proves_pictures_and_refuses_nothing_that_it_cannot_read(tmp
     )
     save_file(gradient, tmp_path / "update.safetensors")
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    arguments = ["gradient", f"{tmp_path / 'net.py'}:make", "--before", str(tmp_path / "weights.safetensors")]
+    arguments = ["update", f"{tmp_path / 'net.py'}:make", "--before", str(tmp_path / "weights.safetensors")]
     out = ["--out", str(tmp_path / "out")]
     run = CliRunner().invoke(app, [*arguments, "--gradient", str(tmp_path / "update.safetensors"), *out])
     assert run.exit_code == 1, run.output
@@ -354,7 +354,7 @@ def test_a_batch_that_is_about_to_be_sent_gives_its_pictures_away_too(tmp_path):
         "def make():\n    torch.manual_seed(0)\n    return ViT(4, 40)\n"
     )
     pictures = np.random.default_rng(0).random((1, 1, 16, 16), dtype=np.float32)
-    arguments = ["gradient", f"{tmp_path / 'net.py'}:make", "--batch", str(tmp_path / "batch.npz")]
+    arguments = ["update", f"{tmp_path / 'net.py'}:make", "--batch", str(tmp_path / "batch.npz")]
     np.savez(tmp_path / "batch.npz", inputs=pictures, labels=np.array([3]))
     run = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert run.exit_code == 1, run.output
