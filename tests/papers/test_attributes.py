@@ -97,7 +97,7 @@ def test_an_audit_of_attributes_is_exposed_by_a_column_that_nothing_else_tells()
     (evidence,) = result.evidence
     told = {part.name: part for part in evidence.findings[0].parts}
     assert result.verdict is Verdict.EXPOSED
-    assert [part.name for part in evidence.telling_parts] == ["luck"]
+    assert [part.name for part in evidence.findings[0].telling] == ["luck"]
     assert told["income"].main.lower > 0.8  # found, and so it is without the model
     assert told["income"].guess > 0.9
     assert AuditResult.from_json(result.to_json(), named(evidence)).verdict is result.verdict

@@ -137,7 +137,7 @@ def test_a_forest_publishes_which_rows_each_tree_saw():
     # Without a fixed random_state no second fit is the same, and yet every leaf can be recounted.
     forest = ensemble.RandomForestClassifier(5).fit(X, Y)
     assert check_belongs(forest, X, Y).confirmed == ("model",)
-    with pytest.raises(MisfitError, match="leaves hold another number"):
+    with pytest.raises(MisfitError, match="nodes hold others"):
         check_belongs(forest, X[::-1], Y[::-1])  # the rows were drawn by their places
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from sklearn.base import clone
 
 from remanence.core.checks import same_columns
@@ -24,8 +23,11 @@ from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
 from remanence.tables.linear import Objective, is_linear, objective
 from remanence.tables.parts import Part, arrays_in, as_input, parts_of, spared
-from remanence.tables.trees import misplaced_leaves, trees_of
+from remanence.tables.statistics import published
+from remanence.tables.trees import misplaced_nodes, trees_of
 
+_ROUNDED = 1e-7  # of the size of a number: a table of fewer digits
+_SEEDS = 6  # fits, before a model that draws at random is called another table's
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
 
@@ -51,8 +53,8 @@ def refit(part: Part, seed: int = 0) -> Any:
     kind = getattr(getattr(part.estimator, "coef_", None), "dtype", None)
     if kind == np.float32 and not hasattr(features, "columns"):
         features = np.asarray(features, dtype=np.float32)  # solvers round as their input does
-    if part.sparse:
-        features = csr_matrix(np.asarray(features))
+    if part.sparse is not None:
+        features = part.sparse
     options = {} if part.weights is None else {"sample_weight": part.weights}
     try:
         return fresh.fit(features, part.labels, **options) if part.labels is not None else fresh.fit(features)
@@ -60,28 +62,19 @@ def refit(part: Part, seed: int = 0) -> Any:
         return None
 
 
-def compare_with_refit(part: Part) -> bool | None:
+def compare_with_refit(part: Part) -> bool | Inexact | None:
     """Compare with two fits on the table: numbers on which they agree must be the model's too."""
     if isinstance(part.estimator, str) or not hasattr(part.estimator, "fit"):
         return None
-    fits = [refit(part, seed) for seed in (0, 1)]
-    if fits[0] is None or fits[1] is None:
-        raise MisfitError(
-            "This model was not fitted on this table: it cannot be.",
-            needs="a table that the model's own fit() accepts",
-            got=f"{part.path}: {type(part.estimator).__name__} refuses it",
-            hint="the table and the labels that fit() was called with",
-        )
-    mine, first, second = (dict(_numbers_in(each)) for each in (part.estimator, *fits))
-    shared = {path: values for path, values in first.items() if path in second and path in mine}
-    determined = {path: values for path, values in shared.items() if _distance(values, second[path]) <= 1e-9}
-    random = any(shared[path].dtype.kind == "f" for path in shared.keys() - determined.keys())
-    if random:  # what two fits agree on may be a coincidence, but for sums and the like over the whole table
-        determined = {
-            p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
-        }
-    off = {path: _distance(mine[path], values) for path, values in determined.items()}
+    off, telling, random = _compared(part, 2)
     worst = max(off, key=off.__getitem__, default=None)
+    if (
+        worst is not None
+        and off[worst] > _ALIKE
+        and part.estimator.get_params().get("random_state", 0) is None
+    ):
+        off, telling, random = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
+        worst = max(off, key=off.__getitem__, default=None)
     if worst is not None and off[worst] > _ALIKE and getattr(part.estimator, "warm_start", False):
         return None  # it went on from an earlier fit, which cannot be repeated
     if worst is not None and off[worst] > _ALIKE:
@@ -92,8 +85,35 @@ def compare_with_refit(part: Part) -> bool | None:
             hint="the table, the labels and the rows that fit() was called with, in their order; what partial_fit made "
             "cannot be repeated",
         )
+    if not telling or random:
+        return None
+    return Inexact(worth=True) if worst is not None and off[worst] > _ROUNDED else True
+
+
+def _compared(part: Part, count: int) -> tuple[dict[str, float], bool, bool]:
+    """How far numbers that this many fits agree on are off, whether any of them tells, and whether fits draw."""
+    fits = [refit(part, seed) for seed in range(count)]
+    if any(fit is None for fit in fits):
+        raise MisfitError(
+            "This model was not fitted on this table: it cannot be.",
+            needs="a table that the model's own fit() accepts",
+            got=f"{part.path}: {type(part.estimator).__name__} refuses it",
+            hint="the table and the labels that fit() was called with",
+        )
+    mine, first, *others = (dict(_numbers_in(each)) for each in (part.estimator, *fits))
+    shared = {path: v for path, v in first.items() if path in mine and all(path in other for other in others)}
+    determined = {
+        path: values
+        for path, values in shared.items()
+        if all(_distance(values, other[path]) <= 1e-9 for other in others)
+    }
+    random = any(shared[path].dtype.kind == "f" for path in shared.keys() - determined.keys())
+    if random:  # what two fits agree on may be a coincidence, but for sums and the like over the whole table
+        determined = {
+            p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
+        }
     telling = any(values.dtype.kind == "f" and values.size for values in determined.values())
-    return True if telling and not random else None
+    return {path: _distance(mine[path], values) for path, values in determined.items()}, telling, random
 
 
 def learned(estimator: Any) -> bool:
@@ -141,6 +161,7 @@ def _distance(left: np.ndarray, right: np.ndarray) -> float:
     return float(off.max(initial=0.0)) / size
 
 
+_TO_THE_DIGIT = 1e-10  # records' worth, which is a square: what double precision leaves
 _EXACT = 0.01  # records' worth: a hundredth of what one record pulls
 _SAME_STOP = 0.05  # records' worth, between two fits that stop early
 _BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
@@ -155,6 +176,14 @@ class Belonging:
     worth: float | None  # records' worth that the equations of linear models leave, at most
     confirmed: tuple[str, ...]  # paths of parts that were confirmed
     unconfirmed: tuple[str, ...]  # parts whose training draws at random: nothing about them can be recomputed
+    inexact: tuple[str, ...] = ()  # parts that a table with more digits would give
+
+
+@dataclass(frozen=True)
+class Inexact:
+    """A part that fitting on the table gives nearly, but not to the digit: the table was rounded, say."""
+
+    worth: float | bool
 
 
 def check_columns(estimator: Any, features: Any) -> None:
@@ -187,21 +216,26 @@ def check_belongs(
 ) -> Belonging:
     """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
     check_columns(estimator, features)
-    worth, confirmed, unconfirmed = None, [], []
+    worth, confirmed, unconfirmed, inexact = None, [], [], []
     for part in parts_of(estimator, features, labels, weights):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
             found = _check_part(part)
+            if found is None and published(part):  # means of this very table
+                found = True
+        if isinstance(found, Inexact):
+            inexact.append(part.path)
+            found = found.worth
         if isinstance(found, float):
             worth = max(found, worth or 0.0)
         if found is not None:
             confirmed.append(part.path)
         elif learned(part.estimator):
             unconfirmed.append(part.path)
-    return Belonging(worth, tuple(confirmed), tuple(unconfirmed))
+    return Belonging(worth, tuple(confirmed), tuple(unconfirmed), tuple(inexact))
 
 
-def _check_part(part: Part) -> float | bool | None:
+def _check_part(part: Part) -> float | bool | Inexact | None:
     """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
     if part.features is None:
         return None
@@ -216,12 +250,12 @@ def _check_part(part: Part) -> float | bool | None:
         except (InputError, ValueError, TypeError):  # no objective that is known
             return compare_with_refit(part)
         return check_optimum(part, own, features)
-    if trees := trees_of(part.estimator):
-        return _check_trees(part, trees)
+    if trees_of(part.estimator):
+        return _check_trees(part)
     return compare_with_refit(part)
 
 
-def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | None:
+def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | bool | Inexact | None:
     """How many records' worth the model's equations leave on this table; refuses more than early stopping explains.
 
     None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
@@ -235,7 +269,9 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | N
         )
     left = _left_over(own, features, part.weights)
     worth = left.worth(left.total)
-    if worth <= _EXACT:
+    if _meets_every_label(own, features):  # its equations hold on any of its rows
+        return compare_with_refit(part)
+    if worth <= _TO_THE_DIGIT:
         return worth
     again = [_refitted(part, features, seed) for seed in (0, 1)]
     totals = [left.total_at(fit) for fit in again if fit is not None]
@@ -243,8 +279,12 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | N
     if totals:
         off = left.worth(left.total - totals[0])
         chance = left.worth(totals[0] - totals[-1])
-        if off <= max(_SAME_STOP, _BY_CHANCE * chance):
+        if off <= max(_TO_THE_DIGIT, _BY_CHANCE * chance):
             return worth
+        if off <= _SAME_STOP:
+            return Inexact(worth)
+    elif worth <= _EXACT:
+        return worth
     if getattr(part.estimator, "warm_start", False):
         return None
     raise MisfitError(
@@ -254,6 +294,11 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | N
         + (f", and {off:.3g} after fitting it again on this table" if totals else ""),
         hint=_hint(own, features, part),
     )
+
+
+def _meets_every_label(own: Objective, features: np.ndarray) -> bool:
+    free = own.mechanism.penalty == 0 and own.mechanism.l1_penalty == 0
+    return free and len(features) <= features.shape[1] + own.mechanism.fit_intercept
 
 
 def worth_of(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> float:
@@ -356,18 +401,19 @@ def _swaps(features: np.ndarray) -> Iterator[tuple[int, int]]:
         yield from itertools.combinations(range(width), 2)
 
 
-def _check_trees(part: Part, trees: Sequence[Any]) -> bool | None:
-    """Every node's number of records, as the tree itself states it."""
-    wrong, nodes, tested = 0, 0, 0
-    for tree in trees:
-        found = misplaced_leaves(tree, part)
-        if found is not None:
-            wrong, nodes, tested = wrong + found[0], nodes + found[1], tested + 1
+def _check_trees(part: Part) -> bool | Inexact | None:
+    """Every node's rows, means and threshold, recomputed from the table."""
+    found = misplaced_nodes(part)
+    if found is None:
+        return compare_with_refit(part)
+    wrong, nodes = found
     if wrong:
         raise MisfitError(
             "This model was not fitted on this table.",
-            needs="a table that falls into the leaves as many times as the trees say",
-            got=f"{part.path}: {wrong} of {nodes} leaves hold another number of records",
-            hint="the table and the rows that fit() was called with, in their order",
+            needs="a table that gives every node of the trees its rows, its means and its threshold",
+            got=f"{part.path}: {wrong} of {nodes} nodes hold others",
+            hint="the table, the labels and the rows that fit() was called with, in their order",
         )
-    return True if tested else compare_with_refit(part)
+    if isinstance(part.estimator.get_params().get("random_state"), int):
+        return compare_with_refit(part)  # splits that another row makes better would be others
+    return True

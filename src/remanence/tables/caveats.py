@@ -21,6 +21,13 @@ PART_NOT_CONFIRMED = Caveat(
     "Whether that part was fitted on this table could not be tested. Nothing that it holds was used.",
     "Fit it with a fixed random_state.",
 )
+TABLE_NOT_EXACT = Caveat(
+    "table-not-exact",
+    "fitting the model again on this table gives nearly the same numbers, but not to the digit.",
+    "The table was probably rounded when it was written. Attacks that subtract and solve need all digits: what they "
+    "miss here may come back to somebody who has the table itself.",
+    "Hand in the table as it was passed to fit(): Parquet, or a CSV file with all digits.",
+)
 COLUMNS_NOT_READ = Caveat(
     "columns-not-read",
     "the model drops some columns of the table before any part of it sees them.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -29,13 +29,15 @@ from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
-from remanence.tables.mechanism import Fitting
+from remanence.tables.mechanism import FittedModel, Fitting
+from remanence.tables.parts import final_estimator
 from remanence.tables.single_columns import columns_of, part_numbers
 
 _SHOWN = 30  # reconstructions in a gallery
 _AT_ONCE = 32  # records in a unit, where each is attacked on its own
 _NUMBERS_AT_ONCE = 2**20  # of records that are held against what was found
 _COPIED = 16  # times as many numbers may be copied
+_FEW = 30  # records: of these, the model is trained again with each that was recovered
 _LOOKED_AT = 8  # records of a pass over all that are attacked on their own too
 
 
@@ -88,7 +90,10 @@ class LeaveOneOut(AnyGame[MechanismT]):
     def words(self) -> Words:
         """Trials are records of the table, by their positions."""
         less = "Release less. Answers instead of weights, or fewer columns, leave them less to work with."
-        return Words("recovered", "records", self.mechanism.held_because, less=less, by_record=True)
+        because = self.mechanism.held_because
+        if self._recomputes:
+            because += ", or training with them gives the model again"
+        return Words("recovered", "records", because, less=less, by_record=True)
 
     @property
     def tests_more(self) -> bool:
@@ -209,7 +214,7 @@ class LeaveOneOut(AnyGame[MechanismT]):
             others = (chosen + shift) % count
             guess, without = self._one_by_one(prepared, chosen, others, draws)
             outcome = self._held_against(prepared, chosen, others, guess, without, shows=unit.shows)
-            return self._with_facts(outcome, chosen)
+            return self._with_facts(outcome, chosen, others, guess)
         find = _finder(attack, self.mechanism, self.data, prepared.release)
         parts = chosen.split(self._rows)  # what is found for a record is as large as the record
         found = (
@@ -218,13 +223,42 @@ class LeaveOneOut(AnyGame[MechanismT]):
         )
         outcome = Outcome.of(gather(found, len(chosen)))
         self._require_blind(prepared, chosen, outcome.main, draws)
-        return self._with_facts(outcome, chosen)
+        few = find(chosen) if self._recomputes else None
+        return self._with_facts(outcome, chosen, (chosen + shift) % count, few)
 
-    def _with_facts(self, outcome: Outcome, chosen: Tensor) -> Outcome:
-        held = self.mechanism.held_rows(self.data)
-        return (
-            outcome if held is None else replace(outcome, proven=held[chosen] & outcome.main.succeeded[:, 0])
-        )
+    def _with_facts(
+        self, outcome: Outcome, chosen: Tensor, others: Tensor, guess: Reconstruction | None
+    ) -> Outcome:
+        """Rows that the release holds are facts; and, of few records, those with which training gives it again."""
+        held, met = self.mechanism.held_rows(self.data), outcome.main.succeeded[:, 0].cpu()
+        proven = None if held is None else held[chosen] & met
+        if guess is not None and self._recomputes and met.any():
+            again = torch.zeros_like(met)
+            for place in met.nonzero()[:, 0].tolist():
+                again[place] = self._gives_again(
+                    int(chosen[place]), guess.records[place, :1], int(others[place])
+                )
+            proven = again if proven is None else again | proven
+        return outcome if proven is None else replace(outcome, proven=proven)
+
+    @property
+    def _recomputes(self) -> bool:
+        """Whether records are so few that no interval could decide, and the model can be trained again."""
+        return self.fitting is not None and len(self.data) <= _FEW
+
+    def _gives_again(self, place: int, guess: Records, stranger: int) -> bool:
+        assert self.fitting is not None
+        label: Any = self.fitting.labels[place]
+        if isinstance(self.mechanism, FittedModel):
+            row, labels = self.mechanism.table(guess)
+            label = label if bool(guess.labels.isnan().all()) else labels[0]
+        else:
+            row, code = guess.flat.numpy(), guess.labels[0].item()
+            if row.shape[1] != self.fitting.table.shape[1] or code != code:
+                return False
+            classes = getattr(final_estimator(self.fitting.estimator), "classes_", None)
+            label = code if classes is None else classes[int(code)]
+        return self.fitting.gives_again(place, row, label, stranger)
 
     def _held_against(
         self,

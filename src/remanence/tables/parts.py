@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -347,7 +348,7 @@ class Part:
     labels: np.ndarray | None
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
-    sparse: bool = False  # whether it was fitted on a sparse matrix: some solvers take other steps then
+    sparse: Any = None  # the sparse matrix that it was fitted on: some solvers take other steps then
     circular: bool = (
         False  # whether every row of its table depends on every other's label, behind a TargetEncoder
     )
@@ -361,7 +362,7 @@ def parts_of(
     path: str = "model",
     rows: np.ndarray | None = None,
     *,
-    sparse: bool = False,
+    sparse: Any = None,
     circular: bool = False,
 ) -> Iterator[Part]:
     """Every estimator in a fitted object that holds no others, in the order of fitting."""
@@ -376,8 +377,9 @@ def parts_of(
             )
             circular = circular or any(isinstance(inner, TargetEncoder) for inner in _all_steps(step))
             if not last:
-                sparse = _gives_sparse(step, features) if features is not None else False
-                features = transformed(step, features, labels)
+                behind = _behind(step, features, labels)
+                sparse = behind if hasattr(behind, "toarray") else None
+                features = _dense(behind)
     elif (members := members_of(estimator, features, labels, weights)) is None:
         yield Part(path, estimator, features, labels, weights, rows, sparse, circular)
     else:
@@ -387,6 +389,8 @@ def parts_of(
                 inside = f"{path}.{member.name}"
                 own = rows if member.rows is None else member.rows if rows is None else rows[member.rows]
                 labels_, weights_ = member.labels, member.weights
+                if sparse is not None and seen is not features:
+                    sparse = csr_matrix(np.asarray(seen))
                 yield from parts_of(
                     member.estimator, seen, labels_, weights_, inside, own, sparse=sparse, circular=circular
                 )
@@ -432,13 +436,17 @@ def final_estimator(estimator: Any) -> Any:
 
 def transformed(step: Any, features: Any, labels: np.ndarray | None = None) -> Any:
     """The table behind a step, as the next one was fitted on it; None where that cannot be recomputed."""
+    return _dense(_behind(step, features, labels))
+
+
+def _behind(step: Any, features: Any, labels: np.ndarray | None) -> Any:
     if features is None or step is None or isinstance(step, str):
         return features
     if any(isinstance(inner, TargetEncoder) for inner in _all_steps(step)):
         # It encodes the rows that it learns from by folds, and may draw these at random.
         first, second = (_fitted_transform(step, features, labels) for _ in range(2))
         return first if np.array_equal(np.asarray(first), np.asarray(second)) else None
-    return _dense(step.transform(as_input(step, spared(step, features))))
+    return step.transform(as_input(step, spared(step, features)))
 
 
 def spared(estimator: Any, features: Any) -> Any:
@@ -448,12 +456,6 @@ def spared(estimator: Any, features: Any) -> Any:
         value is False and name.split("__")[-1] in ("copy", "copy_X") for name, value in settings.items()
     )
     return features.copy() if writes else features
-
-
-def _gives_sparse(step: Any, features: Any) -> bool:
-    if step is None or isinstance(step, str):
-        return False
-    return hasattr(step.transform(as_input(step, spared(step, features[:1]))), "toarray")
 
 
 def _fitted_transform(step: Any, features: Any, labels: np.ndarray | None) -> Any:

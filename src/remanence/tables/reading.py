@@ -83,9 +83,17 @@ def read_table(path: Path) -> Any:
     hint = "a line of column names first, as frame.to_csv(path, index=False) writes it"
     with refusing(Exception, "The table cannot be read.", needs=_TABLE, got=path, hint=hint):
         if path.suffix.lower() not in (".parquet", ".pq"):
-            return pd.read_csv(path)
+            return _with_codes(pd.read_csv(path), pd.read_csv(path, dtype=str))
         with extra("pyarrow.parquet", "tables", "pyarrow, which reads Parquet").ParquetFile(path) as file:
             cells = file.metadata.num_rows * file.metadata.num_columns
             if cells > _MOST_CELLS:  # a run of equal values takes a few bytes, and is unpacked all the same
                 raise UnusableFileError(f"{cells:,} cells, and {_MOST_CELLS:,} are the most that is read")
             return file.read().to_pandas()
+
+
+def _with_codes(frame: Any, text: Any) -> Any:
+    """A table whose numbers that begin with a zero, such as the postcode 01234, are the words that they are."""
+    for name in frame.columns:
+        if frame[name].dtype.kind in "iuf" and text[name].str.fullmatch(r"0\d+").any():
+            frame[name] = text[name]
+    return frame

@@ -6,7 +6,7 @@ follows from the part and the other rows alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn import impute, preprocessing
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
-from remanence.tables.parts import Part, members_of, places_of, spared, transformed
+from remanence.tables.parts import Member, Part, members_of, places_of, spared, transformed
 
 UNKNOWN: Final = ...
 
@@ -124,7 +124,7 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     if (
         hasattr(step, "components_")
         and hasattr(step, "inverse_transform")
-        and len(step.components_) == columns
+        and step.components_.shape[0] == columns
     ):
         return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
     if isinstance(step, preprocessing.SplineTransformer):
@@ -293,11 +293,32 @@ def recover(part: Part, after: np.ndarray | None, plans: dict[str, list]) -> Clu
             wide.labels[held[said]] = told if member.back is None else member.back(told)
         if member.by_label:
             split.append(wide)
+            found = found.filled(_stored_in_some(part, member, plans))
         else:
             found = found.filled(wide)
     if split:
         found = found.filled(Clue(_agreed([c.values for c in split]), _agreed([c.labels for c in split])))
     return found
+
+
+def _stored_in_some(part: Part, member: Member, plans: dict[str, list]) -> Clue:
+    """Rows that stand in a member, whichever rows it saw: a stored row that no other row of the table equals."""
+    path = f"{part.path}.{member.name}"
+    held = {
+        each: [replace(plan, of_some=True) for plan in own if hasattr(plan, "of_some")]
+        for each, own in plans.items()
+        if each == path or each.startswith(f"{path}.")
+    }
+    if not any(held.values()):
+        return Clue.nothing(*part.features.shape)
+    seen = replace(member, rows=None).sees(part.features)
+    clue = recover(Part(path, member.estimator, seen, None), None, held)
+    wide = Clue.nothing(*part.features.shape)
+    wide.values[:, places_of(part.features, member.columns)] = clue.values
+    said = known(clue.labels)
+    if said.any():
+        wide.labels[said] = clue.labels[said] if member.back is None else member.back(clue.labels[said])
+    return wide
 
 
 def _agreed(said: list[np.ndarray]) -> np.ndarray:

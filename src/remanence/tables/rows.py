@@ -47,7 +47,9 @@ def codings(model: Any, labels: Any) -> Iterator[dict[Any, Any] | None]:
     texts = {str(name): name for name in classes}
     if all(str(word) in texts for word in words):
         yield {word: texts[str(word)] for word in words}
-    elif len(words) == len(classes) <= _ORDERED:
+    elif len(words) == len(classes) > _ORDERED:
+        yield dict(zip(words, classes, strict=True))
+    elif len(words) == len(classes):
         for order in itertools.permutations(classes):
             yield dict(zip(words, order, strict=True))
     else:

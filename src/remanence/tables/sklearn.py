@@ -37,6 +37,7 @@ from remanence.tables.parts import (
     as_input,
     columns_read,
     final_estimator,
+    parts_of,
     require_fitted,
     spared,
     transformed,
@@ -59,6 +60,7 @@ def table_game(
     if hasattr(table, "toarray"):
         numbers(table, "features")  # says what to do with a sparse matrix
     check_columns(estimator, table)
+    labelled = labels is not None
     called, labels = str(getattr(labels, "name", None) or "label"), _one_label(estimator, labels, len(table))
     names = [str(name) for name in getattr(table, "columns", ())]
     if names and not hasattr(
@@ -85,7 +87,8 @@ def table_game(
     )
     release = FittedObject({"numbers": torch.from_numpy(numbers_in(estimator))[None]})
     error = rows.error(kept)
-    if learns_from_labels(model):
+    learning = [model, *(part.estimator for part in parts_of(estimator, None, None))]
+    if labelled and any(map(learns_from_labels, learning)):
         spread = 1.0 if classes else float(data.labels.std()) or 1.0
         label = label_error("label" if called in names else called, spread)
         error = replace(error, parts=(*error.parts, label))

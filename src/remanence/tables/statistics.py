@@ -232,12 +232,18 @@ def label_counts(part: Part) -> list[LabelCounts]:
     if hasattr(model, "classes_") and not _tells_classes(part):
         return []
     held = [(path, np.ravel(v)) for path, v in arrays_in(model, part.path) if v.dtype.kind in "fiu"]
+    held += [
+        (f"{part.path}.{name}", np.array([value]))
+        for name, value in vars(model).items()
+        if isinstance(value, float) and name.endswith("_")
+    ]
     if hasattr(model, "classes_"):
         classes = tuple(np.asarray(model.classes_).tolist())
         counts = np.bincount(_codes(part, classes), minlength=len(classes)).astype(np.float64)
         with np.errstate(divide="ignore"):
             odds = np.log(counts[1:] / counts[:1]) if len(classes) == 2 else np.log(counts / count)
-        wanted = (counts, counts / count, np.log(counts / count), odds)
+        shares = (counts / count,) if len(classes) > 2 else (counts / count, counts[1:] / count)
+        wanted = (counts, *shares, np.log(counts / count), odds)
     elif np.asarray(labels).dtype.kind in "fiu":
         numbers = np.asarray(labels, dtype=np.float64)
         classes, counts = None, np.array([numbers.sum()])

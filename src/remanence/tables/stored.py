@@ -29,6 +29,9 @@ class StoredRows:
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
     alone: bool = False  # whether somebody looks who knows no other row
+    of_some: bool = (
+        False  # whether only some rows of the table were there to be stored, and labels chose them
+    )
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
@@ -41,10 +44,15 @@ class StoredRows:
                 clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
             return clue
         total = Counter(keys)
-        surplus = [key for key, count in self.keys.items() if count > total[key]]
+        surplus = [
+            key
+            for key, count in self.keys.items()
+            if (not total[key] if self.of_some else count > total[key])
+        ]
         for row, key in enumerate(keys):
             # One more of a row is stored than the others explain. Two such rows would leave a choice.
-            own = [key] if total[key] <= self.keys[key] and key not in surplus else []
+            once = total[key] == 1 and key in self.keys if self.of_some else total[key] <= self.keys[key]
+            own = [key] if once and key not in surplus else []
             if len(surplus) + len(own) == 1:
                 found = (surplus + own)[0]
                 clue.values[row] = _plain(np.frombuffer(found))
@@ -201,6 +209,8 @@ def _held(estimator: Any, columns: int) -> Iterator[tuple[str, int, list]]:
         elif isinstance(held, np.ndarray) and held.dtype.kind in "fiu" and name.endswith("_"):
             if held.ndim == 2 and held.shape[1] == columns and len(held) > 1:
                 yield from ((name, place, _plain(held[:, place])) for place in range(columns))
+            elif columns == 1 and held.ndim == 1 and len(held) > 1:
+                yield name, 0, _plain(held)
             elif held.shape == (columns,) and name.startswith(("data_m", "max_abs", "center")):
                 yield from ((name, place, _plain(held[place : place + 1])) for place in range(columns))
 

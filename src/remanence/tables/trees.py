@@ -7,16 +7,24 @@ row is one of the two neighbours, and its value is twice the threshold less the 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn import ensemble
+from sklearn._loss.loss import HuberLoss
+from sklearn.base import clone
+from sklearn.ensemble._gb import set_huber_delta
 from sklearn.tree import BaseDecisionTree
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue, as_values, matrix_of
 
+_ALIKE = 1e-6  # of the largest number, between sums in another order
 _FORESTS = (
     ensemble.RandomForestClassifier,
     ensemble.RandomForestRegressor,
@@ -47,9 +55,7 @@ def multiplicities(part: Part, tree: BaseDecisionTree) -> np.ndarray | None:
     """
     model, count = part.estimator, part.features.shape[0]
     if isinstance(model, _FORESTS) and model.bootstrap:
-        if part.weights is not None:
-            return None  # newer versions draw by the weights
-        return drawn_rows(model, tree, count)
+        return _drawn_rows(part, tree, count)
     if isinstance(model, BaseDecisionTree) and part.weights is not None:
         return np.asarray(part.weights)
     if getattr(model, "subsample", 1.0) != 1.0 or isinstance(model, ensemble.AdaBoostRegressor):
@@ -59,50 +65,200 @@ def multiplicities(part: Part, tree: BaseDecisionTree) -> np.ndarray | None:
     return np.ones(count, dtype=np.int64)
 
 
-def drawn_rows(forest: Any, tree: BaseDecisionTree, count: int) -> np.ndarray:
-    """How many times each of so many rows was drawn for a tree of a forest with bootstrap."""
-    most = forest.max_samples
-    drawn = count if most is None else most if isinstance(most, int) else max(1, round(count * most))
-    return np.bincount(np.random.RandomState(tree.random_state).randint(0, count, drawn), minlength=count)
-
-
-def misplaced_leaves(tree: BaseDecisionTree, part: Part) -> tuple[int, int] | None:
-    """How many leaves hold another number of rows than the tree says, and how many leaves there are."""
-    times = multiplicities(part, tree)
-    if times is None:
+def _drawn_rows(part: Part, tree: BaseDecisionTree, count: int) -> np.ndarray | None:
+    """How many times each row was drawn for a tree of a forest with bootstrap."""
+    forest, weights = part.estimator, None
+    if hasattr(forest, "_sample_weight"):  # since 1.9 rows are drawn by their weights
+        subsampled = getattr(forest, "class_weight", None) == "balanced_subsample"
+        weights = part.weights if subsampled else _row_weights(part)
+    elif part.weights is not None:
         return None
-    structure = tree.tree_
-    leaves = structure.children_left == -1
-    reached = tree.apply(as_float32(part.features))
-    found = np.bincount(reached[times > 0], minlength=structure.node_count)
-    # A forest with weights of zero for rows that were not drawn counts only those that were.
-    wrong = found != structure.n_node_samples
-    if (
-        part.labels is not None
-        and not isinstance(part.estimator, _BOOSTED)
-        and (part.weights is None or isinstance(part.estimator, BaseDecisionTree))
-    ):
-        wrong |= _other_values(tree, part, reached, times)
-    return int((wrong & leaves).sum()), int(leaves.sum())
+    most = forest.max_samples
+    total = count if weights is None else weights.sum()
+    drawn = count if most is None else most if isinstance(most, int) else max(1, int(total * most))
+    draw = np.random.RandomState(tree.random_state)
+    if weights is None:
+        return np.bincount(draw.randint(0, count, drawn), minlength=count)
+    chosen = draw.choice(count, drawn, replace=True, p=weights / weights.sum())
+    return np.bincount(chosen, minlength=count)
 
 
-def _other_values(tree: BaseDecisionTree, part: Part, reached: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Which leaves hold other labels than the tree says; none where weights change what they say."""
-    nothing, labels = np.zeros(tree.tree_.node_count, dtype=bool), np.asarray(part.labels)
-    if labels.ndim != 1 or getattr(part.estimator, "class_weight", None) is not None:
-        return nothing
-    if hasattr(part.estimator, "classes_"):
-        columns = (labels[:, None] == part.estimator.classes_).astype(np.float64)
-    elif getattr(part.estimator, "criterion", "") in ("squared_error", "friedman_mse"):
-        columns = labels.astype(np.float64)[:, None]
-    else:
-        return nothing
-    sums = np.zeros((tree.tree_.node_count, columns.shape[1]))
-    np.add.at(sums, reached, columns * times[:, None])
-    held = np.bincount(reached, times, minlength=len(sums))[:, None]
-    stated = tree.tree_.value[:, 0, :]
-    means = np.divide(sums, held, out=stated.copy(), where=held > 0)
-    return np.abs(means - stated).max(1) > 1e-6 * max(1.0, float(np.abs(stated).max()))
+def _row_weights(part: Part) -> np.ndarray | None:
+    """The sample weights times the weights of the classes; None where there are neither."""
+    kind, weights = getattr(part.estimator, "class_weight", None), part.weights
+    if kind is None or part.labels is None:
+        return None if weights is None else np.asarray(weights, dtype=np.float64)
+    labels = np.asarray(part.labels)
+    if isinstance(kind, str):
+        classes = np.unique(labels)
+        balanced = {"y": labels, "sample_weight": weights if isinstance(part.estimator, _FORESTS) else None}
+        kind = dict(
+            zip(classes.tolist(), compute_class_weight("balanced", classes=classes, **balanced), strict=True)
+        )
+    own = compute_sample_weight(kind, labels)
+    return own if weights is None else own * np.asarray(weights)
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """A tree with what it was grown on: its rows' weights, and the targets that it splits by."""
+
+    tree: BaseDecisionTree
+    weights: np.ndarray  # (rows,), 0 for rows that it never saw
+    targets: (
+        np.ndarray | None
+    )  # (rows, outputs), whose means stand in its nodes; None where nothing is known of them
+    leaves_hold_means: bool = True  # boosting puts steps into the leaves
+    medians: bool = False  # whether medians of the targets stand in its nodes
+    labels: np.ndarray | None = None  # with which it can be grown again from its own seed
+
+
+def misplaced_nodes(part: Part) -> tuple[int, int] | None:
+    """How many nodes of a part's trees this table does not give, and how many nodes there are; None: cannot be told."""
+    table, wrong, nodes, told = as_float32(part.features), 0, 0, False
+    for grown in _grown(part, table):
+        off = _misplaced(grown, table)
+        if not off.any() and grown.labels is not None and not _grows_again(grown, table):
+            off[:] = True
+        wrong, nodes, told = wrong + int(off.sum()), nodes + len(off), True
+    return (wrong, nodes) if told else None
+
+
+def _grown(part: Part, table: np.ndarray) -> Iterator[_Grown]:
+    """The trees whose training sets are known."""
+    model, trees = part.estimator, trees_of(part.estimator)
+    labels = None if part.labels is None or np.ndim(part.labels) != 1 else np.asarray(part.labels)
+    if not trees or multiplicities(part, trees[0]) is None:
+        return
+    if isinstance(model, ensemble.AdaBoostClassifier):
+        yield from _reweighted(part, table, labels)
+        return
+    if isinstance(model, _BOOSTED):
+        yield from _boosted(part, table, labels)
+        return
+    targets, own, coded = _targets(model, labels), _row_weights(part), labels
+    if labels is not None and hasattr(model, "classes_"):
+        coded = np.searchsorted(model.classes_, labels).astype(np.float64)
+    for tree in trees:
+        weights = multiplicities(part, tree)
+        assert weights is not None
+        if not (isinstance(model, _FORESTS) and model.bootstrap):
+            weights = weights.astype(np.float64) if own is None else own
+        elif getattr(model, "class_weight", None) == "balanced_subsample" and labels is not None:
+            drawn = np.repeat(np.arange(len(labels)), weights)
+            weights = weights * compute_sample_weight("balanced", labels, indices=drawn)
+        medians = getattr(model, "criterion", "") == "absolute_error"
+        again = coded if isinstance(model, _FORESTS) else None
+        yield _Grown(tree, np.asarray(weights, dtype=np.float64), targets, medians=medians, labels=again)
+
+
+def _targets(model: Any, labels: np.ndarray | None) -> np.ndarray | None:
+    if labels is None or getattr(model, "monotonic_cst", None) is not None:
+        return None
+    if hasattr(model, "classes_"):
+        return (labels[:, None] == model.classes_).astype(np.float64)
+    means = getattr(model, "criterion", "") in ("squared_error", "friedman_mse", "poisson", "absolute_error")
+    return labels.astype(np.float64)[:, None] if means else None
+
+
+def _reweighted(part: Part, table: np.ndarray, labels: np.ndarray | None) -> Iterator[_Grown]:
+    """AdaBoost's trees: after each of them, rows that it gets wrong weigh more."""
+    model, count = part.estimator, len(table)
+    weights = np.ones(count) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
+    weights = weights / weights.sum()
+    for tree, size in zip(model.estimators_, model.estimator_weights_, strict=False):
+        yield _Grown(tree, weights, _targets(model, labels))
+        if labels is None:
+            return
+        weights = weights * np.exp(size * (np.asarray(tree.predict(table)) != labels))
+        weights = weights / weights.sum()
+
+
+def _boosted(part: Part, table: np.ndarray, labels: np.ndarray | None) -> Iterator[_Grown]:
+    """Gradient boosting's trees: each is grown on the gradient that the ones before it leave."""
+    model: Any = part.estimator
+    weights = np.ones(len(table)) if part.weights is None else np.asarray(part.weights, dtype=np.float64)
+    classes, loss, coded = getattr(model, "classes_", None), deepcopy(model._loss), None
+    if labels is not None:
+        coded = np.asarray(labels if classes is None else np.searchsorted(classes, labels), dtype=np.float64)
+    raw = model._raw_predict_init(table)
+    for stage in model.estimators_:
+        gradient = None
+        if coded is not None:
+            if isinstance(loss, HuberLoss):
+                set_huber_delta(loss, coded, raw.copy(), weights)
+            gradient = loss.gradient(y_true=coded, raw_prediction=raw.copy())
+            gradient = np.reshape(gradient, (len(table), -1))
+        for place, tree in enumerate(stage):
+            own = None if gradient is None else -gradient[:, place : place + 1]
+            yield _Grown(tree, weights, own, leaves_hold_means=False)
+        raw = raw + model.learning_rate * np.stack([tree.predict(table) for tree in stage], 1)
+
+
+def _grows_again(grown: _Grown, table: np.ndarray) -> bool:
+    """Whether the tree grows again from its seed: on another table, other splits would be better."""
+    fresh: Any = clone(grown.tree)
+    state = fresh.fit(table, grown.labels, sample_weight=grown.weights).tree_
+    own = grown.tree.tree_
+    return np.array_equal(state.feature, own.feature) and np.array_equal(state.threshold, own.threshold)
+
+
+def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
+    """Which nodes of a tree hold other rows, means or thresholds than the table gives, `(nodes,)`."""
+    structure, weights = grown.tree.tree_, grown.weights
+    seen = np.flatnonzero(weights > 0)
+    paths = grown.tree.decision_path(table[seen]).tocsc()
+    own = weights[seen]
+    total = paths.T @ own
+    wrong = np.asarray(paths.sum(0)).ravel() != structure.n_node_samples
+    wrong |= np.abs(total - structure.weighted_n_node_samples) > _ALIKE * max(1.0, float(total.max()))
+    inner = structure.children_left != -1
+    if grown.targets is not None:
+        targets = grown.targets[seen]
+        held = np.maximum(total, 1e-300)[:, None]
+        means = paths.T @ (own[:, None] * targets) / held
+        if grown.medians:
+            means = _medians(paths, own, targets)
+        checked = np.ones(len(total), dtype=bool) if grown.leaves_hold_means else inner
+        off = np.abs(means - structure.value[:, 0, :]).max(1)
+        wrong |= checked & (off > _ALIKE * max(1.0, float(np.abs(targets).max(initial=0.0))))
+        if not grown.leaves_hold_means:  # what they were grown on is told by how far it spreads in each node
+            spread = (paths.T @ (own[:, None] * targets**2) / held - means**2)[:, 0]
+            wrong |= np.abs(spread - structure.impurity) > _ALIKE * max(
+                1e-300, float(np.abs(structure.impurity).max())
+            )
+    if grown.tree.splitter == "best":
+        for node in np.flatnonzero(inner).tolist():
+            wrong[node] |= not _splits(structure, paths, table[seen], node)
+    return wrong
+
+
+def _medians(paths: Any, weights: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The median of the targets in each node; rows with a weight are there so many times."""
+    found = []
+    for start, end in itertools.pairwise(paths.indptr.tolist()):
+        rows = paths.indices[start:end]
+        if not len(rows):
+            found.append(np.inf)
+            continue
+        order = rows[targets[rows, 0].argsort()]
+        total = weights[order].cumsum()
+        low, high = np.searchsorted(total, total[-1] / 2), np.searchsorted(total, total[-1] / 2, side="right")
+        found.append((targets[order[low], 0] + targets[order[min(high, len(order) - 1)], 0]) / 2)
+    return np.array(found)[:, None]
+
+
+def _splits(structure: Any, paths: Any, table: np.ndarray, node: int) -> bool:
+    """Whether a threshold lies halfway between the two values that it parts, as the best split's does."""
+    sides = []
+    for child in (structure.children_left[node], structure.children_right[node]):
+        rows = paths.indices[paths.indptr[child] : paths.indptr[child + 1]]
+        values = table[rows, structure.feature[node]].astype(np.float64)
+        sides.append(values[~np.isnan(values)])
+    if not len(sides[0]) or not len(sides[1]):
+        return True  # it parts gaps from values
+    low, high, threshold = sides[0].max(), sides[1].min(), structure.threshold[node]
+    return threshold == low or abs(low / 2 + high / 2 - threshold) <= 1e-12 * max(abs(low), abs(high))
 
 
 def as_float32(features: Any) -> np.ndarray:
