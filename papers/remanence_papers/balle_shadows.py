@@ -6,7 +6,6 @@ import time
 
 from torch import Tensor
 
-from remanence.core.perceptual import lpips
 from remanence.networks.mechanism import Queried
 from remanence.scale.progress import track
 from remanence_papers.balle_games import (
@@ -21,11 +20,12 @@ from remanence_papers.balle_games import (
     recipe,
     spread,
 )
+from remanence_papers.perceptual import lpips
 from remanence_papers.reproduction import Cell, Curve, Outcome, Panel, Settings
 
 PAPER_BLACK_BOX = 0.011
 PAPER_CROSSING = 8000
-LPIPS = "lpips.safetensors"  # see `remanence.core.perceptual`
+LPIPS = "lpips.safetensors"  # see `remanence_papers.perceptual`
 _SHOWN = 10
 
 

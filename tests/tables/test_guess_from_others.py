@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from remanence import Criterion, InputError, Policy, Records, audit, mismatch
-from remanence.core.guess_from_others import guess_from_others
+from remanence.tables.guesses import guess_from_others
 from remanence.tables.sklearn import table_game
 
 

@@ -11,8 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from remanence import Criterion, InputError, Records, audit, mismatch
-from remanence.core.guess_from_others import guess_from_others
 from remanence.tables.attacks import WholeObject
+from remanence.tables.guesses import guess_from_others
 from remanence.tables.sklearn import table_game, with_known, with_public
 
 

@@ -16,7 +16,6 @@ from remanence.core.baseline import Baseline
 from remanence.core.checks import whole
 from remanence.core.errors import Comparison, Criterion
 from remanence.core.exceptions import InputError, MisfitError
-from remanence.core.guess_from_others import guesses_from_others
 from remanence.core.knowledge import Given, Knowledge
 from remanence.core.mechanism import Mechanism
 from remanence.core.priors import EmpiricalPrior, Prior, Uninformed
@@ -29,6 +28,7 @@ from remanence.results.outcome import Gallery, Outcome, gather
 from remanence.scale.progress import track
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws, stream
+from remanence.tables.guesses import guesses_from_others
 from remanence.tables.mechanism import FittedModel, Fitting
 from remanence.tables.parts import final_estimator
 from remanence.tables.single_columns import columns_of, part_numbers

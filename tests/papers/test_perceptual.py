@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from remanence import InputError, Records
-from remanence.core.perceptual import lpips
+from remanence_papers.perceptual import lpips
 
 
 def alexnet():

@@ -56,7 +56,7 @@ def guesses_from_others(
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].sort().values
     asked, flat = data[chosen], data.flat.double()
     means = (flat.sum(0) - asked.flat.double()) / (count - 1)
-    own = torch.eye(len(asked), dtype=torch.bool)
+    own = torch.eye(len(asked), dtype=torch.bool, device=flat.device)
     spread = flat.std(0, correction=0).clamp(min=1e-300)
     distance = torch.cdist(means / spread, asked.flat.double() / spread).masked_fill(own, torch.inf)
     shared = {"the record nearest to the others' mean": asked[distance.argmin(1)]}
