@@ -17,7 +17,9 @@ from flwr.simulation import run_simulation
 from network import make
 from torch import nn
 
+from remanence.updates.declared import Declared
 from remanence.updates.flower import record_updates, withhold_exposed
+from remanence.updates.local_training import LocalTraining
 
 RATE = 0.1
 
@@ -65,7 +67,7 @@ def server() -> ServerApp:
 
 if __name__ == "__main__":
     kind = sys.argv[1]
-    mod = record_updates(sys.argv[2]) if kind == "record" else withhold_exposed(make, learning_rate=RATE)
+    mod = record_updates(sys.argv[2]) if kind == "record" else withhold_exposed(make, Declared(LocalTraining(1, RATE)))
     run_simulation(
         server_app=server(),
         client_app=client([mod]),

@@ -11,7 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.updates.flower import exposed_samples, record_updates, withhold_exposed
+from remanence.updates import flower
+from remanence.updates.declared import Declared, Noise
+from remanence.updates.flower import passing, record_updates, withhold_exposed
+from remanence.updates.guard import reason_to_withhold
 from remanence.updates.local_training import LocalTraining
 
 
@@ -26,33 +29,52 @@ class Arrays:
 @dataclass
 class FakeMessage:
     state: dict
+    more: dict | None = None  # a second set of arrays
 
     @property
     def content(self):
-        return SimpleNamespace(array_records={"arrays": Arrays(self.state)})
+        sets = {"arrays": Arrays(self.state)} | ({"more": Arrays(self.more)} if self.more else {})
+        return SimpleNamespace(array_records=sets)
 
     def has_error(self):
         return False
 
 
-def one_step(network, count, rate=0.1, seed=0):
-    """The network's state before and after a step on a batch."""
+def one_step(network, count, rate=0.1, seed=0, steps=1):
+    """The network's state before and after a step on a batch, or several."""
     before = {name: value.clone() for name, value in network.state_dict().items()}
     inputs, labels = batch(count, 40, 7, seed)
-    cross_entropy(network(inputs.to(next(network.parameters()).dtype)), labels).backward()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter -= rate * parameter.grad
-    return before, network.state_dict()
+    for _ in range(steps):
+        network.zero_grad()
+        cross_entropy(network(inputs.to(next(network.parameters()).dtype)), labels).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= rate * parameter.grad
+    return before, {name: value.clone() for name, value in network.state_dict().items()}
+
+
+ONE_STEP = Declared(LocalTraining(1, 0.1))
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What a mod lets through: the reply, or the reason in the error that goes out instead."""
+    monkeypatch.setattr(flower, "_error", lambda _, why: why)
+
+    def send(mod, before, after, more=None):
+        reply = FakeMessage(after, more)
+        return mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: reply)
+
+    return send
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_an_update_of_one_step_is_read_like_its_gradient(dtype):
     network = relu_network(40, 150, 7, dtype=dtype, seed=0)
     before, after = one_step(network, 6)
-    declared = LocalTraining(learning_rate=0.1)
-    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, after, training=declared) == 6
-    assert exposed_samples(relu_network(40, 150, 7, dtype=dtype), before, before, training=declared) == 0
+    make = relu_network(40, 150, 7, dtype=dtype)
+    assert reason_to_withhold(make, before, after, ONE_STEP) == "6 samples can be read off it"
+    assert reason_to_withhold(make, before, before, ONE_STEP) is None
 
 
 def test_updates_are_written_for_an_audit(tmp_path):
@@ -68,12 +90,41 @@ def test_updates_are_written_for_an_audit(tmp_path):
         assert torch.allclose(update[name], after[name] - before[name])
 
 
-def test_an_update_that_exposes_nobody_passes():
-    before, after = one_step(relu_network(40, 150, 7, seed=0), 6)
-    sent = {name: before[name] + 0.01 * torch.randn_like(after[name]) for name in after}
-    mod = withhold_exposed(lambda: relu_network(40, 150, 7), learning_rate=0.1)
-    reply = mod(FakeMessage(before), SimpleNamespace(node_id=5), lambda *_: FakeMessage(sent))
-    assert reply.state is sent
+def test_only_what_was_read_whole_as_declared_passes(sent):
+    network = relu_network(40, 24, 7, seed=0)
+    before, crowd = one_step(network, 800)
+    torch.manual_seed(7)  # noise that has nothing to do with the weights
+    make = lambda: relu_network(40, 24, 7)  # noqa: E731
+    mod = withhold_exposed(make, ONE_STEP)
+    assert sent(mod, before, crowd).state is crowd, "a step on eight hundred"
+    network.load_state_dict(before)
+    _, several = one_step(network, 800, steps=5)
+    assert "one step" in sent(mod, before, several), "five steps where one was declared"
+    noisy = {name: value + 0.05 * torch.randn_like(value) for name, value in crowd.items()}
+    assert isinstance(sent(mod, before, noisy), str), "noise that nobody declared"
+    broken = {name: value.clone().fill_(torch.nan) for name, value in crowd.items()}
+    assert "not finite" in sent(mod, before, broken)
+    assert "not the network" in sent(mod, before, crowd, {"gradient": torch.randn(3)}), (
+        "a second set of arrays"
+    )
+    assert sent(mod, before, crowd, crowd).state is crowd
+    kept = passing([FakeMessage(crowd), FakeMessage(several)], before, make, ONE_STEP)
+    assert [reply.state is crowd for reply in kept] == [True], "on the server"
+    declared = Declared(LocalTraining(1, 0.1), batch_size=10, noise=Noise(5.0, 1.0))
+    dp = {name: value + 0.1 * 0.5 * torch.randn_like(value) for name, value in crowd.items()}
+    assert sent(withhold_exposed(make, declared), before, dp).state is dp, (
+        "noise that was declared, and is there"
+    )
+
+
+def test_what_cannot_be_tested_is_withheld_unless_that_is_allowed(sent):
+    def make():
+        return torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 7)).double()
+
+    torch.manual_seed(0)
+    before, crowd = one_step(make(), 400)
+    assert "nothing tells" in sent(withhold_exposed(make, ONE_STEP), before, crowd)
+    assert sent(withhold_exposed(make, ONE_STEP, allow_untested=True), before, crowd).state is crowd
 
 
 def test_a_learning_rate_of_zero_is_refused():
@@ -95,5 +146,5 @@ def test_an_update_without_exclusive_neurons_is_held_back_too():
     with torch.no_grad():
         for parameter in network.parameters():
             parameter -= 0.1 * parameter.grad
-    declared = LocalTraining(learning_rate=0.1)
-    assert exposed_samples(relu_network(60, 256, 10), before, network.state_dict(), training=declared) == 16
+    why = reason_to_withhold(relu_network(60, 256, 10), before, network.state_dict(), ONE_STEP)
+    assert why == "16 samples can be read off it"

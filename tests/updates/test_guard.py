@@ -88,3 +88,55 @@ def test_a_thorough_guard_needs_a_gradient():
         network(batch(8, 40, 7, 0)[0])
         with pytest.raises(InputError, match="backward"):
             guard.allows()
+
+
+def test_dropout_in_training_mode_hides_nothing_from_a_thorough_guard():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(30, 500), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(500, 8)
+    ).train()
+    inputs, labels = torch.randn(4, 30), torch.arange(4)
+    with ExclusivityGuard(network, thorough=True) as guard:
+        cross_entropy(network(inputs), labels).backward()
+        assert guard.withhold()
+    assert guard.samples_exposed == 4
+    assert network.training
+    assert network[2].training
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_validation_pass_hides_no_batch_and_accumulated_gradients_count_together(thorough):
+    network = relu_network(40, 150, 7, seed=0)
+    (inputs, labels), (others, answers) = batch(4, 40, 7, 0), batch(4, 40, 7, 1)
+    with ExclusivityGuard(network, thorough=thorough) as guard:
+        cross_entropy(network(inputs), labels).backward()
+        with torch.no_grad():
+            network(batch(64, 40, 7, 5)[0])
+        assert len(guard.exposed) == 4
+        assert guard.withhold()
+        cross_entropy(network(inputs), labels).backward()
+        cross_entropy(network(others), answers).backward()
+        assert len(guard.exposed) == 8
+        assert guard.withhold()
+    assert guard.samples == 12
+    assert "2 batches may not leave" in guard.report()
+
+
+def test_a_thorough_guard_reads_pictures_and_holds_back_what_it_cannot_read():
+    from test_patches import ViT
+
+    torch.manual_seed(0)
+    model = ViT().eval()
+    pictures, labels = torch.rand(1, 1, 8, 16), torch.tensor([3])
+    with ExclusivityGuard(model, pictures, thorough=True) as guard:
+        cross_entropy(model(pictures), labels).backward()
+        assert guard.withhold()
+        assert guard.samples_exposed == 1
+        network = relu_network(40, 150, 7, seed=0)
+    with ExclusivityGuard(network, thorough=True) as guard:
+        cross_entropy(network(batch(64, 40, 7, 0)[0]), batch(64, 40, 7, 0)[1]).backward()
+        for parameter in network.parameters():
+            parameter.grad += 0.01 * torch.randn_like(parameter)
+        assert guard.withhold(), "noise that nobody declared cannot be read"
+    with pytest.raises(InputError, match="thorough"):
+        ExclusivityGuard(model, pictures)

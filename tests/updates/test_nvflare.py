@@ -70,7 +70,7 @@ def test_the_guard_counts_what_an_update_gives_away_and_withholds_it_if_asked(fi
     before, after = (dict(zip(names, state.values(), strict=True)) for state in (before, after))
     sent = after if kind == "WEIGHTS" else {name: after[name] - before[name] for name in names}
     context, model = Kept(), f"{tmp_path / 'net.py'}:make"
-    guard = filters.ExposureGuard(model, 0.1)
+    guard = filters.ExposureGuard(model, 0.1, local_steps=1)
     result = SimpleNamespace(data_kind=kind, data={name: value.numpy() for name, value in sent.items()})
     guard.process_dxo(result, None, context)
     assert "KeepModel" in guard.said[-1], "without the weights that came in, nothing can be said"
@@ -78,6 +78,6 @@ def test_the_guard_counts_what_an_update_gives_away_and_withholds_it_if_asked(fi
         SimpleNamespace(data={name: value.numpy() for name, value in before.items()}), None, context
     )
     assert guard.process_dxo(result, None, context) is None, "an update is never changed"
-    assert "6 samples can be read off this update" in guard.said[-1]
+    assert "6 samples can be read off it" in guard.said[-1]
     with pytest.raises(InputError, match="withheld"):
-        filters.ExposureGuard(model, 0.1, withhold=True).process_dxo(result, None, context)
+        filters.ExposureGuard(model, 0.1, local_steps=1, withhold=True).process_dxo(result, None, context)

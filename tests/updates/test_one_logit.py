@@ -10,10 +10,11 @@ from tests.updates.test_single_layer import found_all, read, update
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
+from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import dense_head
+from remanence.updates.guard import reason_to_withhold
 from remanence.updates.local_training import LocalTraining
 from remanence.updates.one_logit import has_one_logit
-from remanence.updates.reading import exposed_samples
 from remanence.updates.rounding import independent_numbers
 
 
@@ -125,9 +126,9 @@ def test_declared_steps_train_one_row_and_not_two():
         optimiser.zero_grad()
         bce(after(inputs), labels).backward()
         optimiser.step()
-    training = LocalTraining(5, 0.1, momentum=0.9)
-    found = exposed_samples(copy.deepcopy(model), model.state_dict(), after.state_dict(), training=training)
-    assert found == 4
+    declared = Declared(LocalTraining(5, 0.1, momentum=0.9))
+    why = reason_to_withhold(copy.deepcopy(model), model.state_dict(), after.state_dict(), declared)
+    assert why == "4 samples can be read off it"
 
 
 FACTORY = """

@@ -11,11 +11,12 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from remanence import InputError
 from remanence.updates.belonging import realised_noise
+from remanence.updates.declared import Declared
 from remanence.updates.dense_layers import dense_head, head_inputs
 from remanence.updates.exposure import gradient_exposure
-from remanence.updates.guard import ExclusivityGuard
+from remanence.updates.guard import ExclusivityGuard, reason_to_withhold
 from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import exposed_samples, read_update
+from remanence.updates.reading import read_update
 from remanence.updates.rounding import Rounding
 
 NUMBERS = 64
@@ -187,15 +188,18 @@ def trained(model, inputs, labels, steps, rate):
 
 
 def test_one_record_is_read_after_declared_steps_and_several_are_not_claimed():
-    model, training = layer(10), LocalTraining(5, 0.1)
+    model, declared = layer(10), Declared(LocalTraining(5, 0.1))
+
+    def reason(after, declared):
+        return reason_to_withhold(
+            copy.deepcopy(model), model.state_dict(), after, declared, allow_untested=True
+        )
+
     for count in (1, 3):
-        inputs, labels = batch(count, 10)
-        after = trained(model, inputs, labels, 5, 0.1)
-        found = exposed_samples(copy.deepcopy(model), model.state_dict(), after, training=training)
-        assert found == (count == 1)
+        after = trained(model, *batch(count, 10), 5, 0.1)
+        assert reason(after, declared) == ("1 samples can be read off it" if count == 1 else None)
     one_step = trained(model, *batch(3, 10), 1, 0.1)
-    training = LocalTraining(1, 0.1)
-    assert exposed_samples(copy.deepcopy(model), model.state_dict(), one_step, training=training) == 3
+    assert reason(one_step, Declared(LocalTraining(1, 0.1))) == "3 samples can be read off it"
 
 
 def test_a_thorough_guard_holds_such_a_batch_back_and_a_quick_one_says_that_it_cannot():

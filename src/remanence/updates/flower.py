@@ -5,7 +5,7 @@ Both are client mods: `ClientApp(mods=[record_updates(folder)])`. They see what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from remanence.scale.files import write_files
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import exposed_samples
+from remanence.updates.declared import Declared
+from remanence.updates.guard import reason_to_withhold
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message  # pyright: ignore[reportMissingImports]
@@ -59,16 +59,13 @@ def record_updates(folder: Path | str) -> Mod:
 
 
 def withhold_exposed(
-    make_model: Callable[[], nn.Module],
-    *,
-    learning_rate: float,
-    local_steps: int = 1,
-    example: Tensor | None = None,
+    make_model: Callable[[], nn.Module], declared: Declared, *, allow_untested: bool = False
 ) -> Mod:
-    """Send an error instead of an update from which the exact attacks, all of them, prove a sample.
+    """Send an error instead of an update that exposes a sample, does not fit what is declared, or cannot be read.
 
-    `make_model` makes the network, `example` is a batch of zeros of the right shape for one with convolutions in
-    front. A quiet mod is no protection: it knows the exact attacks, and there are others.
+    `make_model` makes the network; `declared` says how many steps the client takes and at which rate, and the shape of
+    an input where there are convolutions in front. See `guard.reason_to_withhold`. A client can leave its mods out: who
+    owns the server insists by `passing`. A quiet mod is no protection: other attacks may see more.
     """
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
@@ -76,11 +73,47 @@ def withhold_exposed(
         reply = call_next(message, context)
         if reply.has_error() or not before:
             return reply
-        training = LocalTraining(local_steps, learning_rate)
-        found = exposed_samples(make_model(), before, _weights(reply), training=training, example=example)
-        return _error(message, found) if found else reply
+        why = _why_not(before, reply, make_model, declared, allow_untested)
+        return reply if why is None else _error(message, why)
 
     return mod
+
+
+def passing(
+    replies: Iterable[Message],
+    before: Mapping[str, Tensor],
+    make_model: Callable[[], nn.Module],
+    declared: Declared,
+    *,
+    allow_untested: bool = False,
+) -> list[Message]:
+    """The replies of clients that may be used, on the server: the same look at each, whatever its client says.
+
+    In a strategy: `super().aggregate_train(server_round, passing(replies, weights, make, declared))`.
+    """
+    return [
+        reply
+        for reply in replies
+        if reply.has_error() or _why_not(before, reply, make_model, declared, allow_untested) is None
+    ]
+
+
+def _why_not(
+    before: Mapping[str, Tensor],
+    reply: Message,
+    make_model: Callable[[], nn.Module],
+    declared: Declared,
+    allow_untested: bool,
+) -> str | None:
+    """The reason to hold a reply back; every set of arrays in it counts."""
+    sent = [dict(record.to_torch_state_dict()) for record in reply.content.array_records.values()]
+    for state in sent:
+        if state.keys() != before.keys():
+            return f"it holds {len(state)} arrays that are not the network's"
+        why = reason_to_withhold(make_model(), before, state, declared, allow_untested=allow_untested)
+        if why is not None:
+            return why
+    return None
 
 
 def _weights(message: Message) -> dict[str, Tensor]:
@@ -90,8 +123,7 @@ def _weights(message: Message) -> dict[str, Tensor]:
     return {}
 
 
-def _error(message: Message, count: int) -> Any:
+def _error(message: Message, why: str) -> Any:
     from flwr.app import Error, Message  # pyright: ignore[reportMissingImports]
 
-    reason = f"{count} samples can be read off this update; it was withheld"
-    return Message(Error(EXPOSED, reason), reply_to=message)
+    return Message(Error(EXPOSED, f"This update was withheld: {why}"), reply_to=message)

@@ -1,19 +1,77 @@
-"""Look at a batch before its gradient leaves: report, withhold or draw another one."""
+"""Look at a batch, or at an update, before it leaves: report, withhold or draw another one.
+
+A guard fails closed. What it could not read whole, as it was declared, it holds back and says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, final
 
 import torch
 from torch import Tensor, nn
 
-from remanence.core.exceptions import InputError
+from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.rates import SuccessRate
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.reading import read_update
-from remanence.updates.rounding import Rounding
+from remanence.updates.caveats import UPDATE_NOISED
+from remanence.updates.declared import Declared
+from remanence.updates.dense_layers import DenseHead
+from remanence.updates.inspection import Subject, read
+from remanence.updates.opening import Update, belongs, opened
+from remanence.updates.readers import DenseReader, Reader, recognise
+
+
+def reason_to_withhold(
+    model: nn.Module,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    declared: Declared,
+    *,
+    allow_untested: bool = False,
+) -> str | None:
+    """Why a client's new weights must not leave, or be used; None where they were read whole and expose nobody.
+
+    `before` are the weights that the client got, `declared` is what it is said to have done with them. An update that
+    does not fit that is held back, as is one that cannot be read; and, unless you `allow_untested` ones, an update of a
+    network in which nothing tells whether it fits: behind GELU, SiLU or tanh, in patches, and in texts. A declared
+    noise that is there lets it pass.
+    """
+    try:
+        model.load_state_dict(dict(before))
+        model.eval()
+        trained = {name: after[name] for name, value in model.named_parameters() if value.requires_grad}
+        if all(torch.equal(value, before[name].to(value)) for name, value in trained.items()):
+            return None
+        reader = recognise(model, declared.input_shape)
+        update = opened(model, trained, declared, is_after=True)
+        return _reason(
+            model, reader, belongs(reader, model, update, declared), declared, tested=allow_untested
+        )
+    except KeyError as error:
+        return f"it lacks {error}"
+    except (RemanenceError, RuntimeError) as error:
+        return (str(error).splitlines() or ["it cannot be read"])[0]
+
+
+def _reason(
+    model: nn.Module, reader: Reader, update: Update, declared: Declared, *, tested: bool
+) -> str | None:
+    if update.disturbed is not None:
+        return (
+            None
+            if update.disturbed.id == UPDATE_NOISED.id
+            else f"{update.disturbed.id}: {update.disturbed.seen}"
+        )
+    (proof,) = read(Subject(model, reader, [update], declared))
+    if proof.count:
+        return f"{proof.count} {reader.many} can be read off it"
+    balances = (
+        isinstance(reader, DenseReader) and reader.head.activation.is_kinked and len(reader.head.weights) > 1
+    )
+    steps_fit = balances and declared.training.is_plain
+    return None if tested or steps_fit else "nothing tells whether it is what was declared"
 
 
 @final
@@ -32,21 +90,38 @@ class ExclusivityGuard:
 
     It counts exclusive neurons, which give a sample away at once, and costs next to nothing. That is no protection: a
     batch smaller than the layer can be recovered whole without any (`is_low_rank`). With `thorough` it lets every
-    exact attack read the gradient, once it is there, and counts what they prove: call `allows` after `backward`. Even
-    then only noise has a proof. `allowed` is how many exposed samples a batch may have.
+    stage of the exact attack read the gradient, once it is there, and counts what they prove: call `allows` after
+    `backward`. It then takes networks that read patches or tokens too, and a gradient that it cannot read is held back.
+    Even then only noise has a proof. `allowed` is how many exposed samples a batch may have.
+
+    All forward passes since the last decision that may send a gradient count together, as when gradients are
+    accumulated. Passes under `torch.no_grad()`, as in validation, send none.
     """
 
     def __init__(
         self, model: nn.Module, example: Tensor | None = None, *, allowed: int = 0, thorough: bool = False
     ) -> None:
-        head = dense_head(model, example)
+        shape = None if example is None else tuple(example.shape[1:])
+        self._reader = recognise(model, shape)
+        head = self._reader.head if isinstance(self._reader, DenseReader) else None
         if not thorough:
+            if head is None:
+                raise InputError(
+                    "No neuron of this network belongs to one sample.",
+                    needs="a network that ends in dense layers with ReLU",
+                    got=f"a network that reads {self._reader.many}",
+                    hint="thorough=True",
+                )
             head.require_relu()
-        self.model, self.allowed, self.thorough, self._example = model, allowed, thorough, example
-        self.layer = head.names[0]
-        self.smaller_side = min(head.independent_rows, head.weights[0].shape[1])
+        self.model, self.allowed, self.thorough, self._shape = model, allowed, thorough, shape
+        self._head: DenseHead | None = head
+        self.layer = "" if head is None else head.names[0]
+        self.smaller_side = 0 if head is None else min(head.independent_rows, head.weights[0].shape[1])
         self.batches = self.batches_exposed = self.samples = self.samples_exposed = 0
-        self._exposed: Tensor | None = None
+        self._seen: list[
+            Tensor
+        ] = []  # of each pass since the last decision: which samples have such a neuron
+        self._decided: Tensor | None = None
         self._handle: torch.utils.hooks.RemovableHandle | None = None
 
     def __enter__(self) -> Self:
@@ -56,25 +131,35 @@ class ExclusivityGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._handle is not None
-        self._handle.remove()
+        if self._handle is not None:
+            self._handle.remove()
 
-    def _look(self, layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+    def _look(self, layer: nn.Module, arguments: tuple[object, ...], output: object) -> None:
+        if torch.is_grad_enabled():
+            self._note(arguments, output)
+
+    def _note(self, arguments: tuple[object, ...], output: object) -> None:
+        if self._head is None or not isinstance(output, Tensor):
+            given = next((one for one in arguments if isinstance(one, Tensor)), torch.zeros(0))
+            self._seen.append(torch.zeros(len(given), dtype=torch.bool))
+            return
         active = output.detach() > 0  # (samples, neurons)
         alone = active.sum(0, dtype=torch.int16) == 1
-        self._exposed = (active & alone).any(1)
+        self._seen.append((active & alone).any(1))
 
     @property
     def exposed(self) -> Tensor:
-        """The samples of the last batch that have an exclusive neuron, `(samples,)`."""
-        if self._exposed is None:
+        """The samples since the last decision, or of that decision, that have an exclusive neuron, `(samples,)`."""
+        if self._seen:
+            return torch.cat(self._seen)
+        if self._decided is None:
             raise InputError(
                 "The guard has seen no batch.",
                 needs="a forward pass inside `with ExclusivityGuard(model) as guard:`",
                 got="none yet",
                 hint="call the model first",
             )
-        return self._exposed
+        return self._decided
 
     @property
     def is_low_rank(self) -> bool:
@@ -82,20 +167,20 @@ class ExclusivityGuard:
         return len(self.exposed) < self.smaller_side
 
     def allows(self) -> bool:
-        """Whether the last batch may leave; counts it for the report. Call it once per batch."""
-        count = self._proven() if self.thorough else int(self.exposed.sum())
-        fine = count <= self.allowed
-        self.batches, self.samples = self.batches + 1, self.samples + len(self.exposed)
-        self.batches_exposed, self.samples_exposed = (
-            self.batches_exposed + (not fine),
-            self.samples_exposed + count,
-        )
+        """Whether what was seen since the last decision may leave; counts it for the report."""
+        exposed = self.exposed
+        count = self._proven() if self.thorough else int(exposed.sum())
+        fine = count is not None and count <= self.allowed
+        self.batches, self.samples = self.batches + 1, self.samples + len(exposed)
+        self.batches_exposed += not fine
+        self.samples_exposed += len(exposed) if count is None else min(count, len(exposed))
+        self._decided, self._seen = exposed, []
         return fine
 
-    def _proven(self) -> int:
-        """How many samples the exact attacks prove from the gradient that is about to leave."""
+    def _proven(self) -> int | None:
+        """How many samples are proven from the gradient that is about to leave; None where it cannot be read."""
         named = {name: p.grad for name, p in self.model.named_parameters() if p.requires_grad}
-        gradient = {name: grad.detach()[None] for name, grad in named.items() if grad is not None}
+        gradient = {name: grad.detach() for name, grad in named.items() if grad is not None}
         if len(gradient) < len(named):
             raise InputError(
                 "There is no gradient to look at.",
@@ -103,11 +188,16 @@ class ExclusivityGuard:
                 got=f"{len(named) - len(gradient)} parameters without one",
                 hint="thorough=False looks at the forward pass alone",
             )
-        seen = self._exposed
-        head = dense_head(self.model, self._example)  # at the weights as they are now; it runs the model too
-        self._exposed = seen
-        rounding = Rounding.of(value.dtype for value in gradient.values())
-        return read_update(head, head.layers_of(gradient), rounding).proof.count
+        try:
+            reader = recognise(self.model, self._shape)  # at the weights as they are now
+            declared = Declared(input_shape=self._shape)
+            update = opened(self.model, gradient, declared)
+            found = belongs(reader, self.model, update, declared)
+        except RemanenceError:
+            return None
+        if found.disturbed is not None:
+            return None
+        return sum(proof.count for proof in read(Subject(self.model, reader, [found], declared)))
 
     def withhold(self) -> bool:
         """Drop all gradients if the last batch may not leave; says whether it did."""
@@ -122,7 +212,8 @@ class ExclusivityGuard:
         """Draw batches until one may leave; each costs a forward pass."""
         for _ in range(attempts):
             inputs, labels = draw()
-            with torch.no_grad():
+            self._seen = []
+            with torch.no_grad(), self._looking_at_all():
                 self.model(inputs)
             if self.allows():
                 return inputs, labels
@@ -132,6 +223,16 @@ class ExclusivityGuard:
             got=f"{self.samples_exposed / self.samples:.0%} of the samples drawn so far have an exclusive neuron",
             hint="larger batches, or a narrower first layer",
         )
+
+    @contextmanager
+    def _looking_at_all(self) -> Iterator[None]:
+        """Passes without a gradient count here."""
+        layer = self.model.get_submodule(self.layer)
+        handle = layer.register_forward_hook(lambda _, arguments, output: self._note(arguments, output))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def report(self) -> str:
         """What was seen so far, with an interval that allows for batches standing or falling together."""

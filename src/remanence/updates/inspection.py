@@ -40,7 +40,7 @@ from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Update, belongs, opened, own_update, warnings
 from remanence.updates.proven import contradictions, updates_of
-from remanence.updates.readers import DenseReader, PatchReader, Reader, recognise
+from remanence.updates.readers import DenseReader, Effort, PatchReader, Proven, Reader, recognise
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import Sent, SharedGradient
 
@@ -124,12 +124,9 @@ def inspect(
 
 def _whole(subject: Subject, attack: Exact, *, policy: Policy, seed: int, target: str) -> AuditResult:
     """Updates of networks that read patches or tokens; the audit holds counts, and no picture or text."""
-    updates, reader = subject.updates, subject.reader
-    shape = reader.model.shape if isinstance(reader, PatchReader) else (attack.longest,)
-    mechanism = SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader)
-    names = updates[0].gradient
-    stacked = {name: torch.stack([update.gradient[name] for update in updates]) for name in names}
-    game = Captured(mechanism, Gradient(stacked), criterion=Criterion(reduction=Reduction.EACH))
+    updates = subject.updates
+    mechanism, gradients = _whole_mechanism(subject, attack.longest)
+    game = Captured(mechanism, gradients, criterion=Criterion(reduction=Reduction.EACH))
     result = audit(game, [attack], policy=policy, seed=seed, target=target)
     best = result.strongest
     more = () if bool(best.arrays["is_ordered"].all()) else (PATCHES_UNORDERED,)
@@ -165,16 +162,9 @@ def _dense(
         entering = head_inputs(subject.model, reader.head, subject.batch.features)
         batch = Records(entering, subject.batch.labels)
         exposure = _exposure(reader.head, batch)
-    head, layers = _condensed(subject, reader.head, is_known=batch is not None)
-    names = [f"{index}.{part}" for index, layer in enumerate(layers) for part, _ in _parts(layer)]
-    tensors = [value for layer in layers for _, value in _parts(layer)]
-    gradients = Gradient(dict(zip(names, tensors, strict=True)))
-    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()))
-    fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
-    if len(fits) == len(subject.updates):
-        alone.note(gradients, fits)
+    mechanism, gradients = _dense_mechanism(subject, reader, is_known=batch is not None)
     game = Captured(
-        SharedGradient(subject.model, (head.weights[0].shape[1],), captured=subject.sent).read_as(alone),
+        mechanism,
         gradients,
         None if batch is None else [batch],
         batch_size=declared.batch_size,
@@ -186,7 +176,7 @@ def _dense(
     leaks = leak_map(
         subject.model,
         subject.updates[0].gradient,
-        precision=subject.rounding.of_largest(layers[0][0]),
+        precision=subject.rounding.of_largest(gradients["0.weight"]),
         exposure=exposure,
         unexplained={
             name: float(best.arrays[f"unexplained {index}"][0])
@@ -204,6 +194,46 @@ def _dense(
     )
     said = [*found["notes"], _scope(reader.head), str(exposure or "")]
     return replace(result, evidence=evidence, subject={**result.subject, **found, "said": said})
+
+
+def _dense_mechanism(
+    subject: Subject, reader: DenseReader, *, is_known: bool
+) -> tuple[SharedGradient, Gradient]:
+    """The dense layers alone as a network that shares their gradients; those of a large one in few coordinates."""
+    head, layers = _condensed(subject, reader.head, is_known=is_known)
+    parts = {
+        f"{index}.{name}": value
+        for index, layer in enumerate(layers)
+        for name, value in zip(("weight", "bias"), layer, strict=True)
+        if value is not None
+    }
+    gradients = Gradient(parts)
+    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()))
+    fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
+    if len(fits) == len(subject.updates):
+        alone.note(gradients, fits)
+    numbers = head.weights[0].shape[1]
+    return SharedGradient(subject.model, (numbers,), captured=subject.sent).read_as(alone), gradients
+
+
+def _whole_mechanism(subject: Subject, longest: int) -> tuple[SharedGradient, Gradient]:
+    """The network as it is read, and its updates."""
+    reader, names = subject.reader, subject.updates[0].gradient
+    shape = reader.model.shape if isinstance(reader, PatchReader) else (longest,)
+    stacked = {name: torch.stack([update.gradient[name] for update in subject.updates]) for name in names}
+    return SharedGradient(subject.model, shape, captured=subject.sent).read_as(reader), Gradient(stacked)
+
+
+def read(subject: Subject, effort: Effort | None = None) -> list[Proven]:
+    """What recomputation proves of each update, without a control: for those who hold updates back."""
+    effort = effort or Effort()
+    if isinstance(subject.reader, DenseReader):
+        mechanism, gradients = _dense_mechanism(subject, subject.reader, is_known=False)
+    else:
+        mechanism, gradients = _whole_mechanism(subject, effort.longest)
+    guess = mechanism.reader.reconstruct(gradients, mechanism, effort)
+    claims = all(update.disturbed is None for update in subject.updates)
+    return list(mechanism.reader.proofs(guess, gradients, mechanism, claims=claims))
 
 
 def _told(entry: Evidence, more: Sequence) -> Evidence:
@@ -234,10 +264,6 @@ def _ceilings(declared: Declared) -> tuple[Bound, ...]:
     if declared.noise is None:
         return ()
     return (gaussian(1 / declared.candidates, noise_multiplier=declared.noise.multiplier),)
-
-
-def _parts(layer: tuple) -> list[tuple[str, torch.Tensor]]:
-    return [(name, value) for name, value in zip(("weight", "bias"), layer, strict=True) if value is not None]
 
 
 def _condensed(subject: Subject, head: DenseHead, *, is_known: bool) -> tuple[DenseHead, Layers]:

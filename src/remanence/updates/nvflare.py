@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from remanence.core.checks import instance
 from remanence.core.exceptions import InputError
 from remanence.scale.user_code import call_factory
+from remanence.updates.declared import Declared
+from remanence.updates.guard import reason_to_withhold
 from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import exposed_samples
 
 if TYPE_CHECKING:
     from nvflare.apis.dxo import DXO  # pyright: ignore[reportMissingImports]
@@ -41,38 +42,40 @@ class KeepModel(DXOFilter):
 
 
 class ExposureGuard(DXOFilter):
-    """On the task's result: count the samples that the exact attacks prove from the update, log it, and let it pass.
+    """On the task's result: look whether the update exposes anybody, log it, and let it pass.
 
-    `model` is path/to/file.py:factory. With `withhold` an update that exposes anybody is not sent: the filter fails,
-    and the server is told so. A quiet guard is no protection: it knows the exact attacks, and there are others.
+    `model` is path/to/file.py:factory. With `withhold` an update that exposes anybody, does not fit what is declared,
+    or cannot be read is not sent: the filter fails, and the server is told so. On the server the same filter looks at
+    what arrives. A quiet guard is no protection: it knows the exact attack, and there are others.
     """
 
-    def __init__(
-        self, model: str, learning_rate: float, *, local_steps: int = 1, withhold: bool = False
-    ) -> None:
+    def __init__(self, model: str, learning_rate: float, *, local_steps: int, withhold: bool = False) -> None:
         kinds = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
         super().__init__(supported_data_kinds=kinds, data_kinds_to_filter=kinds)
         # NVFLARE writes a filter's arguments into the job by the names of its attributes.
         self.model, self.learning_rate, self.local_steps = model, learning_rate, local_steps
         self.withhold = withhold
-        self.training = LocalTraining(local_steps, learning_rate)
+        self.declared = Declared(LocalTraining(local_steps, learning_rate))
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Nothing is changed; an exposed update raises where it is to be withheld."""
         before = fl_ctx.get_prop(_KEPT)
-        if before is None:
-            self.log_warning(fl_ctx, "no weights came in: KeepModel must filter the task's data")
-            return
-        sent = _tensors(dxo.data)
-        if dxo.data_kind == DataKind.WEIGHT_DIFF:
-            sent = {name: before[name] + value for name, value in sent.items() if name in before}
-        count = exposed_samples(self._network(), before, {**before, **sent}, training=self.training)
-        self.log_info(fl_ctx, f"remanence: {count} samples can be read off this update")
-        if count and self.withhold:
+        why: str | None = "no weights came in: KeepModel must filter the task's data"
+        if before is not None:
+            sent = _tensors(dxo.data)
+            if dxo.data_kind == DataKind.WEIGHT_DIFF:
+                sent = {
+                    name: before[name] + value if name in before else value for name, value in sent.items()
+                }
+            unknown = sent.keys() - before.keys()
+            why = f"it holds {len(unknown)} arrays that are not the network's" if unknown else None
+            why = why or reason_to_withhold(self._network(), before, {**before, **sent}, self.declared)
+        self.log_info(fl_ctx, f"remanence: {why or 'nobody can be read off this update'}")
+        if why is not None and self.withhold:
             raise InputError(
                 "This update was withheld.",
-                needs="an update from which no exact attack proves a sample",
-                got=f"{count} samples that are proven",
+                needs="an update that was read whole, as it was declared, and exposes nobody",
+                got=why,
                 hint="larger batches, noise, or withhold=False to log only",
             )
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remanence.updates.belonging import Belonging, belonging, without_decay
 from remanence.updates.blending import blended
 from remanence.updates.condensing import Coordinates, condensed
-from remanence.updates.dense_layers import DenseHead, Layers, dense_head
-from remanence.updates.files import difference, rounding_of_difference
+from remanence.updates.dense_layers import DenseHead, Layers
 from remanence.updates.local_training import LocalTraining, explains
 from remanence.updates.low_rank import reconstruct_low_rank
 from remanence.updates.parallel_rows import parallel_rows
@@ -138,26 +137,6 @@ def _stages(
         if best.proof.explains_all:
             return best
     return best
-
-
-def exposed_samples(
-    model: nn.Module,
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    *,
-    training: LocalTraining,
-    example: Tensor | None = None,
-) -> int:
-    """How many samples the exact attacks prove from the difference of two states."""
-    model.load_state_dict(dict(before))
-    head = dense_head(model.eval(), example)
-    weights = {name: value for name, value in before.items() if value.is_floating_point()}
-    update = difference(weights, {name: after[name] for name, _ in model.named_parameters()})
-    rounding, factor = rounding_of_difference(weights), 1 / (training.learning_rate or 1.0)
-    layers = head.layers_of({name: (value.double() * factor).unsqueeze(0) for name, value in update.items()})
-    if not any(weight.any() for weight, _ in layers):
-        return 0
-    return read_update(head, layers, rounding.times(factor), training=training).proof.count
 
 
 def _quickly(
