@@ -72,6 +72,21 @@ def test_a_mistake_is_a_sentence_and_leaves_nothing_behind(run, tmp_path, argume
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options", [{"attack": ["evil.py:Evil"]}, {"attack": ["retrain-and-compare", "evil.py:Evil"]}]
+)
+def test_a_folder_from_somebody_else_runs_no_code_that_it_names(run, tmp_path, options):
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    run(*SHORTLIST, "--out", "run")
+    stored = json.loads((tmp_path / "run/run.json").read_text())
+    stored["settings"]["options"] |= options
+    (tmp_path / "run/run.json").write_text(json.dumps(stored, indent=2))
+    code, _, told = run("audit", "--resume", "run")
+    assert code == 2
+    assert "attack: then" in told
+    assert not (tmp_path / "ran").exists()
+
+
 def test_an_audit_file_may_name_the_executor(run, tmp_path):
     settings = """
 target = "diabetes-shortlist"

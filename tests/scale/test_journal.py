@@ -367,7 +367,7 @@ def test_what_a_killed_process_was_writing_is_swept_up(tmp_path):
         {"works": [{"name": "x"}]},
         {"works": None},
         {"settings": [1]},
-        {"settings": {"options": {"command": "rm"}}},
+        {"settings": {"options": {"command": "audit; rm -rf ."}}},
         {"finished": 3},
     ],
     ids=str,

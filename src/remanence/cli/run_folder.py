@@ -43,11 +43,20 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
                 got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
                 hint="the command that began it",
             )
-        known = {name: value for name, value in options.items() if name not in ("command", "target")}
+        known = {
+            name: value
+            for name, value in options.items()
+            if name not in ("command", "target", "trusted") and not _names_code(value)
+        }
         # A folder may have been moved: results go where they went, into the folder or beside it.
         own = {} if "://" in place or known.get("out") is not None else {"out": place}
         context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
     return place
+
+
+def _names_code(value: object) -> bool:
+    """Whether an option is file.py:name. A folder may come from anybody: no file that it names is run unasked."""
+    return any(".py:" in str(each) for each in (value if isinstance(value, list) else [value]))
 
 
 def named_target(target: str | None, resume: str | None, command: str) -> str:
