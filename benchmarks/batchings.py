@@ -188,7 +188,7 @@ def ask_pld_accounting(setting: Setting) -> float:
 
     pld = peer.gaussian_allocation_pld(
         params=peer.PrivacyParams(sigma=setting.noise, num_steps=setting.batches, num_epochs=setting.passes),
-        config=peer.AllocationSchemeConfig(loss_discretization=1e-3),
+        config=peer.AllocationSchemeConfig(loss_discretization=1e-2),
     )
     return dual(pld._pmf_remove.to_dense_pmf(), setting.baseline)
 

@@ -498,7 +498,7 @@ def measure_batchings(settings: list[Setting]) -> None:
             flush=True,
         )
     print(
-        "\nBalls in bins at one to ten passes, beside PLD-accounting (`loss_discretization` 1e-3, REMOVE dual).\n"
+        "\nBalls in bins at one to ten passes, beside PLD-accounting (`loss_discretization` 0.01, its default; REMOVE dual).\n"
     )
     print("| σ | batches × passes | κ | ours | ms | PLD-accounting | s |\n|---|---|---|---|---|---|---|")
     for noise, bins, passes, baseline in ALLOCATIONS:
@@ -520,7 +520,7 @@ def ask_allocation(noise: float, bins: int, passes: int, baseline: float) -> flo
 
     pld = peer.gaussian_allocation_pld(
         params=peer.PrivacyParams(sigma=noise, num_steps=bins, num_epochs=passes),
-        config=peer.AllocationSchemeConfig(loss_discretization=1e-3),
+        config=peer.AllocationSchemeConfig(loss_discretization=1e-2),
     )
     pmf = pld._pmf_remove.to_dense_pmf()
     losses = (np.arange(pmf.size) + pmf._lower_loss) * pmf._discretization
