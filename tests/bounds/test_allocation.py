@@ -97,3 +97,13 @@ def test_all_records_in_every_batch_are_a_gaussian_mechanism():
     assert (
         found.success == dpsgd(0.05, noise_multiplier=2.0, steps=4).success == pytest.approx(0.2595, abs=1e-4)
     )
+
+
+def test_a_pass_that_has_begun_counts_whole():
+    begun, whole = (
+        dpsgd(
+            0.05, noise_multiplier=1.0, sample_rate=0.1, steps=steps, person=Person(batches="balls-in-bins")
+        )
+        for steps in (41, 50)
+    )
+    assert begun.success == whole.success
