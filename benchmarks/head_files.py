@@ -88,18 +88,8 @@ def main() -> None:
     """Write, run, and tell the time at every line."""
     folder = Path(sys.argv[1])
     write(folder)
-    line = [
-        "remanence",
-        "audit",
-        "--backbone",
-        "backbone.py:make",
-        "--backbone-weights",
-        "backbone.safetensors",
-        "--head",
-        "head.safetensors",
-        "--images",
-        "mine",
-    ]
+    line = ["remanence", "head", "head.safetensors", "--backbone", "backbone.py:make"]
+    line += ["--weights", "backbone.safetensors", "--images", "mine"]
     line += ["--public", "others", "--out", "run", *RECIPE]
     print(" ".join(line), flush=True)
     print("  clock processor (of all cores together)")

@@ -28,9 +28,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import Loop, Records, TransferHead
+from remanence.heads.belonging import LEVEL, fit
 from remanence.heads.embedding import embed, embedding_of
-from remanence.heads.fit import LEVEL, fit
-from remanence.heads.released_head import read_head
+from remanence.heads.reading import read_head
 
 EPOCHS = 30
 START = TransferHead(10, EPOCHS, 0.05, initialisation="pytorch")

@@ -10,8 +10,7 @@ import torch
 
 from remanence import bounds
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.heads.published import Published
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.transfer_head import Published, TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.scale.progress import track
 from remanence_papers.maciazek import (

@@ -52,8 +52,8 @@ from .heads.linear_reader import LinearReader as LinearReader
 from .heads.loop import Loop as Loop
 from .heads.own_head import OwnHead as OwnHead
 from .heads.private_recipe import private_recipe as private_recipe
-from .heads.published import Published as Published
 from .heads.this_head import PictureExposure as PictureExposure
+from .heads.transfer_head import Published as Published
 from .heads.transfer_head import TransferHead as TransferHead
 from .networks.attacks import RetrainAndCompare as RetrainAndCompare
 from .networks.game import Membership as Membership

@@ -16,7 +16,7 @@ from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.cli.main import settings_arguments
 from remanence.core.exceptions import InputError
-from remanence.heads.backbones import load_backbone
+from remanence.heads.reading import load_backbone
 from remanence.private.recording import PARTS, RecordingWriter, read_recording
 from remanence.report import markdown, terminal
 from remanence.report.explore.server import _render

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from remanence import InputError, Records, embed
 from remanence.cli.main import app
 from remanence.core.exceptions import MisfitError
-from remanence.heads.backbones import load_backbone
-from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
+from remanence.heads.reading import Preparation, classes_of, load_backbone, read_pictures
 from remanence.scale.user_code import call_factory
 
 BACKBONE = """

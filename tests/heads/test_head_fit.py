@@ -10,11 +10,10 @@ from remanence import HeadAudit, Records, TransferHead, audit_head, head_game
 from remanence.core.exceptions import MisfitError
 from remanence.core.rates import SuccessRate
 from remanence.core.releases import Weights
+from remanence.heads.belonging import LEVEL, SIBLINGS, _distances, fit
 from remanence.heads.embedding import embed
-from remanence.heads.fit import LEVEL, SIBLINGS, _distances, fit
 from remanence.heads.linear_reader import LinearReader
-from remanence.heads.words import released
-from remanence.results.verdict import exposes
+from remanence.results.verdict import exposing
 
 RECIPES = {start: TransferHead(10, 30, 0.05, initialisation=start) for start in (0.002, "pytorch")}
 
@@ -171,14 +170,15 @@ def test_where_a_head_has_hardly_learnt_anything_the_test_says_that_it_cannot_te
         settings=HeadAudit(trials=5, attacks=[LinearReader(50)]),
     )
     assert "similar-pictures" in [caveat.id for caveat in result.strongest.caveats]
-    assert "cannot tell whether these pictures or similar ones were used" in released(result)
-    assert "the verdict does not rest on those rates" in released(result)
+    (head,) = result.strongest.findings
+    (told,) = head.section().paragraphs
+    assert "cannot tell whether these pictures or similar ones were used" in told
+    assert "the verdict does not rest on those rates" in told
     # A rate that would be EXPOSED is not, as long as nobody can say that it is about this head.
     sure = replace(result.strongest, main=SuccessRate(100, 100), control=SuccessRate(0, 100))
-    assert not exposes(sure, result.policy)
-    assert sure.this_head is not None
-    known = replace(sure, this_head=replace(sure.this_head, others=torch.tensor([36, 40])))
-    assert exposes(known, result.policy)
+    assert not exposing(sure, [sure], result.policy)
+    known = replace(sure, findings=(replace(head, others=torch.tensor([36, 40])),))
+    assert exposing(known, [known], result.policy)
 
 
 def test_a_start_that_nn_linear_cannot_draw_gives_other_pictures_away(digits):

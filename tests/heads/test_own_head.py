@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from conftest import heads_game, pictures
 from remanence import HeadAudit, InputError, LinearReader, OwnHead, Records, TransferHead, audit_head, play
 from remanence.core.exceptions import MisfitError
-from remanence.heads.fit import fit
+from remanence.heads.belonging import fit
 
 OWN, PUBLIC = pictures(3, seed=5), pictures(90, seed=1)
 

@@ -20,7 +20,7 @@ from remanence import (
 )
 from remanence.auditing import AuditResult
 from remanence.core.rates import SuccessRate
-from remanence.heads.released_head import read_head
+from remanence.heads.reading import read_head
 from remanence.heads.this_head import PictureExposure, ThisHead
 
 RECIPE = TransferHead(classes=3, epochs=15, learning_rate=0.05)

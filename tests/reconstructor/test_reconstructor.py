@@ -27,7 +27,7 @@ from remanence import (
 from remanence.core.exceptions import IncompatibleGameError
 from remanence.core.knowledge import Knowledge
 from remanence.core.records import concatenate
-from remanence.reconstructor.building import build_network
+from remanence.reconstructor.attack import build_network
 from remanence.reconstructor.network import HeldOut
 from remanence.reconstructor.readers import FlatReader
 from remanence.reconstructor.shadows import ShadowFarm, batches, split

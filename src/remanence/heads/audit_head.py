@@ -8,7 +8,7 @@ from remanence.auditing import AuditResult, audit
 from remanence.core.records import Records
 from remanence.heads.head import Head
 from remanence.heads.head_game import HeadAudit, head_game
-from remanence.heads.released_head import HeadWeights
+from remanence.heads.reading import HeadWeights
 from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.results.verdict import Policy
 

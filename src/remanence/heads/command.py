@@ -145,10 +145,9 @@ def _attacks(files: Files, device: str) -> list[Attack]:
 
 def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGame:
     """The game of a head and folders of pictures."""
-    from remanence.heads.backbones import load_backbone
     from remanence.heads.embedding import embed, embedding_of
     from remanence.heads.head_game import head_game
-    from remanence.heads.picture_folders import Preparation, classes_of, read_pictures
+    from remanence.heads.reading import Preparation, classes_of, load_backbone, read_pictures
 
     assert files.backbone is not None
     assert files.images is not None
@@ -166,7 +165,7 @@ def show_pictures(result: AuditResult, folder: Path) -> None:
     """Name the file of every picture that came close, and say what protects them."""
     from remanence.heads.audit_head import exposed_pictures
     from remanence.heads.companion import what_the_head_withholds
-    from remanence.heads.picture_folders import classes_of, picture_files
+    from remanence.heads.reading import classes_of, picture_files
 
     out, files = console(), picture_files(folder, classes_of(folder))
     for finding in result.strongest.findings:

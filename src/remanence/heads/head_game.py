@@ -22,15 +22,14 @@ from remanence.core.records import Records
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
+from remanence.heads.belonging import Fit, fit, likelier
 from remanence.heads.ceiling import head_ceiling
-from remanence.heads.check_pictures import check_kinds
 from remanence.heads.class_sizes import infer_class_sizes
 from remanence.heads.companion import GIVEN, with_embeddings_given
-from remanence.heads.fit import Fit, fit, likelier
 from remanence.heads.head import Head
 from remanence.heads.linear_reader import LinearReader
-from remanence.heads.prepared_pictures import prepared_pictures
-from remanence.heads.released_head import HeadWeights, read_head
+from remanence.heads.pictures import check_kinds, prepared_pictures
+from remanence.heads.reading import HeadWeights, read_head
 from remanence.heads.this_head import ThisHead
 from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor

@@ -81,7 +81,7 @@ class OwnHead(Head):
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
         """Train one head per trial; each trial's seed is drawn from the generator beforehand."""
-        from remanence.heads.released_head import read_head
+        from remanence.heads.reading import read_head
 
         self.refuse_known(known_data)
         inputs, labels = self.inputs_of(targets), self.classes_of(targets)

@@ -9,25 +9,64 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from remanence.core.checks import is_number, is_whole
+from remanence.core.exceptions import InputError
 from remanence.core.mechanism import NoisyDescent, Setting
 from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.checks import check_recipe
 from remanence.heads.embedding import embedding_of
 from remanence.heads.head import Head
 from remanence.heads.layers import Hidden, hidden_sizes, layer_names
-from remanence.heads.loop import Loop, train_loop
-from remanence.heads.published import Published
+from remanence.heads.loop import OPTIMIZERS, Loop, train_loop
 from remanence.heads.span import train_dual
 from remanence.reconstructor.readers import Reader, Tensors
 from remanence.training.dpsgd import DPSGD
-from remanence.training.perceptron import Perceptron
-from remanence.training.sgd import SGD
+from remanence.training.perceptron import INITIALISATIONS, Perceptron
+from remanence.training.sgd import SGD, require_recipe
 
+_AT_LEAST = 1e-30
 _CPU_BYTES = 2**26
 _GPU_BYTES = 2**32
+_MOST_HIDDEN = 2  # layers of hidden units
+
+
+@final
+@dataclass(frozen=True)
+class Published:
+    """`release_noise` is the deviation of normal noise on every number; `bits` rounds each tensor to 2^bits levels.
+
+    Levels lie between a tensor's largest value and less than that.
+    """
+
+    release_noise: float = 0.0
+    bits: int | None = None
+
+    def __post_init__(self) -> None:
+        noise = self.release_noise
+        if not (is_number(noise) and noise >= 0) or not (self.bits is None or is_whole(self.bits, 1)):
+            raise InputError(
+                "This head cannot be published.",
+                needs="a deviation of at least 0, and at least one bit per number",
+                got=f"release_noise {self.release_noise}, bits {self.bits}",
+                hint="Published(release_noise=0.01) or Published(bits=8)",
+            )
+
+    def of(self, trained: Weights, generator: torch.Generator) -> Weights:
+        """The same numbers with noise on them, or rounded."""
+        shown = dict(trained.tensors)
+        for name, values in shown.items():
+            if self.release_noise:
+                noise = torch.randn(values.shape, generator=generator, device=generator.device).to(values)
+                values = values + self.release_noise * noise
+            if self.bits is not None:
+                largest = values.abs().flatten(1).amax(1).clamp(min=_AT_LEAST)
+                largest = largest.view(-1, *[1] * (values.ndim - 1))
+                step = 2 * largest / (2**self.bits - 1)
+                values = ((values + largest) / step).round() * step - largest
+            shown[name] = values
+        return Weights(shown)
 
 
 @final
@@ -202,3 +241,65 @@ class TransferHead(Head):
         """What the head reads of each record."""
         numbers = embedding_of(records)
         return normalize(numbers, dim=-1) if self.loop is not None and self.loop.normalised else numbers
+
+
+def check_recipe(head: TransferHead) -> None:
+    """Refuse what no head can have, and what DP-SGD cannot train."""
+    require_recipe(head, tuple(OPTIMIZERS))
+    weights, start, noise, rate = (
+        head.class_weights,
+        head.initialisation,
+        head.noise_multiplier,
+        head.sample_rate,
+    )
+    hidden = hidden_sizes(head.hidden) if isinstance(head.hidden, int | tuple | None) else ()
+    units = head.hidden is None or (
+        0 < len(hidden) <= _MOST_HIDDEN and all(is_whole(units, 1) for units in hidden)
+    )
+    checks = {
+        "classes": (head.classes, is_whole(head.classes, 2), "a whole number of at least 2"),
+        "hidden": (head.hidden, units, "at least 1, a pair of such numbers for three layers, or None"),
+        "initialisation": (
+            start,
+            start in INITIALISATIONS if isinstance(start, str) else is_number(start) and start >= 0,
+            f"a deviation, or {', '.join(INITIALISATIONS)}",
+        ),
+        "class_weights": (
+            weights,
+            weights is None
+            or (isinstance(weights, tuple) and len(weights) == head.classes and min(weights) >= 0),
+            f"{head.classes} numbers of at least 0",
+        ),
+        "task": (
+            head.task,
+            head.task is None or (isinstance(head.task, tuple) and len(head.task) > 0),
+            "a tuple with a class for every label",
+        ),
+        "noise_multiplier": (
+            noise,
+            noise is None or (is_number(noise) and noise >= 0),
+            "at least 0, or None for training without DP-SGD",
+        ),
+        "max_grad_norm": (head.max_grad_norm, is_number(head.max_grad_norm, above=0), "above 0"),
+        "sample_rate": (rate, is_number(rate, above=0) and rate <= 1, "above 0 and at most 1"),
+    }
+    for name, (value, allowed, needs) in checks.items():
+        if not allowed:
+            raise InputError(
+                f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="TransferHead(10, 30)"
+            )
+    if noise is not None and (
+        head.optimizer != "sgd"
+        or head.loop is not None
+        or head.batch_size is not None
+        or weights is not None
+        or (head.hidden is not None and head.weight_decay > 0)
+    ):
+        raise InputError(
+            "This head cannot be trained by DP-SGD.",
+            needs="optimizer 'sgd', no class weights, no weight decay on two layers, no loop of its own, "
+            "and batches drawn at `sample_rate`",
+            got=f"optimizer {head.optimizer!r}, batch_size {head.batch_size}, hidden {head.hidden}, "
+            f"weight_decay {head.weight_decay}, class_weights {weights}",
+            hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
+        )

@@ -1,0 +1,255 @@
+"""What an audit of a head starts from: the head, its backbone and folders of pictures; nothing is unpickled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from remanence.core.checks import number, whole
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.core.releases import Weights
+from remanence.heads.head import Head
+from remanence.heads.layers import layer_names, layer_shapes
+from remanence.scale.folders import MOST
+from remanence.scale.progress import track
+from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes
+from remanence.scale.user_code import call_factory
+
+_COMPUTED = "_g", "_v", "_orig"  # what weight_norm, spectral_norm and pruning call them
+
+HeadWeights = Mapping[str, Tensor] | nn.Module | Path | str
+
+
+def read_head(weights: HeadWeights, recipe: Head, numbers: int) -> Weights:
+    """The head's layers, in their own precision, out of a module, a state dict (the last layers of it) or a file."""
+    tensors = _tensors(weights)
+    if not isinstance(tensors, Mapping) or not all(_is_tensor(each) for each in tensors.values()):
+        raise InputError(
+            "These are not the weights of a head.",
+            needs="a state dict: names and tensors",
+            got=f"{type(tensors).__name__} of other things",
+            hint="head.state_dict(), not a checkpoint around it",
+        )
+    if computed := [name for name in tensors if name.endswith(_COMPUTED) or "parametrizations." in name]:
+        raise InputError(
+            "The head computes its weights from other numbers.",
+            needs="the weights that it answers with",
+            got=f"{', '.join(computed[:3])}, as weight_norm and other parametrizations have them",
+            hint='torch.nn.utils.parametrize.remove_parametrizations(head, "weight"), or remove_weight_norm(head); no '
+            "recipe trains like that, so that the head may be told from those that a recipe makes",
+        )
+    rows, names = layer_shapes(numbers, recipe.hidden, recipe.outputs), layer_names(recipe.hidden)
+    left = list(tensors.values())
+    if not recipe.has_bias:  # as good as biases of 0
+        kind = next((each for each in left if _is_tensor(each)), torch.zeros(0)).dtype
+        left += [torch.zeros(shape, dtype=kind) for shape in rows if len(shape) == 1]
+    found: list[Tensor] = []
+    for shape in reversed(rows):  # from the end, by shape: files may have put the names into another order
+        places = [
+            i
+            for i, tensor in enumerate(left)
+            if tuple(tensor.shape) == shape and tensor.is_floating_point() and tensor.float().isfinite().all()
+        ]
+        if not places:
+            whole = [
+                each.dtype for each in left if tuple(each.shape) == shape and not each.is_floating_point()
+            ]
+            if whole:
+                raise InputError(
+                    "The head holds whole numbers.",
+                    needs="the numbers that it computes with",
+                    got=f"{whole[-1]} in a layer of shape {shape}, as quantised heads are stored",
+                    hint="each layer times its scale, such as (weight.float() - zero_point) * scale",
+                )
+            raise InputError(
+                "These are not the weights of such a head.",
+                needs=f"finite numbers in layers of the shapes {', '.join(map(str, rows))}",
+                got=", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in list(tensors.items())[-6:])
+                or "no layers",
+                hint="the head's own state_dict(), and the backbone that it was trained on; in the recipe, as many "
+                "classes as it has rows, two_outputs=True for two classes with two outputs, or loop=Loop(bias=False) "
+                "for a head without a bias",
+            )
+        found.insert(0, left.pop(places[-1]).detach())
+    return Weights({name: tensor.unsqueeze(0) for name, tensor in zip(names, found, strict=True)})
+
+
+def _is_tensor(value: object) -> bool:
+    """Whether it has numbers: a lazy layer has none, and no shape, before its first batch."""
+    return isinstance(value, Tensor) and not is_lazy(value)
+
+
+def _tensors(weights: HeadWeights) -> Mapping[str, Tensor]:
+    if isinstance(weights, nn.Module):
+        return weights.state_dict()
+    if isinstance(weights, Mapping):
+        return weights
+    if not isinstance(weights, str | PathLike):
+        raise InputError(
+            "This is not a head.",
+            needs="a module, a state dict, or the path of a file",
+            got=f"{type(weights).__name__}: {weights!r}"[:200],
+            hint="released=head, or released=head.state_dict()",
+        )
+    return read_state(Path(weights), "head")
+
+
+def read_state(path: Path, what: str) -> Mapping[str, Tensor]:
+    """Names and tensors out of a file; `what` is what it should hold."""
+    try:
+        content = read_bytes(path, MOST)
+        return parse_tensors(content) if path.suffix == ".safetensors" else parse_state(content)
+    except UnusableFileError as error:
+        raise InputError(
+            f"The {what} cannot be read.",
+            needs="a .safetensors file, or a state dict that torch.save wrote",
+            got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)}",
+            hint=f"torch.save({what}.state_dict(), path)",
+        ) from None
+
+
+def load_backbone(name: str, weights: Path | None = None, device: str | torch.device = "cpu") -> nn.Module:
+    """The module of `path/to/file.py:factory`, with the weights of a .safetensors file or a state dict.
+
+    The file is your code and is executed. The weights are tensors, and nothing is unpickled.
+    """
+    path, colon, factory = name.rpartition(":")
+    found = call_factory(Path(path), factory, "a module") if colon else None
+    if not isinstance(found, nn.Module):
+        raise InputError(
+            "There is no such backbone.",
+            needs="path/to/file.py:factory, where factory() returns a torch.nn.Module",
+            got=name if found is None else type(found).__name__,
+            hint="--backbone backbone.py:make --weights backbone.safetensors",
+        )
+    if weights is not None:
+        _give_weights(found, weights)
+    return found.to(device)
+
+
+def _give_weights(module: nn.Module, path: Path) -> None:
+    state = read_state(path, "backbone")
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:] if line.strip()] or [str(error)]
+        raise InputError(
+            "The weights do not fit the backbone.",
+            needs=f"the tensors of {type(module).__name__}",
+            got=f"{path}: {' '.join(lines)[:300]}",
+            hint="torch.save(backbone.state_dict(), path)",
+        ) from None
+
+
+_KINDS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+
+
+@final
+@dataclass(frozen=True)
+class Preparation:
+    """How files become what the backbone reads: the side in pixels, and what is taken off and divided by.
+
+    Pixels are in [0, 1] first. One mean and deviation make grey pictures, three coloured ones.
+    """
+
+    size: int = 32
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, hint="--size 32")
+        for each in self.mean:
+            number("mean", each)
+        for each in self.deviation:
+            number("deviation", each, above=0)
+        if len(self.mean) not in (1, 3) or len(self.mean) != len(self.deviation):
+            raise InputError(
+                "The means and deviations cannot be used.",
+                needs="one of each for grey pictures, or three of each for coloured ones",
+                got=f"{len(self.mean)} means and {len(self.deviation)} deviations",
+                hint="--mean 0.485,0.456,0.406 --deviation 0.229,0.224,0.225",
+            )
+
+    def __call__(self, path: Path) -> Tensor:
+        """One file as a tensor `(channels, size, size)`."""
+        import numpy as np
+        from PIL import Image
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with Image.open(path) as picture:
+                    kind = "L" if len(self.mean) == 1 else "RGB"
+                    if picture.mode.startswith("I;16"):  # Pillow would cut them off at 255
+                        eighth = np.round(np.array(picture) / 257).astype(np.uint8)
+                        whole_range = Image.fromarray(eighth)
+                    elif picture.mode in ("I", "F"):
+                        raise ValueError(
+                            f"numbers of 32 bits (mode {picture.mode}), whose white nobody knows"
+                        )
+                    else:
+                        whole_range = picture
+                    small = whole_range.convert(kind).resize(
+                        (self.size, self.size), Image.Resampling.BILINEAR
+                    )
+                    pixels = torch.from_numpy(np.array(small, dtype=np.float32))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombWarning) as error:
+            raise InputError(
+                "A picture cannot be read.",
+                needs="a picture file of reasonable size",
+                got=f"{path}: {next(iter(str(error).splitlines()), type(error).__name__)}",
+                hint="take it out of the folder",
+            ) from None
+        channels = pixels.view(self.size, self.size, -1).permute(2, 0, 1) / 255
+        mean, deviation = (torch.tensor(values)[:, None, None] for values in (self.mean, self.deviation))
+        return (channels - mean) / deviation
+
+
+def classes_of(folder: Path) -> list[str]:
+    """The classes of a folder of pictures: the names of the folders in it, in order."""
+    exists = folder.is_dir()
+    inner = [each.name for each in folder.iterdir() if each.is_dir()] if exists else []
+    found = sorted(name for name in inner if not name.startswith("."))
+    if len(found) < 2:
+        raise InputError(
+            "The folder of pictures has no classes." if exists else "There is no such folder of pictures.",
+            needs="a folder with one folder for each class, of which there are two or more",
+            got=f"{folder}: {', '.join(found) or 'no folders'}" if exists else str(folder),
+            hint="pictures/cat/1.png, pictures/dog/1.png",
+        )
+    return found
+
+
+def picture_files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """The files of all pictures of these classes, each with the place of its class in their order."""
+    found = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in sorted((folder / name).glob("*"))
+        if path.suffix.lower() in _KINDS and path.is_file()
+    ]
+    if not found or len({label for _, label in found}) < len(classes):
+        raise InputError(
+            "A class has no pictures.",
+            needs=f"pictures in each of {', '.join(classes) or 'several folders'}",
+            got=f"{len(found)} pictures in {folder}",
+            hint=f"files of the kinds {', '.join(sorted(_KINDS))}",
+        )
+    return found
+
+
+def read_pictures(folder: Path, classes: Sequence[str], prepare: Preparation) -> Records:
+    """All pictures of these classes, labelled by their order."""
+    found = picture_files(folder, classes)
+    pictures = [prepare(path) for path, _ in track(found, total=len(found), what="reading pictures")]
+    labels = torch.tensor([label for _, label in found])
+    return Records(torch.stack(pictures), labels)
