@@ -96,8 +96,14 @@ check: $(VENV)/.ok  ## Lint, formatting, types
 stale: $(VENV)/.ok  ## The pages of docs/reproductions that today's code did not print
 	$(BIN)/python -m remanence_papers.freshness docs/reproductions
 
-pages: $(VENV)/.ok  ## Print the stale pages of the small scale again; `make stale` says how long that takes
-	$(BIN)/python -m remanence_papers.freshness docs/reproductions --print-again
+JOBS ?= 1
+pages: $(VENV)/.ok  ## Print the stale pages of the small scale again, and those of scripts; JOBS=8 prints eight at a time
+	$(BIN)/remanence reproduce --all --scale small --device cpu --out docs/reproductions/small --jobs $(JOBS)
+	$(BIN)/python -m remanence_papers.scripts docs/reproductions
+
+.PHONY: papers
+papers: $(VENV)/.ok  ## The table of all items of the four papers, from the pages: docs/papers.md
+	$(BIN)/python -m remanence_papers.items docs
 
 format: $(VENV)/.ok
 	$(BIN)/ruff check --fix .

@@ -44,6 +44,14 @@ def reproduce(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")] = 0,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("remanence-runs/reproductions"),
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every page, or those named, with all its seeds; what is in the folder and fresh is left alone.",
+        ),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time, with --all.")] = 1,
 ) -> None:
     """Run papers' figures or tables again, beside the values that the paper prints.
 
@@ -53,11 +61,20 @@ def reproduce(
     from remanence_papers import registry, views
     from remanence_papers.reproduction import Settings
 
-    if not names:
+    if not names and not every:
         console().print(views.listing(registry.REPRODUCTIONS.values()))
         return
     check_writable(out)
     settings = Settings(scale.value, data, seed=seed, trials=trials)
+    if every:
+        from remanence_papers.printing import print_pages
+
+        settings = replace(settings, device=compute_device(device))
+        chosen = [registry.find(name) for name in names or registry.REPRODUCTIONS]
+        if print_pages(chosen, settings, out, jobs=jobs, say=typer.echo):
+            raise typer.Exit(1)
+        return
+    assert names is not None
     stored = {name: views.load(Path(name)) for name in names if name.endswith(".json")}
     entries = {name: registry.find(name) for name in names if name not in stored}
     if entries:

@@ -16,16 +16,24 @@ MNIST = "MNIST (28x28 pixels)"
 
 
 def handwriting(settings: Settings) -> tuple[Records, str]:
-    """Flat pictures with pixels in [−1, 1] and what they are: MNIST's training set, or the stand-in."""
+    """Flat pictures with pixels in [0, 1] and what they are: MNIST's training set, or the stand-in.
+
+    The order is the files' own for seed 0, and shuffled for every other: other known records and shortlists.
+    """
     if settings.small:
         from sklearn.datasets import load_digits
 
         features, labels = load_digits(return_X_y=True)
-        pixels, name = features / 8 - 1, DIGITS
+        pixels, name = features / 16, DIGITS
     else:
         arrays = load_arrays(settings, "mnist.npz", "xtr", "ytr")
-        pixels, labels, name = arrays["xtr"].reshape(len(arrays["xtr"]), -1) / 127.5 - 1, arrays["ytr"], MNIST
-    return Records(torch.from_numpy(pixels).float(), torch.from_numpy(labels).long()), name
+        pixels, labels, name = arrays["xtr"].reshape(len(arrays["xtr"]), -1) / 255, arrays["ytr"], MNIST
+    records = Records(torch.from_numpy(pixels).float(), torch.from_numpy(labels).long())
+    if settings.seed:
+        records = records[
+            torch.randperm(len(records), generator=torch.Generator().manual_seed(settings.seed))
+        ]
+    return records, name
 
 
 def load_arrays(
@@ -50,7 +58,7 @@ def load_arrays(
 
 
 def pictures(features: torch.Tensor) -> list[list[list[float]]]:
-    """Flat pictures in [−1, 1] as squares in [0, 1], for a panel."""
+    """Flat pictures in [0, 1] as squares, for a panel."""
     side = round(features.shape[-1] ** 0.5)
-    squares = ((features + 1) / 2).clamp(0, 1).unflatten(-1, (side, side))
+    squares = features.clamp(0, 1).unflatten(-1, (side, side))
     return [[[round(pixel, 3) for pixel in line] for line in square] for square in squares.cpu().tolist()]

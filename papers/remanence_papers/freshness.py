@@ -2,60 +2,79 @@
 
 A page is signed with the hash of all functions and classes of this project that its reproduction names, directly or
 through others, and with the hashes of the data files that it read. Comments, docstrings, formatting and the words of
-errors do not count. With `--print-again` the stale pages of the small scale are printed again where they are.
+errors do not count. Data are compared with the files of a second folder, where one is given, and pages with each other:
+two pages of one scale that read different files of one name cannot both be right. Three pages are printed by scripts;
+`remanence_papers.scripts` signs them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from remanence_papers import registry, views
+from remanence_papers.printing import other_data
 from remanence_papers.registry import REPRODUCTIONS
-from remanence_papers.reproduction import Settings
+from remanence_papers.scripts import SIGNATURES, stale_scripts
 from remanence_papers.signatures import code_signature
 
-_AGAIN = "--print-again"
+
+def stale(folder: Path, data: Path | None = None) -> dict[str, str]:
+    """The stored pages under a folder that today's code did not print from these data, each with the reason."""
+    documents = {
+        path: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.json"))
+        if path.name != SIGNATURES and not path.parts[len(folder.parts) :][0].startswith(".")
+    }
+    usual = _usual(documents)
+    found = {str(path): why for path, document in documents.items() if (why := _why(document, data, usual))}
+    return found | stale_scripts(folder)
 
 
-def stale(folder: Path) -> dict[str, str]:
-    """The stored documents under a folder that today's code did not print, each with the reason."""
-    found = {}
-    for path in sorted(folder.rglob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        entry = REPRODUCTIONS.get(document.get("name", ""))
-        if entry is None:
-            found[str(path)] = "no reproduction has this name"
-        elif "signature" not in document:
-            found[str(path)] = "it was printed before pages were signed"
-        elif document["signature"]["code"] != code_signature(entry.home):
-            found[str(path)] = "code that it depends on has changed"
-    return found
+def _why(document: Mapping[str, Any], data: Path | None, usual: Mapping[tuple[str, str], str]) -> str | None:
+    entry = REPRODUCTIONS.get(document.get("name", ""))
+    signature = document.get("signature")
+    if entry is None:
+        return "no reproduction has this name"
+    if signature is None:
+        return "it was printed before pages were signed"
+    if signature["code"] != code_signature(entry.home):
+        return "code that it depends on has changed"
+    scale = document.get("scale", "")
+    odd = [name for name, value in signature["data"].items() if usual[scale, name] != value]
+    if wrong := sorted({*other_data(signature["data"], data), *odd}):
+        return f"it read another {', '.join(wrong)}"
+    return None
+
+
+def _usual(documents: Mapping[Path, Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """The hash that most pages of a scale have for a file."""
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for document in documents.values():
+        for name, value in document.get("signature", {}).get("data", {}).items():
+            counts[document.get("scale", ""), name][value] += 1
+    return {key: counter.most_common(1)[0][0] for key, counter in counts.items()}
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Name them, and say how long printing them again takes; or do it."""
-    folders = [each for each in arguments if each != _AGAIN]
-    folder = Path(folders[0] if folders else "docs/reproductions")
-    found, all_of_them = stale(folder), len(list(folder.rglob("*.json")))
+    """Name them."""
+    folder = Path(arguments[0] if arguments else "docs/reproductions")
+    found = stale(folder, Path(arguments[1]) if len(arguments) > 1 else None)
     for path, reason in found.items():
         typer.echo(f"{path}: {reason}")
-    small = {
-        Path(path): REPRODUCTIONS[Path(path).stem] for path in found if Path(path).parent.name == "small"
-    }
-    minutes = sum(entry.minutes for entry in small.values())
+    everything = sum(1 for path in folder.rglob("*.json") if path.name != SIGNATURES)
+    small = [REPRODUCTIONS[Path(path).stem] for path in found if Path(path).parent.name == "small"]
     typer.echo(
-        f"{len(found)} of {all_of_them} pages are stale. `make pages` prints the {len(small)} of the small scale, "
-        f"in about {minutes:.0f} minutes on one core; those of the paper's scale need a GPU and data, one by one: "
-        "`remanence reproduce NAME --scale paper --data FOLDER --out FOLDER`."
+        f"{len(found)} pages of {everything} and three scripts are stale. `make pages` prints the {len(small)} of the "
+        f"small scale, in about {sum(entry.minutes for entry in small):.0f} minutes on one core, and the scripts'; "
+        "those of the paper's scale need a GPU and data: "
+        f"`remanence reproduce --all --scale paper --data FOLDER --out {folder}/paper --jobs 12`."
     )
-    for path, entry in small.items() if _AGAIN in arguments else ():
-        typer.echo(f"{path}, about {entry.minutes:g} minutes")
-        views.save(registry.run(entry, Settings("small", None)), path.parent)
 
 
 if __name__ == "__main__":

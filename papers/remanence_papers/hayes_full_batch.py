@@ -13,6 +13,7 @@ from remanence_papers.datasets import handwriting
 from remanence_papers.hayes_games import (
     NORM,
     Shortlist,
+    accuracy,
     measure,
     mechanism_of,
     over_epsilon,
@@ -32,7 +33,8 @@ def shortlist_of_ten(settings: Settings) -> Outcome:
     known, trials = (499, settings.trials or 600) if settings.small else (999, settings.trials or 10_000)
     rows = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
-        game = shortlist_game(data, mechanism_of(data, epsilon=epsilon), candidates=10, known=known)
+        mechanism = mechanism_of(data, epsilon=epsilon, settings=settings)
+        game = shortlist_game(data, mechanism, candidates=10, known=known)
         cells = measure(
             game, {"attack": PriorAware(), "algorithm 2": PriorAware(score="sum")}, settings, trials
         )
@@ -48,6 +50,11 @@ def shortlist_of_ten(settings: Settings) -> Outcome:
                 "optimum": best,
                 "± (two errors)": 2 * error,
                 "share of excess": share,
+                "learning rate": mechanism.learning_rate,
+                "accuracy": accuracy(
+                    mechanism, data[: known + 1], data[-700 if settings.small else -2000 :], settings
+                ),
+                "paper's accuracy": "above 0.9" if epsilon >= 10 and not settings.small else None,
             }
         )
     lines = ("bound", "optimum", "attack", "algorithm 2", "guess")
@@ -110,7 +117,9 @@ def figure_3(settings: Settings) -> Outcome:
     cases = [(epsilon, size) for epsilon in epsilons for size in sizes]
     rows = []
     for epsilon, size in track(cases, total=len(cases), what="shortlists"):
-        game = shortlist_game(data, mechanism_of(data, epsilon=epsilon), candidates=size, known=known)
+        game = shortlist_game(
+            data, mechanism_of(data, epsilon=epsilon, settings=settings), candidates=size, known=known
+        )
         rows.append({"epsilon": epsilon, "candidates": size, **measure(game, AWARE, settings, trials)})
     panels = []
     for epsilon in epsilons:
@@ -132,7 +141,7 @@ def figure_7(settings: Settings) -> Outcome:
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
         cells: dict[str, Cell] = {}
         for width in widths:
-            mechanism = mechanism_of(data, epsilon=epsilon, width=width)
+            mechanism = mechanism_of(data, epsilon=epsilon, width=width, settings=settings)
             game = shortlist_game(data, mechanism, candidates=10, known=known)
             measured = measure(game, {f"width {width}": PriorAware()}, settings, trials)
             cells |= {name: cell for name, cell in measured.items() if name not in cells}
@@ -147,14 +156,12 @@ def figure_9(settings: Settings) -> Outcome:
     data, name = handwriting(settings)
     known, trials = (499, settings.trials or 400) if settings.small else (999, settings.trials or 4000)
     pictures = data[known : known + 10]
-    noise = (
-        torch.rand(pictures.features.shape, generator=torch.Generator().manual_seed(settings.seed)) * 2 - 1
-    )
+    noise = torch.rand(pictures.features.shape, generator=torch.Generator().manual_seed(settings.seed))
     apart = [float(torch.pdist(features).mean()) for features in (pictures.features, noise)]
     noise = Records(noise * apart[0] / apart[1], pictures.labels)
     rows = []
     for epsilon in track(EPSILONS, total=len(EPSILONS), what="values of ε"):
-        mechanism = mechanism_of(data, epsilon=epsilon)
+        mechanism = mechanism_of(data, epsilon=epsilon, settings=settings)
         cells: dict[str, Cell] = {}
         for kind, listed in (("pictures", pictures), ("noise", noise)):
             game = shortlist_game(data, mechanism, candidates=10, known=known, listed=listed)
@@ -179,7 +186,9 @@ def figure_10(settings: Settings) -> Outcome:
     rows = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
         for known in sizes:
-            game = shortlist_game(data, mechanism_of(data, epsilon=epsilon), candidates=10, known=known)
+            game = shortlist_game(
+                data, mechanism_of(data, epsilon=epsilon, settings=settings), candidates=10, known=known
+            )
             attacks = {"attack": PriorAware(), "not subtracted": PriorAware(score="sum", subtract="nothing")}
             rows.append(
                 {"epsilon": epsilon, "known records": known, **measure(game, attacks, settings, trials)}
@@ -205,7 +214,7 @@ def figure_13(settings: Settings) -> Outcome:
     epsilons = (1.0, 4.0, 10.0, 20.0, 40.0)
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         for norm in (NORM, 1.0):
-            mechanism = mechanism_of(data, epsilon=epsilon, max_grad_norm=norm)
+            mechanism = mechanism_of(data, epsilon=epsilon, max_grad_norm=norm, settings=settings)
             game = shortlist_game(data, mechanism, candidates=10, known=known)
             everybody, own = gradient_norms(game, settings)
             ceilings = [
@@ -221,7 +230,12 @@ def figure_13(settings: Settings) -> Outcome:
                     "mean gradient norm": everybody,
                     **measure(game, AWARE, settings, trials),
                     "individual bound": sum(ceilings) / len(ceilings),
-                    "paper's mean norm": NORM if norm == NORM else PAPER_NORMS.get((epsilon, norm)),
+                    "learning rate": mechanism.learning_rate,
+                    "paper's mean norm": None
+                    if settings.small
+                    else NORM
+                    if norm == NORM
+                    else PAPER_NORMS.get((epsilon, norm)),
                 }
             )
     panels = [

@@ -39,8 +39,13 @@ def figure_4(settings: Settings) -> Outcome:
         rows.append({"epsilon": epsilon, **measure(game, attacks, settings, trials)})
     used = {**table_1(known, trials, candidates=10), "sample rate": rate, "steps": steps}
     notes = [
-        "*likelihood* is Appendix G with its sign corrected. The paper: Algorithm 3 is fairly tight, and far above "
-        "Algorithm 2; its text has no numbers.",
+        "*likelihood* is Appendix G with its sign corrected. It is the best attack on these runs, since all candidates "
+        "are as likely: no other comes nearer to γ, which stands for the most different gradients that there can be, "
+        "and "
+        "ten pictures' are not.",
+        "The paper: Algorithm 3 is fairly tight, and far above Algorithm 2; its text has no numbers. Its code runs "
+        "another attack on another mechanism than Algorithm 3: batches without replacement, and of each epoch the step "
+        "with the largest inner product.",
         "The adversary knows which of the known records were in each batch, and not whether the target was.",
     ]
     return Outcome(name, rows, [over_epsilon(rows, ("bound", *attacks, "guess"))], used, notes)

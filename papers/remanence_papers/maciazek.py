@@ -25,6 +25,7 @@ from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import load_letters, pixels, train_letters
 from remanence_papers.reproduction import Cell, Curve, Panel, Settings, interval
+from remanence_papers.signatures import READ
 
 LARGEST_ERROR = 4.0  # pixels are in [−1, 1]
 ORACLE = "oracle, given the embedding"
@@ -109,6 +110,7 @@ def _letters_backbone(settings: Settings) -> nn.Module:
     """As `benchmarks/letters_backbone.py` stored it in the data folder, or trained here and now."""
     assert settings.data is not None, "Settings refuses the paper's scale without data"
     if (stored := settings.data / BACKBONE).exists():
+        READ.add(stored)
         return load_letters(stored).to(settings.device)
     letters = load_arrays(settings, "cyrillic-letters.npz", "xtr", "ytr")
     images, labels = torch.from_numpy(letters["xtr"]), torch.from_numpy(letters["ytr"].astype(np.int64))

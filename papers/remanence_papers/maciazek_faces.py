@@ -32,7 +32,7 @@ from remanence.scale.progress import track
 from remanence_papers.datasets import load_arrays
 from remanence_papers.letters import letters_network, random_affine
 from remanence_papers.maciazek import ORACLE, Trials, gallery, judged, share_of
-from remanence_papers.reproduction import Cell, Outcome, Panel, Settings
+from remanence_papers.reproduction import Cell, Curve, Outcome, Panel, Settings
 
 # TPR and FPR at the threshold, TPR at 1 %; accuracy, TPR and TNR of the classifiers: Tables 1 and 5.
 PAPER = {10: (0.441, 0.012, 0.385, 0.914, 0.434, 0.967), 40: (0.341, 0.102, 0.084, 0.935, 0.645, 0.967)}
@@ -117,7 +117,8 @@ def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: E
         strangers = _others(people.private, heads, own, generator)
         here: list[dict[str, Cell]] = []
         found = None
-        for name, draw, seconds in _attacks(people, own, effort, settings):
+        curves: list[Curve] = []
+        for name, draw, seconds in _attacks(people, own, effort, settings, curves):
             given = name == ORACLE
             found = _attacked(heads, strangers, draw(heads.seen(given=given)), threshold)
             here.append({"N": size, "whose": name, **judged(found, threshold)})
@@ -129,6 +130,9 @@ def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: E
             rows.append(
                 {"N": size, "whose": "the paper, CelebA", **dict(zip(names, PAPER[size], strict=True))}
             )
+        panels.append(
+            Panel(f"N = {size}, while learning", "steps", "TPR at 1 %, held out", curves, log_across=False)
+        )
         if people.may_be_shown and found is not None:
             panels.append(gallery(f"N = {size}, the first heads", found, threshold))
     notes = [
@@ -152,7 +156,7 @@ def _table(people: People, settings: Settings, sizes: tuple[int, ...], effort: E
 
 
 def _attacks(
-    people: People, own: int, effort: Effort, settings: Settings
+    people: People, own: int, effort: Effort, settings: Settings, curves: list[Curve]
 ) -> Iterator[tuple[str, Callable[[Weights], Tensor], float]]:
     """The oracle, the linear reader, and the network with every seed; each with what it draws and its seconds."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
@@ -169,12 +173,21 @@ def _attacks(
     def learnt(seed: int, *, given: bool) -> tuple[Callable[[Weights], Tensor], float]:
         started = time.perf_counter()
         shadows, looks = (Shadows(each.seen(given=given).tensors, each.own) for each in (known, held))
-        reconstruct = effort.network.learn(
+        steps: list[int] = []
+        rates: list[float] = []
+
+        def watch(step: int, _: float, rate: float) -> None:
+            steps.append(step)
+            rates.append(rate)
+
+        network = replace(effort.network, watch=watch)
+        reconstruct = network.learn(
             replace(knowledge, mechanism=GivenEmbeddings(((0,),))) if given else knowledge,
             torch.Generator(settings.device).manual_seed(seed),
             shadows,
             held_out=HeldOut(looks.tensors, looks.targets, strangers),
         )
+        curves.append(Curve(ORACLE if given else f"network, seed {seed}", steps, rates))
         return lambda seen: reconstruct(seen).records.features, time.perf_counter() - started
 
     draw, seconds = learnt(settings.seed, given=True)

@@ -22,8 +22,10 @@ from remanence_papers.maciazek import (
     judged,
     prepare,
 )
-from remanence_papers.reproduction import Cell, Outcome, Settings
+from remanence_papers.maciazek_tables import pictures_setup
+from remanence_papers.reproduction import Cell, Outcome, Panel, Settings, curve
 
+_DRAWN = (("Figure 3a", "shadows", 1), ("Figure 3b", "initial deviation", 6))
 _INFERRED_FROM = 200  # heads that class sizes are inferred from
 
 
@@ -60,6 +62,13 @@ def _binary(head: TransferHead) -> TransferHead:
     even_or_odd = tuple(label % 2 for label in range(head.classes))
     changes = {"learning_rate": 0.1, "weight_decay": 1e-4}
     return replace(head, classes=2, task=even_or_odd, hidden=8, **changes)
+
+
+def _animals(head: TransferHead) -> TransferHead:
+    """Table 6: animal or vehicle; even or odd where there are fewer classes."""
+    vehicle = (1, 1, 0, 0, 0, 0, 0, 0, 1, 1)
+    task = vehicle if head.classes == len(vehicle) else tuple(label % 2 for label in range(head.classes))
+    return replace(head, classes=2, task=task, hidden=8, learning_rate=0.05)
 
 
 REFERENCE = Factor("reference", None, paper=(0.636, 0.018, "MNIST"))
@@ -113,18 +122,49 @@ HOW_HEADS_ARE_TRAINED = (
 )
 
 
+ON_CIFAR = (
+    Factor("reference", None, paper=(0.388, 0.063, "CIFAR-10")),
+    Factor("a tenth of the shadows", 1, share_of_shadows=0.1),
+    Factor("a hundredth of the shadows", 1, share_of_shadows=0.01),
+    Factor("no class asked for", 3, conditional=False, paper=(0.543, 0.281, "CIFAR-10")),
+    Factor(
+        "animal or vehicle, eight hidden units, thrice the steps",
+        4,
+        head=_animals,
+        times_steps=3,
+        paper=(0.282, 0.095, "CIFAR-10"),
+    ),
+    Factor(
+        "Adam at 0.001",
+        5,
+        head=lambda head: replace(head, optimizer="adam", learning_rate=1e-3),
+        paper=(0.362, 0.111, "CIFAR-10"),
+    ),
+    Factor("initial deviation 0.02", 6, head=lambda head: replace(head, initialisation=0.02)),
+    Factor("initial deviation 0.1", 6, head=lambda head: replace(head, initialisation=0.1)),
+    Factor("one epoch", 7, head=lambda head: replace(head, epochs=1)),
+    Factor("a prior of other pictures", 8, prior_from_elsewhere=True, paper=(0.171, 0.044, "CIFAR-10")),
+)
+
+
 def adversary(settings: Settings) -> Outcome:
     """Shadows, size, class, prior and recipe: what the adversary has and believes."""
-    return _factors(settings, WHAT_THE_ADVERSARY_HAS)
+    return _factors(handwriting_setup(settings), settings, WHAT_THE_ADVERSARY_HAS)
 
 
 def training(settings: Settings) -> Outcome:
     """Task, optimiser, epochs and initial weights: how the heads are trained."""
-    return _factors(settings, HOW_HEADS_ARE_TRAINED)
+    return _factors(handwriting_setup(settings), settings, HOW_HEADS_ARE_TRAINED)
 
 
-def _factors(settings: Settings, factors: tuple[Factor, ...]) -> Outcome:
-    setup = handwriting_setup(settings)
+def cifar(settings: Settings) -> Outcome:
+    """The same on CIFAR-10, with CIFAR-100 for the pictures of another kind, as in the paper."""
+    return _factors(pictures_setup(settings), settings, ON_CIFAR, "10,000 pictures of CIFAR-100")
+
+
+def _factors(
+    setup: Setup, settings: Settings, factors: tuple[Factor, ...], elsewhere: str = "10,000 letters"
+) -> Outcome:
     trials = settings.trials or 1000
     rows = [
         run(setup, factor, settings, trials) for factor in track(factors, total=len(factors), what="factors")
@@ -138,9 +178,20 @@ def _factors(settings: Settings, factors: tuple[Factor, ...]) -> Outcome:
         "Where no class is asked for, a head gives one picture, and one of any class counts: its rates do not "
         "compare with the others.",
         "A *prior of other pictures* is "
-        f"{'the digits 0 to 4' if settings.small else '10,000 letters'} with classes at random.",
+        f"{'the digits 0 to 4' if settings.small else elsewhere} with classes at random.",
     ]
-    return Outcome(setup.name, rows, (), setup.recipe(trials), notes)
+    panels = [_panel(title, across, point, rows) for title, across, point in _DRAWN]
+    return Outcome(setup.name, rows, [panel for panel in panels if panel], setup.recipe(trials), notes)
+
+
+def _panel(title: str, across: str, point: int, rows: list[dict[str, Cell]]) -> Panel | None:
+    """What one factor does, the reference included, where there are enough rows of it."""
+    own = sorted((row for row in rows if row["point"] in (None, point)), key=lambda row: float(row[across]))  # type: ignore[arg-type]
+    if len(own) < 3:
+        return None
+    return Panel(
+        title, across, "rate", [curve(line, own, across, line) for line in ("TPR", "FPR", "accuracy")]
+    )
 
 
 def run(setup: Setup, factor: Factor, settings: Settings, trials: int) -> dict[str, Cell]:
@@ -166,6 +217,7 @@ def run(setup: Setup, factor: Factor, settings: Settings, trials: int) -> dict[s
         "point": factor.point,
         "factor": factor.name + note,
         "shadows": shadows,
+        "initial deviation": float(victims.mechanism.initialisation),
         **judged(found, setup.threshold),
         "accuracy": accuracy_of(victims, setup.private, settings)["accuracy"],
         **dict(zip(("paper's TPR", "paper's FPR", "paper's data"), factor.paper, strict=True)),

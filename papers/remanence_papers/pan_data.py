@@ -27,6 +27,7 @@ class Scenario:
     data: Records
     classes: int
     shape: tuple[int, ...]  # channels, height, width
+    paper: str = ""  # the paper's data that these are, or stand in for
 
     def batch(self, size: int, seed: int) -> Records:
         """A batch drawn without replacement."""
@@ -52,9 +53,10 @@ class Scenario:
 
 
 def scenarios(settings: Settings) -> list[Scenario]:
-    """CIFAR-10, RetinaMNIST, MNIST and Olivetti faces from the user's folder, or scikit-learn's digits.
+    """CIFAR-10, RetinaMNIST, skin, MNIST and Olivetti faces from the user's folder, or scikit-learn's digits.
 
-    FaceScrub, DermaMNIST and OrganMNIST are not to be had: faces stand in for the first, MNIST for the last.
+    FaceScrub and OrganMNIST are not to be had: faces stand in for the one, MNIST for the other. DermaMNIST was made
+    of HAM10000, which is.
     """
     if settings.small:
         from sklearn.datasets import load_digits
@@ -62,18 +64,19 @@ def scenarios(settings: Settings) -> list[Scenario]:
         digits: Any = load_digits()
         return [Scenario(DIGITS, _records(digits.data / 8 - 1, digits.target), 10, (1, 8, 8))]
     found = []
-    for name, file, images, labels, classes in (
-        ("CIFAR-10", "cifar10.npz", "xte", "yte", 10),
-        ("RetinaMNIST", "retinamnist.npz", "train_images", "train_labels", 5),
-        ("MNIST (stand-in for OrganMNIST)", "mnist.npz", "xte", "yte", 10),
-        ("Olivetti faces (stand-in for FaceScrub)", "olivetti-faces.npz", "x", "y", 40),
+    for name, paper, file, images, labels, classes in (
+        ("CIFAR-10", "CIFAR-10", "cifar10.npz", "xte", "yte", 10),
+        ("RetinaMNIST", "RetinaMNIST", "retinamnist.npz", "train_images", "train_labels", 5),
+        ("HAM10000 (for DermaMNIST, which was made of it)", "DermaMNIST", "ham10000-28.npz", "x", "y", 7),
+        ("MNIST (stand-in for OrganMNIST)", "OrganMNIST", "mnist.npz", "xte", "yte", 10),
+        ("Olivetti faces (stand-in for FaceScrub)", "FaceScrub", "olivetti-faces.npz", "x", "y", 40),
     ):
         arrays = load_arrays(settings, file, images, labels)
         pixels = arrays[images]
         pixels = pixels[..., None] if pixels.ndim == 3 else pixels
         pixels = np.moveaxis(pixels, -1, 1)
         records = _records(pixels.reshape(len(pixels), -1) / 127.5 - 1, arrays[labels].ravel())
-        found.append(Scenario(name, records, classes, pixels.shape[1:]))
+        found.append(Scenario(name, records, classes, pixels.shape[1:], paper))
     return found
 
 

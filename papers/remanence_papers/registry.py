@@ -12,6 +12,7 @@ from remanence_papers.reproduction import Reproduction, Settings
 from remanence_papers.signatures import READ, code_signature, data_signature
 
 _HOME = "remanence_papers"
+_PAN = ("cifar10.npz", "retinamnist.npz", "ham10000-28.npz", "mnist.npz", "olivetti-faces.npz")
 
 REPRODUCTIONS = {
     entry.name: entry
@@ -22,6 +23,39 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Figures 4, 5 and 16; §4"),
             f"{_HOME}.maciazek_private:figure_4",
             minutes=3,
+            reduced="800 steps of 1,024 shadows for 10^6 of 32; 1,000 heads; letters of another alphabet behind a "
+            "smaller network than the paper's",
+            data=("mnist.npz", "cyrillic-letters.npz"),
+        ),
+        Reproduction(
+            "maciazek-figure-4-four",
+            "The same with four pictures per class",
+            MACIAZEK_2025.at("Figure 4, MNIST, N = 40; §4"),
+            f"{_HOME}.maciazek_private:figure_4_four",
+            minutes=3,
+            reduced="as with one picture",
+            seeds=1,
+            data=("mnist.npz", "cyrillic-letters.npz"),
+        ),
+        Reproduction(
+            "maciazek-figure-4-cifar",
+            "CIFAR-10 heads trained by DP-SGD, one picture per class",
+            MACIAZEK_2025.at("Figure 4, CIFAR, N = 10; Figures 5 and 16"),
+            f"{_HOME}.maciazek_private:figure_4_cifar",
+            minutes=2,
+            reduced="800 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
+            seeds=1,
+            data=("cifar10.npz", "cifar10-features.npz"),
+        ),
+        Reproduction(
+            "maciazek-figure-4-cifar-four",
+            "The same with four pictures per class",
+            MACIAZEK_2025.at("Figure 4, CIFAR, N = 40"),
+            f"{_HOME}.maciazek_private:figure_4_cifar_four",
+            minutes=3,
+            reduced="as with one picture",
+            seeds=1,
+            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-defences",
@@ -29,6 +63,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("§4, extended"),
             f"{_HOME}.maciazek_private:defences",
             minutes=4,
+            reduced="as Figure 4",
+            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "balle-figure-5",
@@ -36,6 +72,8 @@ REPRODUCTIONS = {
             BALLE_2022.at("Figure 5"),
             f"{_HOME}.balle_shadows:figure_5",
             minutes=2,
+            reduced="nothing but KL's judge, which is ours",
+            seeds=3,
         ),
         Reproduction(
             "balle-black-box",
@@ -43,6 +81,7 @@ REPRODUCTIONS = {
             BALLE_2022.at("§VI-C"),
             f"{_HOME}.balle_shadows:black_box",
             minutes=3,
+            seeds=3,
         ),
         Reproduction(
             "balle-table-2",
@@ -50,6 +89,7 @@ REPRODUCTIONS = {
             BALLE_2022.at("Table II and §VI-B"),
             f"{_HOME}.balle_training:table_2",
             minutes=3,
+            reduced="16,000 shadows for 59,000",
         ),
         Reproduction(
             "balle-initialisation",
@@ -57,6 +97,7 @@ REPRODUCTIONS = {
             BALLE_2022.at("§VI-B and Table II"),
             f"{_HOME}.balle_randomness:initialisation",
             minutes=2,
+            reduced="1,000 known records for 10,000; 20 shadows for each of 10,000 targets for 500",
         ),
         Reproduction(
             "balle-figure-6",
@@ -64,6 +105,8 @@ REPRODUCTIONS = {
             BALLE_2022.at("Figure 6"),
             f"{_HOME}.balle_randomness:figure_6",
             minutes=3,
+            reduced="5,000 known records for 10,000; 50 epochs for 100; 8,000 shadows for 59,000; 3 of 7 batch sizes",
+            seeds=3,
         ),
         Reproduction(
             "balle-figure-7",
@@ -71,6 +114,8 @@ REPRODUCTIONS = {
             BALLE_2022.at("Figure 7"),
             f"{_HOME}.balle_randomness:figure_7",
             minutes=1,
+            reduced="5,000 known records for 10,000; 50 epochs for 100",
+            seeds=3,
         ),
         Reproduction(
             "balle-figure-8",
@@ -78,6 +123,7 @@ REPRODUCTIONS = {
             BALLE_2022.at("Figures 8 and 9"),
             f"{_HOME}.balle_private:figure_8",
             minutes=3,
+            reduced="4,000 known records for 10,000; 8,000 shadows for 59,000",
         ),
         Reproduction(
             "balle-attributes",
@@ -85,6 +131,7 @@ REPRODUCTIONS = {
             BALLE_2022.at("§II-C"),
             f"{_HOME}.balle_attributes:attributes",
             minutes=1,
+            data=(),
         ),
         Reproduction(
             "balle-cifar",
@@ -92,6 +139,9 @@ REPRODUCTIONS = {
             BALLE_2022.at("§VI-B and §VI-C, CIFAR-10"),
             f"{_HOME}.balle_cifar:cifar",
             minutes=3,
+            reduced="1,000 known records, 30 steps, and layers that are ours; at most 20,000 shadows",
+            seeds=3,
+            data=("cifar10.npz",),
         ),
         Reproduction(
             "balle-cifar-prior",
@@ -99,6 +149,9 @@ REPRODUCTIONS = {
             BALLE_2022.at("§VI-B, out-of-distribution data"),
             f"{_HOME}.balle_cifar:prior",
             minutes=3,
+            reduced="as balle-cifar; 8,000 shadows",
+            seeds=3,
+            data=("cifar10.npz", "cifar100-features.npz"),
         ),
         Reproduction(
             "maciazek-table-1",
@@ -106,6 +159,10 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 3c and 6 to 9"),
             f"{_HOME}.maciazek_tables:table_1",
             minutes=2,
+            reduced="1,000 steps of 1,024 shadows for 10^6 of 32; the backbone learned Cyrillic letters for EMNIST's "
+            "and has six convolutions with batch normalisation for the paper's VGG",
+            seeds=2,
+            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-table-1-four",
@@ -113,6 +170,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 4, N = 40; Figures 2, 3c, 6 to 9 and 15"),
             f"{_HOME}.maciazek_tables:table_1_four",
             minutes=4,
+            reduced="5,000 steps of 1,024 shadows for 10^6 of 32; backbone as with one picture",
+            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-cifar",
@@ -120,6 +179,9 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 4, CIFAR, N = 10; Figure 14"),
             f"{_HOME}.maciazek_tables:cifar",
             minutes=1,
+            reduced="3,000 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 on ImageNet for an EfficientNet-B0 "
+            "that learned CIFAR-100 too; no perceptual loss",
+            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-cifar-four",
@@ -127,6 +189,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 4, CIFAR, N = 40"),
             f"{_HOME}.maciazek_tables:cifar_four",
             minutes=1,
+            reduced="as with one picture",
+            data=("cifar10.npz", "cifar10-features.npz"),
         ),
         Reproduction(
             "maciazek-faces",
@@ -134,6 +198,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 5, CelebA; Figures 11 and 12"),
             f"{_HOME}.maciazek_faces:faces",
             minutes=1,
+            reduced="40 people for CelebA's; 8,000 shadows",
+            data=("olivetti-faces.npz",),
         ),
         Reproduction(
             "maciazek-one-face",
@@ -141,6 +207,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 10"),
             f"{_HOME}.maciazek_faces:one_face",
             minutes=1,
+            reduced="UTKFace for CelebA; 100,000 shadows for 2.56 million; no perceptual loss",
+            data=("utkface-64.npz",),
         ),
         Reproduction(
             "maciazek-four-faces",
@@ -148,6 +216,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Tables 1 and 5, CelebA, N = 40"),
             f"{_HOME}.maciazek_faces:four_faces",
             minutes=1,
+            reduced="158 people for CelebA's 10,177; 40,000 shadows for 2.56 million; no perceptual loss",
+            data=("lfw-64.npz",),
         ),
         Reproduction(
             "maciazek-tests",
@@ -155,6 +225,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("Appendix F"),
             f"{_HOME}.maciazek_tests:statistics",
             minutes=2,
+            reduced="500 steps of 1,024 shadows; backbone as in Table 1",
+            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-factors",
@@ -162,6 +234,8 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("§3.2, points 1 to 3 and 8; Figure 3a"),
             f"{_HOME}.maciazek_factors:adversary",
             minutes=3,
+            reduced="500 steps of 1,024 shadows for 10^6 of 32; backbone as in Table 1",
+            data=("mnist.npz", "cyrillic-letters.npz"),
         ),
         Reproduction(
             "maciazek-factors-training",
@@ -169,6 +243,19 @@ REPRODUCTIONS = {
             MACIAZEK_2025.at("§3.2, points 4 to 7; Tables 3 and 6; Figure 3b"),
             f"{_HOME}.maciazek_factors:training",
             minutes=3,
+            reduced="500 steps of 1,024 shadows for 10^6 of 32, and at most 200,000 shadows where heads train "
+            "slowly; backbone as in Table 1",
+            data=("mnist.npz", "cyrillic-letters.npz"),
+        ),
+        Reproduction(
+            "maciazek-factors-cifar",
+            "The factors on CIFAR-10, and CIFAR-100 for what the adversary has instead",
+            MACIAZEK_2025.at("§3.2, CIFAR-10; Figures 3a and 3b"),
+            f"{_HOME}.maciazek_factors:cifar",
+            minutes=3,
+            reduced="500 steps of 1,024 shadows for 10^6 of 32; MobileNetV2 for EfficientNet-B0",
+            seeds=1,
+            data=("cifar10.npz", "cifar10-features.npz", "cifar100-features.npz"),
         ),
         Reproduction(
             "hayes-shortlist-of-ten",
@@ -176,6 +263,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("§4, full batch"),
             f"{_HOME}.hayes_full_batch:shortlist_of_ten",
             minutes=2,
+            reduced="three shortlists for one anew in every trial; five learning rates tried",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-1",
@@ -183,6 +272,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 1a"),
             f"{_HOME}.hayes_optimisation:figure_1",
             minutes=8,
+            reduced="300 targets for 1,000 and 40 of Equation 1; 20,000 shadows for 40,000; thousands of iterations "
+            "for a million",
         ),
         Reproduction(
             "hayes-figure-2",
@@ -190,6 +281,9 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 2"),
             f"{_HOME}.hayes_features:figure_2",
             minutes=3,
+            reduced="MobileNetV2 for WRN-28-10; 4,000 trials for 10,000",
+            seeds=3,
+            data=("cifar10-features.npz",),
         ),
         Reproduction(
             "hayes-figure-3",
@@ -197,6 +291,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 3"),
             f"{_HOME}.hayes_full_batch:figure_3",
             minutes=2,
+            reduced="three shortlists for one anew in every trial; six of eleven sizes",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-4",
@@ -204,6 +300,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 4"),
             f"{_HOME}.hayes_minibatch:figure_4",
             minutes=2,
+            reduced="3,300 trials for 10,000; learning rate not tuned",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-5",
@@ -211,6 +309,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 5"),
             f"{_HOME}.hayes_minibatch:figure_5",
             minutes=1,
+            reduced="3,000 trials for 10,000; four rates; learning rate not tuned",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-6",
@@ -218,6 +318,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 6a"),
             f"{_HOME}.hayes_optimisation:figure_6",
             minutes=6,
+            reduced="as Figure 1",
         ),
         Reproduction(
             "hayes-figure-7",
@@ -225,6 +326,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 7"),
             f"{_HOME}.hayes_full_batch:figure_7",
             minutes=3,
+            reduced="1,200 trials for 10,000",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-8",
@@ -232,6 +335,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 8"),
             f"{_HOME}.hayes_optimisation:figure_8",
             minutes=6,
+            reduced="300 reconstructions for 1,000",
         ),
         Reproduction(
             "hayes-figure-9",
@@ -239,6 +343,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 9"),
             f"{_HOME}.hayes_full_batch:figure_9",
             minutes=2,
+            reduced="three shortlists for one anew in every trial",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-10",
@@ -246,6 +352,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 10"),
             f"{_HOME}.hayes_full_batch:figure_10",
             minutes=2,
+            reduced="three shortlists for one anew in every trial",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-12",
@@ -253,6 +361,17 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 12a"),
             f"{_HOME}.hayes_optimisation:figure_12",
             minutes=8,
+            reduced="300 targets for 1,000",
+        ),
+        Reproduction(
+            "hayes-cifar",
+            "Reconstruction by optimisation on coloured pictures",
+            HAYES_2023.at("Figures 1b, 6b and 12b"),
+            f"{_HOME}.hayes_optimisation:in_colour",
+            minutes=2,
+            reduced="a perceptron on pixels for the last layer of a WRN-28-10; 200 targets for 1,000",
+            seeds=1,
+            data=("cifar10.npz",),
         ),
         Reproduction(
             "hayes-figure-13",
@@ -260,6 +379,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 13"),
             f"{_HOME}.hayes_full_batch:figure_13",
             minutes=2,
+            reduced="three shortlists for one anew in every trial",
+            seeds=3,
         ),
         Reproduction(
             "hayes-figure-14",
@@ -267,6 +388,8 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 14"),
             f"{_HOME}.hayes_minibatch:figure_14",
             minutes=3,
+            reduced="3,000 trials for 10,000; four rates; learning rate not tuned",
+            seeds=3,
         ),
         Reproduction(
             "pan-table-1",
@@ -274,6 +397,7 @@ REPRODUCTIONS = {
             PAN_2022.at("Table 1"),
             f"{_HOME}.pan_attacks:table_1",
             minutes=0,
+            data=(),
         ),
         Reproduction(
             "pan-table-2",
@@ -281,6 +405,8 @@ REPRODUCTIONS = {
             PAN_2022.at("Table 2, fully connected"),
             f"{_HOME}.pan_attacks:table_2",
             minutes=2,
+            reduced="MNIST for OrganMNIST and Olivetti faces for FaceScrub; batches made insecure in another way",
+            data=_PAN,
         ),
         Reproduction(
             "pan-table-2-convolutional",
@@ -288,6 +414,9 @@ REPRODUCTIONS = {
             PAN_2022.at("Table 2 and Figure 8, convolutional"),
             f"{_HOME}.pan_convolutional:table_2",
             minutes=2,
+            reduced="3 batches for 10; CIFAR-10 enlarged for ImageNet, ISIC and FaceScrub, smoother and so easier; "
+            "VGG-13's dense layers 1,024 wide for 4,096",
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-5",
@@ -295,6 +424,7 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 5"),
             f"{_HOME}.pan_exclusivity:figure_5",
             minutes=1,
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-6",
@@ -302,6 +432,7 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 6"),
             f"{_HOME}.pan_attacks:figure_6",
             minutes=1,
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-7",
@@ -309,6 +440,8 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 7 and C.5"),
             f"{_HOME}.pan_attacks:figure_7",
             minutes=1,
+            reduced="Inverting 2,400 steps for 4,800 and at three batch sizes",
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-9",
@@ -316,6 +449,8 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 9 and C.4"),
             f"{_HOME}.pan_exclusivity:figure_9",
             minutes=4,
+            reduced="40 batches for 100; 2,400 steps for 4,800",
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-10",
@@ -323,6 +458,7 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 10"),
             f"{_HOME}.pan_exclusivity:figure_10",
             minutes=1,
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-11",
@@ -330,6 +466,8 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure 11 and C.2"),
             f"{_HOME}.pan_attacks:figure_11",
             minutes=1,
+            reduced="20 batches for 100; groups are made in another way",
+            data=_PAN,
         ),
         Reproduction(
             "pan-figure-c3",
@@ -337,6 +475,7 @@ REPRODUCTIONS = {
             PAN_2022.at("Figure C.3"),
             f"{_HOME}.pan_exclusivity:figure_c3",
             minutes=1,
+            data=_PAN,
         ),
     )
 }
@@ -372,6 +511,7 @@ def run(entry: Reproduction, settings: Settings) -> dict[str, Any]:
         "scale": settings.scale,
         "seed": settings.seed,
         "trials": settings.trials,
+        "reduced": "" if settings.small else entry.reduced,
         **outcome.to_json(),
         "environment": {
             "torch": torch.__version__,

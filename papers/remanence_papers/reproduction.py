@@ -27,6 +27,9 @@ class Reproduction:
     reference: Reference
     home: str  # module:function
     minutes: float  # at the small scale on one core, about
+    reduced: str = ""  # what is smaller than in the paper at the paper's scale
+    seeds: int = 1  # at the paper's scale, where a number is compared with the paper's
+    data: tuple[str, ...] = ("mnist.npz",)  # files that the paper's scale reads
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,10 @@ def as_text(cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, Mapping):
-        return f"{cell['rate']:.3f} ({cell['lower']:.3f} to {cell['upper']:.3f})"
+        rate, lower, upper = (cell[end] for end in ("rate", "lower", "upper"))
+        if "trials" in cell:
+            return f"{rate:.3f} ({lower:.3f} to {upper:.3f})"
+        return f"{as_text(rate)} ({as_text(lower)} to {as_text(upper)})"
     if isinstance(cell, float) and not cell.is_integer():
         return f"{cell:.3f}" if 0.01 <= abs(cell) <= 1 else f"{cell:.4g}"
     return f"{cell:g}" if isinstance(cell, float) else str(cell)

@@ -34,8 +34,29 @@ def code_signature(home: str) -> str:
     return digest.hexdigest()
 
 
+def script_signature(script: Path) -> str:
+    """The hash of a script, or of a folder of them, and of all code of this project that it imports."""
+    digest = hashlib.sha256()
+    start: set[Place] = set()
+    for file in sorted(script.glob("*.py")) if script.is_dir() else [script]:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in _live(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
+                start.update(place for alias in node.names for place in _home(str(node.module), alias.name))
+        digest.update(f"{file.name} {_said(tree)}\n".encode())
+    for place in sorted(closure(list(start))):
+        digest.update(f"{place} {_meaning(*place)}\n".encode())
+    return digest.hexdigest()
+
+
 def data_signature(path: Path) -> str:
     """The hash of a file."""
+    facts = path.stat()
+    return _digest(path, facts.st_size, facts.st_mtime_ns)
+
+
+@cache
+def _digest(path: Path, _size: int, _changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -176,7 +197,11 @@ def _exists(name: str) -> bool:
 @cache
 def _meaning(module: str, name: str) -> str:
     """The hash of what a definition says to Python: no comments, no docstrings, no formatting, no words of errors."""
-    tree = ast.parse("\n".join(ast.unparse(each) for each in _definitions(module).get(name, [])))
+    text = "\n".join(ast.unparse(each) for each in _definitions(module).get(name, []))
+    return hashlib.sha256(_said(ast.parse(text)).encode()).hexdigest()
+
+
+def _said(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -188,7 +213,7 @@ def _meaning(module: str, name: str) -> str:
             node.annotation = None
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-    return hashlib.sha256(_canonical(tree).encode()).hexdigest()
+    return _canonical(tree)
 
 
 def _canonical(node: object) -> str:

@@ -131,6 +131,8 @@ _SCHEMA = {
             },
         },
         "settings": {"type": "object"},
+        "reduced": {"type": "string"},
+        "seeds": {"type": "array", "items": {"type": "integer"}},
         "notes": {"type": "array", "items": {"type": "string"}},
     },
 }
@@ -169,13 +171,18 @@ def markdown(document: Document, *, picture: str | None) -> str:
     command = f"remanence reproduce {document['name']} --scale {document['scale']} --seed {document['seed']}"
     command += " --data FOLDER" if document["scale"] == "paper" else ""
     command += f" --trials {document['trials']}" if document.get("trials") else ""
+    if "seeds" in document:
+        command = command.replace("--scale", "--all --scale") + " --out FOLDER"
+    reduced = document.get("reduced")
     return "\n".join(
         [
             f"# {document['reference']}: {document['title']}",
             "",
             f"`{command}` ({where})",
             "",
-            f"**Data**: {document['dataset']}" + (f"  \n**Settings**: {settings}" if settings else ""),
+            f"**Data**: {document['dataset']}"
+            + (f"  \n**Settings**: {settings}" if settings else "")
+            + (f"  \n**Less than in the paper**: {reduced}" if reduced else ""),
             "",
             *("| " + " | ".join(line) + " |" for line in lines),
             *(["", f"![{document['title']}]({picture})"] if picture else []),

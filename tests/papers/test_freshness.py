@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from remanence_papers import freshness, signatures, views
+from remanence_papers import freshness, scripts, signatures, views
 from remanence_papers.registry import REPRODUCTIONS
 
 ENTRY = REPRODUCTIONS["maciazek-table-1"]
@@ -13,6 +13,7 @@ ENTRY = REPRODUCTIONS["maciazek-table-1"]
 def page(folder, **changes):
     document = {
         "name": ENTRY.name,
+        "scale": "paper",
         "signature": {"code": signatures.code_signature(ENTRY.home), "data": {}},
         **changes,
     }
@@ -36,7 +37,39 @@ def test_a_page_is_fresh_if_the_code_of_today_printed_it(changes, reason, tmp_pa
     found = page(tmp_path / "pages", **changes)
     assert (not found) if reason is None else reason in next(iter(found.values()))
     freshness.main([str(tmp_path / "pages")])
-    assert f"{len(found)} of 1 pages are stale" in capsys.readouterr().out
+    assert f"{len(found)} pages of 1 and three scripts are stale" in capsys.readouterr().out
+
+
+def test_a_page_that_read_other_data_is_stale(tmp_path):
+    pages, data = tmp_path / "pages", tmp_path / "data"
+    data.mkdir()
+    (data / "mnist.npz").write_bytes(b"today's")
+    today = signatures.data_signature(data / "mnist.npz")
+    code = signatures.code_signature(ENTRY.home)
+    assert not page(pages, signature={"code": code, "data": {"mnist.npz": today}})
+    assert not freshness.stale(pages, data)
+    page(pages, signature={"code": code, "data": {"mnist.npz": "0" * 64}})
+    assert not freshness.stale(pages), "nobody says which are right"
+    assert next(iter(freshness.stale(pages, data).values())) == "it read another mnist.npz"
+    for number in (1, 2):  # most pages read today's, and one did not
+        page(pages / str(number), signature={"code": code, "data": {"mnist.npz": today}})
+    assert list(freshness.stale(pages)) == [str(pages / f"{ENTRY.name}.json")]
+
+
+def test_a_page_of_a_script_is_stale_once_the_script_or_what_it_imports_says_something_else(tmp_path):
+    folder = tmp_path / "docs/reproductions"
+    folder.mkdir(parents=True)
+    script = tmp_path / scripts.SCRIPTS["balle-glm"].path
+    script.parent.mkdir()
+    script.write_text("from remanence import Records\nprint(Records)\n")
+    (folder / "balle-glm.md").write_text("| a |\n")
+    assert "before pages were signed" in scripts.stale_scripts(folder)[str(folder / "balle-glm.md")]
+    (folder / scripts.SIGNATURES).write_text(json.dumps({"balle-glm": signatures.script_signature(script)}))
+    assert not scripts.stale_scripts(folder)
+    script.write_text("# A comment.\nfrom remanence import Records\nprint(Records)\n")
+    assert not scripts.stale_scripts(folder)
+    script.write_text("from remanence import Criterion\nprint(Criterion)\n")
+    assert "has changed" in next(iter(scripts.stale_scripts(folder).values()))
 
 
 def test_a_signature_covers_what_is_imported_through_others_and_not_what_is_not():
