@@ -1,13 +1,15 @@
 """What the audit of an update claims, on updates that are not what they are declared to be and on some that are.
 
-python benchmarks/foreign_updates.py --count 2000 --workers 16
+python benchmarks/foreign_updates.py --count 500 --seconds 1500
 
-Foreign: Laplace noise, shuffled rows, another network's, weights that are off by 1 to 10 %. Genuine: batches of 1
-to 64, and averages over 512, from which nothing may come back but what is right. Networks have 2 to 100 classes,
-one or two hidden layers of 32 to 4,096, and numbers in half, single and double precision. Prints counts; a false
-record is one that is further from every record of the batch than its stated error allows, or has another label.
-`--shape single-layer` is about networks of one linear layer (3 to 100 classes), `--shape one-logit` about those
-with hidden layers and one output.
+Foreign: Laplace noise, shuffled rows or columns, another network's, weights that are off by 1 to 10 %. Genuine: batches
+of 1 to 64 and averages over 512, of normal, correlated, one-hot and binary records; sent plainly, quantised (8, 4 and 3
+bits), sparsified, rounded to half precision and stored in float32, clipped, with a turned sign; with smoothed and mixed
+labels, in training mode (dropout), and from networks with a weight that is used twice. Networks have 2 to 100 classes,
+one or two hidden layers, and numbers in half, single and double precision. All is read as `remanence update` reads it.
+Prints counts; a false record is one that is further from every record of the batch than its stated error allows, or has
+a label that is not the record's (mixed labels have none). `--shape single-layer` is about networks of one linear layer
+(3 to 100 classes), `--shape one-logit` about those with hidden layers and one output.
 """
 
 from __future__ import annotations
@@ -21,15 +23,26 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
 
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.reading import Reading, read_update
-from remanence.updates.rounding import Rounding
+from remanence.core.exceptions import MisfitError
+from remanence.updates.declared import Declared
+from remanence.updates.dense_layers import head_inputs
+from remanence.updates.inspection import Subject
+from remanence.updates.inspection import read as read_all
+from remanence.updates.opening import belongs, opened
+from remanence.updates.readers import DenseReader, recognise
+from remanence.updates.verification import Proof
 from remanence.updates.watching import loss_of
 
 FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}
 SHAPES = ("several-layers", "single-layer", "one-logit")
-KINDS = ("noise", "shuffled", "other network", "stale weights")
+FOREIGN = ("noise", "shuffled rows", "shuffled columns", "other network", "stale weights")
+GENUINE = (
+    "plain", "plain", "average over 512", "8 bits", "4 bits", "3 bits", "largest tenth", "half in float32", "clipped",
+    "turned", "smoothed labels", "mixed labels", "training mode", "used twice",
+)  # fmt: skip
+DATA = ("normal", "correlated", "one-hot", "binary")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -47,17 +60,11 @@ class Setting:
         return f"{self.inputs.shape[1]}-{'-'.join(map(str, widths))}, batch {len(self.labels)}, {self.dtype}"
 
 
-def draw(
-    seed: int,
-    widest: int,
-    function: type[nn.Module] = nn.ReLU,
-    batch: int | None = None,
-    shape: str = SHAPES[0],
-) -> Setting:
-    """A random network and batch: correlated inputs, as pictures are, or independent ones."""
+def draw(seed: int, widest: int, function: type[nn.Module], kind: str, shape: str) -> Setting:
+    """A random network and batch."""
     generator = torch.Generator().manual_seed(seed)
 
-    def pick(options: list[int]) -> int:
+    def pick(options):
         return options[int(torch.randint(len(options), (), generator=generator))]
 
     widths = [width for width in (32, 64, 128, 256, 512, 1024, 4096) if width <= widest]
@@ -69,29 +76,67 @@ def draw(
     elif shape == "one-logit":
         classes = 1
     dtype = DTYPES[pick([0, 1, 2, 2, 3])]
+    if kind not in ("plain", "average over 512", "clipped", "turned", *FOREIGN):
+        dtype = DTYPES[pick([2, 3])]
     working = torch.float64 if dtype is torch.float64 else torch.float32
     torch.manual_seed(seed)
+    if kind == "used twice":
+        hidden = [numbers, numbers] if numbers <= 200 else [64, 64]
     layers: list[nn.Module] = []
     for before, after in zip([numbers, *hidden], [*hidden, classes], strict=True):
         layers += [nn.Linear(before, after, dtype=working), function()]
     network = nn.Sequential(*layers[:-1])
+    if kind == "used twice" and shape == SHAPES[0] and numbers <= 200:
+        network[2].weight = network[0].weight
+    if kind == "training mode" and len(network) > 2:
+        network = nn.Sequential(*network[:-1], nn.Dropout(0.5), network[-1])
     if pick([0, 1]):  # as if trained: larger logits
         with torch.no_grad():
             list(network.parameters())[-2].mul_(pick([3, 10]))
-    batch = batch or pick([1, 2, 4, 8, 8, 16, 32, 64])
+    batch = 512 if kind == "average over 512" else pick([1, 2, 4, 8, 8, 16, 32, 64])
+    data = pick(DATA)
     inputs = torch.randn(batch, numbers, generator=generator)
-    if pick([0, 1]):
+    if data == "correlated":
         few = max(2, numbers // 4)
         inputs = torch.randn(batch, few, generator=generator) @ torch.randn(few, numbers, generator=generator)
         inputs = inputs / few**0.5 + torch.randn(numbers, generator=generator)
+    elif data == "one-hot":
+        inputs = one_hot(torch.randint(numbers, (batch,), generator=generator), numbers).float()
+    elif data == "binary":
+        inputs = (torch.rand(batch, numbers, generator=generator) < 0.3).float()
     labels = torch.randint(max(2, classes), (batch,), generator=generator)
-    return Setting(network, inputs.to(working), labels, dtype)
+    return Setting(network.eval(), inputs.to(working), labels, dtype)
 
 
-def update_of(network: nn.Module, setting: Setting) -> dict[str, Tensor]:
+def update_of(network: nn.Module, setting: Setting, kind: str = "plain") -> dict[str, Tensor]:
     named = dict(network.named_parameters())
-    loss = loss_of(network(setting.inputs), setting.labels)
+    network.train(kind == "training mode")
+    said = network(setting.inputs)
+    network.eval()
+    if kind == "smoothed labels" and said.shape[1] > 1:
+        loss = cross_entropy(said, setting.labels, label_smoothing=0.1)
+    elif kind == "mixed labels" and said.shape[1] > 1:
+        loss = cross_entropy(said, torch.softmax(2 * torch.randn_like(said), 1))
+    else:
+        loss = loss_of(said, setting.labels)
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def codes(values: Tensor, levels: int) -> Tensor:
+    step = values.abs().max().clamp(min=1e-30) / (levels // 2)
+    return (values / step).round() * step
+
+
+def sent(kind: str, values: Tensor) -> Tensor:
+    """A tensor as it leaves the client."""
+    if kind.endswith("bits"):
+        return codes(values, 2 ** int(kind[0]) - 1)
+    if kind == "largest tenth":
+        floor = values.abs().flatten().topk(max(1, round(0.1 * values.numel()))).values[-1]
+        return values.where(values.abs() >= floor, 0.0)
+    if kind == "half in float32":
+        return values.bfloat16().to(values)
+    return values * {"clipped": 0.037, "turned": -0.1}.get(kind, 1.0)
 
 
 def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
@@ -103,8 +148,10 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
             name: torch.distributions.Laplace(0.0, float(value.abs().mean()) + 1e-12).sample(value.shape)
             for name, value in true.items()
         }
-    if kind == "shuffled":
+    if kind == "shuffled rows":
         return {name: value[torch.randperm(len(value))] for name, value in true.items()}
+    if kind == "shuffled columns":
+        return {n: v[:, torch.randperm(v.shape[1])] if v.ndim == 2 else v for n, v in true.items()}
     other = nn.Sequential(
         *(
             nn.Linear(layer.in_features, layer.out_features, dtype=layer.weight.dtype)
@@ -124,33 +171,51 @@ def foreign_update(kind: str, setting: Setting, seed: int) -> dict[str, Tensor]:
     return update_of(other, setting)
 
 
-def read(setting: Setting, update: dict[str, Tensor], search: bool) -> Reading:
-    head = dense_head(setting.network)
-    sent = {name: value.to(setting.dtype)[None] for name, value in update.items()}
-    return read_update(head, head.layers_of(sent), Rounding.of([setting.dtype]), search=search)
+@dataclass(frozen=True)
+class Read:
+    """What the audit says about one update."""
+
+    said: str  # refused, compressed, or read
+    proof: Proof | None = None
+    inputs: Tensor | None = None  # what entered the layers that were read
 
 
-def false_records(setting: Setting, reading: Reading) -> int:
+def read(setting: Setting, update: dict[str, Tensor]) -> Read:
+    reader, declared = recognise(setting.network), Declared()
+    assert isinstance(reader, DenseReader)
+    try:
+        found = opened(setting.network, {n: v.to(setting.dtype) for n, v in update.items()}, declared)
+        found = belongs(reader, setting.network, found, declared)
+    except MisfitError:
+        return Read("refused")
+    (proof,) = read_all(Subject(setting.network, reader, [found], declared))
+    assert isinstance(proof, Proof)
+    entering = head_inputs(setting.network, reader.head, setting.inputs)
+    return Read("read" if found.disturbed is None else "compressed", proof, entering)
+
+
+def false_records(kind: str, setting: Setting, found: Read) -> int:
     """Claims that no record of the batch accounts for."""
-    proof = reading.proof
-    claimed = proof.proposal[proof.proven]
-    if not len(claimed):
+    if found.proof is None or found.inputs is None or not found.proof.count:
         return 0
-    true = setting.inputs.double()
-    off = torch.cdist(claimed.inputs, true) / true.norm(dim=1)
+    proof, true = found.proof, found.inputs
+    claimed = proof.proposal[proof.proven]
+    off = torch.cdist(claimed.inputs, true) / true.norm(dim=1).clamp(min=1e-300)
     allowed = (4 * proof.error[proof.proven] + 1e-6)[:, None]
     named = claimed.labels[:, None]  # −1 where the label is left open
-    right = (off <= allowed) & ((named == setting.labels[None]) | (named < 0))
+    is_right = (
+        torch.zeros_like(off, dtype=torch.bool) if kind == "mixed labels" else named == setting.labels[None]
+    )
+    right = (off <= allowed) & (is_right | (named < 0))
     return int((~right.any(1)).sum())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="of foreign updates, and of genuine ones")
-    parser.add_argument("--widest", type=int, default=4096)
+    parser.add_argument("--widest", type=int, default=512)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further update after so many")
-    parser.add_argument("--no-search", action="store_true", help="leave the low-rank search out")
     parser.add_argument(
         "--between", choices=FUNCTIONS, default="ReLU", help="the function between the layers"
     )
@@ -158,7 +223,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="a file that holds the table so far")
     options = parser.parse_args()
-    job = Job(options.widest, options.between, not options.no_search, options.shape)
+    job = Job(options.widest, options.between, options.shape)
     counts: dict[str, Counter[str]] = {}
     slowest: list[tuple[float, str]] = []
     started = said = time.perf_counter()
@@ -194,46 +259,54 @@ class Job:
 
     widest: int
     between: str
-    search: bool
     shape: str
 
     def __call__(self, seed: int) -> list[Told]:
         torch.set_num_threads(1)
-        function, kind, average = FUNCTIONS[self.between], KINDS[seed % len(KINDS)], seed % 10 == 0
-        setting = draw(seed, self.widest, function, shape=self.shape)
-        first = self._read(f"foreign: {kind}", setting, foreign_update(kind, setting, seed), seed)
-        setting = draw(seed + 10**6, self.widest, function, 512 if average else None, self.shape)
-        name = "genuine: average over 512" if average else "genuine: 1 to 64"
-        return [first, self._read(name, setting, update_of(setting.network, setting), seed)]
+        function = FUNCTIONS[self.between]
+        kind = FOREIGN[seed % len(FOREIGN)]
+        setting = draw(seed, self.widest, function, kind, self.shape)
+        first = self._read(f"foreign: {kind}", kind, setting, foreign_update(kind, setting, seed), seed)
+        kind = GENUINE[seed % len(GENUINE)]
+        setting = draw(seed + 10**6, self.widest, function, kind, self.shape)
+        torch.manual_seed(seed + 2)
+        update = update_of(setting.network, setting, kind)
+        update = {name: sent(kind, value) for name, value in update.items()}
+        return [first, self._read(f"genuine: {kind}", kind, setting, update, seed)]
 
-    def _read(self, name: str, setting: Setting, update: dict[str, Tensor], seed: int) -> Told:
+    def _read(self, name: str, kind: str, setting: Setting, update: dict[str, Tensor], seed: int) -> Told:
         started = time.perf_counter()
-        reading = read(setting, update, self.search)
-        count, wrong = tally(name, setting, reading)
+        count, wrong = tally(name, kind, setting, read(setting, update))
         again = f"{setting.describe()}, {name}, again with --first {seed} --count 1"
         return name, count, (wrong, again), time.perf_counter() - started
 
 
 def table(counts: dict[str, Counter[str]], seconds: float) -> str:
-    columns = ("number", "refused", "exposed", "records", "claimed", "false", "sizes", "wrong")
-    lines = [f"{'updates':28}" + "".join(f"{column:>9}" for column in columns)]
+    columns = ("number", "refused", "compressed", "exposed", "records", "claimed", "false", "sizes", "wrong")
+    lines = [f"{'updates':28}" + "".join(f"{column:>11}" for column in columns)]
+    total: dict[str, Counter[str]] = {}
     for name, count in sorted(counts.items()):
-        lines.append(f"{name:28}" + "".join(f"{count[column]:9}" for column in columns))
+        total.setdefault(name.partition(":")[0], Counter()).update(count)
+    for name, count in [*sorted(counts.items()), *((f"all {name}", count) for name, count in total.items())]:
+        lines.append(f"{name:28}" + "".join(f"{count[column]:11}" for column in columns))
     return "\n".join([*lines, f"{seconds:.0f} s", ""])
 
 
-def tally(name: str, setting: Setting, reading: Reading) -> tuple[Counter[str], str]:
+def tally(name: str, kind: str, setting: Setting, found: Read) -> tuple[Counter[str], str]:
     """What is counted, and what is wrong in words."""
-    false = false_records(setting, reading)
-    size = reading.proof.batch_size
-    wrong = size is not None and size != len(setting.labels)
+    false = false_records(kind, setting, found)
+    claimed = 0 if found.proof is None else found.proof.count
+    size = None if found.proof is None else found.proof.batch_size
+    different = len(setting.inputs.unique(dim=0))  # equal records count once
+    wrong = size is not None and size not in (len(setting.labels), different)
     foreign = name.startswith("foreign")
     said = ""
-    if false or (foreign and reading.proof.count) or (wrong and not foreign):
-        said = f"WRONG {name}: claimed {reading.proof.count}, false {false}, size {size}, {reading.belonging}"
+    if false or (foreign and claimed) or (wrong and not foreign):
+        said = f"WRONG {name}: claimed {claimed}, false {false}, size {size}"
     count: Counter[str] = Counter(
-        number=1, refused=not reading.belonging.is_one_step, exposed=reading.proof.count > 0,
-        records=len(setting.labels), claimed=reading.proof.count, false=false, sizes=size is not None, wrong=wrong,
+        number=1, refused=found.said == "refused", compressed=found.said == "compressed", exposed=claimed > 0,
+        records=len(setting.labels), claimed=claimed, false=claimed if foreign else false, sizes=size is not None,
+        wrong=wrong,
     )  # fmt: skip
     return count, said
 

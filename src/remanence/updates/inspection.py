@@ -40,7 +40,7 @@ from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Update, belongs, opened, own_update, warnings
 from remanence.updates.proven import contradictions, updates_of
-from remanence.updates.readers import DenseReader, Effort, PatchReader, Proven, Reader, recognise
+from remanence.updates.readers import DenseReader, Effort, Own, PatchReader, Proven, Reader, recognise
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import Sent, SharedGradient
 
@@ -67,6 +67,11 @@ class Subject:
     def rounding(self) -> Rounding:
         """Of all updates' numbers; the coarsest counts."""
         return reduce(Rounding.or_coarser, (update.rounding for update in self.updates))
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of an input, where it is known."""
+        return self.declared.input_shape if self.batch is None else tuple(self.batch.features.shape[1:])
 
     @property
     def sent(self) -> Sent:
@@ -208,7 +213,8 @@ def _dense_mechanism(
         if value is not None
     }
     gradients = Gradient(parts)
-    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()))
+    own = None if head.numbers is not None else Own.of(subject.model, reader.head, subject.shape)
+    alone = DenseReader(replace(head, names=tuple(map(str, range(len(layers)))), folded=()), own)
     fits = [update.fit for update in subject.updates if update.fit is not None and not update.decay]
     if len(fits) == len(subject.updates):
         alone.note(gradients, fits)

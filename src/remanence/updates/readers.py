@@ -26,7 +26,7 @@ from remanence.updates.caveats import (
     UPDATE_SINGLE_LAYER,
     UPDATE_UNTESTED,
 )
-from remanence.updates.dense_layers import DenseHead, dense_head
+from remanence.updates.dense_layers import DenseHead, dense_head, own_gradients
 from remanence.updates.one_logit import has_one_logit
 from remanence.updates.patch_fit import fit_patches
 from remanence.updates.patch_models import PatchModel, patch_model
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _SLOTS = 64  # guesses that are returned at least, so that reconstructions of several units have one shape
 _PICTURES, _TEXTS = 16, 64
+_COPIED = 2**24  # weights of a network that is copied in double precision
+_AGREES = 1e-6  # relative: two ways to compute one gradient in double precision, in networks that cancel much
 
 
 @final
@@ -116,10 +118,40 @@ class Reader(Protocol):
 
 @final
 @dataclass(frozen=True)
+class Own:
+    """The client's own module, by which what dense layers are said to make of records is computed once more."""
+
+    model: nn.Module
+    head: DenseHead  # with the module's names
+    shape: tuple[int, ...]  # of an input
+
+    @classmethod
+    def of(cls, model: nn.Module, head: DenseHead, shape: tuple[int, ...] | None) -> Own | None:
+        """None where it would take a copy of a large network, or normalisation was folded into its layers."""
+        numbers = sum(value.numel() for value in model.parameters())
+        shape = shape or ((head.weights[0].shape[1],) if head.is_whole_network else None)
+        return None if numbers > _COPIED or head.folded or shape is None else cls(model, head, shape)
+
+    def agrees(self, records: Proposal) -> bool:
+        """Whether autograd on the module makes what the layers' formulas make, in double precision."""
+        made = own_gradients(
+            self.model, self.head, self.shape, records.inputs, records.labels, records.shares
+        )
+        said = self.head.layers_of({name: value[None] for name, value in made.items()})
+        told = self.head.gradients(records.inputs.cpu(), records.labels.cpu(), records.shares.cpu())
+        return all(
+            float((own[0].double() - weight).norm()) <= _AGREES * float(weight.norm())
+            for (own, _), (weight, _) in zip(said, told, strict=True)
+        )
+
+
+@final
+@dataclass(frozen=True)
 class DenseReader:
     """A network that ends in dense layers: what enters them is read."""
 
     head: DenseHead
+    own: Own | None = field(default=None, repr=False, compare=False)
     many: ClassVar[str] = "samples"
     counts: ClassVar[str] = ""
     counts_records: ClassVar[bool] = True
@@ -182,7 +214,12 @@ class DenseReader:
             turned = bool(signs[index] < 0)
             sent_as = [(-weight, None if bias is None else -bias) for weight, bias in one] if turned else one
             known = sent.scale_is_known and not turned
-            found.append(prove(head, sent_as, named, sent.rounding, sent.training, scale_is_known=known))
+            proof = prove(head, sent_as, named, sent.rounding, sent.training, scale_is_known=known)
+            if proof.explains_all and self.own is not None:
+                records = named.with_shares(proof.proposal.shares)[proof.proven]
+                if not self.own.agrees(records):  # the layers were taken for what they are not
+                    proof = verify(head, one, named[:0], rounding=sent.rounding)
+            found.append(proof)
         return found
 
     def check(self, mechanism: SharedGradient) -> None:
