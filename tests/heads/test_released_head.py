@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from conftest import pictures
 from remanence import (
     HeadAudit,
     InputError,
+    LinearReader,
     Reconstructor,
     StratifiedPrior,
     TransferHead,
@@ -20,6 +22,7 @@ from remanence import (
 )
 from remanence.auditing import AuditResult
 from remanence.core.rates import SuccessRate
+from remanence.heads.companion import what_the_head_withholds
 from remanence.heads.reading import read_head
 from remanence.heads.this_head import PictureExposure, ThisHead
 
@@ -60,7 +63,8 @@ def test_every_class_names_a_picture_of_its_own_that_is_closer_than_most_public_
     first = sum(row.as_close.successes == 0 for row in rows)
     assert {row.public_needed for row in rows} == {math.ceil(60 / first) - 1}
     assert sum(row.came_back for row in rows) + sum(row.undecided for row in rows) == first > 0
-    assert result.strongest.came_back == sum(row.came_back for row in rows) / 3
+    (head,) = result.strongest.findings
+    assert head.back == sum(row.came_back for row in rows)
 
 
 def test_what_enough_public_pictures_tell_from_chance_came_back():
@@ -69,7 +73,9 @@ def test_what_enough_public_pictures_tell_from_chance_came_back():
     assert {row.as_close.trials for row in rows} == {75}
     assert sum(row.came_back for row in rows) > 0
     assert result.verdict is Verdict.EXPOSED
-    told = f"This head: a picture of {sum(row.came_back for row in rows)} of its 3 classes came back"
+    told = (
+        f"From this very head, a picture of {sum(row.came_back for row in rows)} of its 3 classes came back"
+    )
     assert told in str(result)
 
 
@@ -255,8 +261,22 @@ def test_a_head_that_gives_back_fewer_pictures_than_heads_made_like_it_is_told(w
         threshold=torch.tensor(0.5),
         fit=torch.tensor(1.0),
     )
-    found = head.caveats(made_like_it)
+    found = head.caveats(SimpleNamespace(main=SimpleNamespace(succeeded=made_like_it)))
     assert [caveat.id for caveat in found] == [
         "this-head-gives-less"
     ] * told  # 4 of ten: 7 of 61 heads are so few
     assert all(f"{within} within the threshold, and usually 6." == caveat.seen for caveat in found)
+
+
+@pytest.mark.parametrize(
+    ("met", "by_the_control", "share"), [(598, 672, False), (598, 100, True), (0, 0, False)]
+)
+def test_what_a_head_gives_away_is_told_only_where_it_gives_more_than_its_control(met, by_the_control, share):
+    result = audited(state(), attacks=[LinearReader(60)], trials=5)
+    (found,), (given,) = result.evidence, result.companions
+    rates = {"main": SuccessRate(met, 1000), "control": SuccessRate(by_the_control, 1000)}
+    changed = replace(found, **rates, baseline=replace(found.baseline, value=0.05))
+    given = replace(given, main=SuccessRate(748, 1000))
+    words = what_the_head_withholds(replace(result, evidence=(changed,), companions=(given,)))
+    assert ("the head gives away 80%" in words) == share
+    assert ("gives no share" in words) != share
