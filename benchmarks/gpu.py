@@ -123,13 +123,13 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/scale.md",
+        "docs/evidence/scale.md",
         "-m remanence reproduce hayes-shortlist-of-ten --scale paper --data {data} --device cuda --out {out}",
         "-m remanence reproduce hayes-shortlist-of-ten --trials 20 --out {out}",
         [Row("DP-SGD, 100 steps, 60,000 trials: s", "18", r"seconds of the command: ([\d.]+)")],
     ),
     Command(
-        "docs/scale.md",
+        "docs/evidence/scale.md",
         "-m remanence reproduce hayes-figure-4 --scale paper --trials 200 --data {data} --device cuda --out {out}",
         "-m remanence reproduce hayes-figure-4 --trials 10 --out {out}",
         [

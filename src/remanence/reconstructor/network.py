@@ -21,6 +21,7 @@ _DRAWN = 2500  # pictures that each of these looks draws, about
 _AT_ONCE = 1024
 _START = "start"
 _COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
+_NUMBERS = 2**27  # and of how many numbers on a GPU
 
 
 class ReconstructorNetwork(nn.Module):
@@ -131,8 +132,13 @@ class HeldOut:
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
             return pairs.flatten(3).square().mean(3).amin(2)
 
+        few = _COMPARED
+        if drawn.is_cuda:  # where launches cost more than memory
+            alike = 1 if network.places is None else network.places.shape[1]
+            few = max(1, _NUMBERS // (alike * drawn[0].numel()))
+
         def errors(records: Tensor) -> Tensor:
-            pairs = zip(records.split(_COMPARED), drawn.split(_COMPARED), strict=True)
+            pairs = zip(records.split(few), drawn.split(few), strict=True)
             return torch.cat([closest(*pair) for pair in pairs])
 
         both = torch.stack([errors(each.features) for each in (self.targets, self.strangers)])
