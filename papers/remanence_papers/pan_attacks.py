@@ -332,7 +332,7 @@ def figure_11(settings: Settings) -> Outcome:
         "*without*: samples are moved towards their mean, in steps, until none has an exclusive neuron (the paper uses "
         "a least change). That makes their patterns alike as well, which takes from the low-rank attack what it tells "
         "them apart by; batches of 16 without exclusive neurons whose patterns differ come back whole "
-        "(docs/gradients.md). The paper finds Inverting weakest there."
+        "(docs/method/updates.md). The paper finds Inverting weakest there."
     )
     return Outcome(
         ", ".join(dict.fromkeys(str(r["data"]) for r in rows)),

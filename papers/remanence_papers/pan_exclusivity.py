@@ -168,7 +168,7 @@ def figure_5(settings: Settings) -> Outcome:
     ]
     note = (
         "Changes keep all pixels in [−1, 1] and are found by linear programs: a lower bound on the largest one. "
-        "Equation 9 ignores that range and is no bound (docs/gradients.md)."
+        "Equation 9 ignores that range and is no bound (docs/method/updates.md)."
     )
     return Outcome(scenario.name, rows, panels, {"batch size": size}, [note])
 
