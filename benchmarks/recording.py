@@ -1,4 +1,4 @@
-"""What recording an Opacus run costs: the same loop with and without `record`, alternating, as a ratio.
+"""What recording an Opacus run costs: the same loop alone, made again beside it, and with 500 canaries, as ratios.
 
     python benchmarks/recording.py [--repeats 3]
 
@@ -60,7 +60,7 @@ LOOPS = {
 }
 
 
-def run(name: str, folder: Path | None) -> dict[str, float]:
+def run(name: str, folder: Path | None, how: str = "canaries") -> dict[str, float]:
     """Seconds, and the peak of memory in gigabytes."""
     make, width, batch, steps, count = LOOPS[name]
     warnings.filterwarnings("ignore")
@@ -83,7 +83,15 @@ def run(name: str, folder: Path | None) -> dict[str, float]:
     recording = (
         nullcontext()
         if folder is None
-        else record(engine, optimizer, model, loader, out=folder, canaries=canaries)
+        else record(
+            engine,
+            optimizer,
+            model,
+            loader,
+            out=folder,
+            canaries=canaries if how == "canaries" else None,
+            seed="os",
+        )
     )
     done, started = 0, time.process_time()
     with recording:
@@ -100,8 +108,8 @@ def run(name: str, folder: Path | None) -> dict[str, float]:
     return {"seconds": seconds, "peak": peak, "parameters": sum(p.numel() for p in plain.parameters())}
 
 
-def apart(name: str, *, recorded: bool) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", name, *(["--recorded"] if recorded else [])]
+def apart(name: str, how: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", name, "--how", how]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603
 
 
@@ -109,22 +117,26 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--recorded", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--how", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(run(given.one, Path(folder) / "run" if given.recorded else None)))
+            print(
+                json.dumps(run(given.one, None if given.how == "alone" else Path(folder) / "run", given.how))
+            )
         return
     print(
-        "loop | parameters | batch | steps | recorded / alone (median, least, most) | peak memory, alone and recorded"
+        "loop | parameters | batch | steps | replayed / alone | with 500 canaries / alone | peak memory of each"
     )
     for name, (_, _, batch, steps, _) in LOOPS.items():
-        alone = [apart(name, recorded=False) for _ in range(given.repeats)]
-        both = [apart(name, recorded=True) for _ in range(given.repeats)]
-        ratios = [b["seconds"] / a["seconds"] for a, b in zip(alone, both, strict=True)]
+        runs = {
+            how: [apart(name, how) for _ in range(given.repeats)] for how in ("alone", "replayed", "canaries")
+        }
+        median = {how: statistics.median(one["seconds"] for one in every) for how, every in runs.items()}
+        ratios = " | ".join(f"{median[how] / median['alone']:.2f}" for how in ("replayed", "canaries"))
+        peaks = ", ".join(f"{every[0]['peak']:.2f}" for every in runs.values())
         print(
-            f"{name} | {alone[0]['parameters']:,.0f} | {batch} | {steps} | {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}) | {alone[0]['peak']:.2f} and {both[0]['peak']:.2f} GB",
+            f"{name} | {runs['alone'][0]['parameters']:,.0f} | {batch} | {steps} | {ratios} | {peaks} GB",
             flush=True,
         )
 

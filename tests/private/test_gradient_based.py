@@ -1,5 +1,6 @@
 """Reconstruction by optimisation against a whole transcript, where the answer is known."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from remanence import (
     Game,
     GradientBased,
     IncompatibleGameError,
+    InputError,
     Perceptron,
     PriorAware,
     Records,
@@ -23,6 +25,7 @@ from remanence import (
     play,
 )
 from remanence.private.likelihood import log_likelihood, remainder
+from remanence.private.optimised import ClassGaussians
 from remanence.scale.seeds import stream
 
 
@@ -153,3 +156,47 @@ def test_any_module_and_pictures_of_any_shape_play():
         pictures, GradientBased(labels=(int(data.labels[0]),), starts=1, most_iterations=100), trials=2
     )
     assert evidence.main.successes == 2
+
+
+def test_the_prior_is_a_gaussian_of_each_class():
+    generator = torch.Generator().manual_seed(0)
+    known = Records(torch.randn(60, 4, generator=generator), torch.arange(60) % 2)
+    places = torch.randn(3, 2, 4, generator=generator)
+    found = ClassGaussians.of(known, torch.tensor([1, 0]))(places)
+    ridge = 1e-3 * float(known.features.max() - known.features.min()) ** 2
+    for start, label in enumerate((1, 0)):
+        own = known.features[known.labels == label].double()
+        law = torch.distributions.MultivariateNormal(
+            own.mean(0), own.T.cov(correction=0) + ridge * torch.eye(4)
+        )
+        density = law.log_prob(places[:, start].double()) + 2 * math.log(
+            2 * math.pi
+        )  # which is the same for all
+        expected = -density - math.log(31 / 61)
+        torch.testing.assert_close(found[:, start], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_records_look_like_helps_where_noise_hides_them():
+    """Records on a plane of 12 dimensions: under noise, the prior takes the search back to the plane."""
+    generator = torch.Generator().manual_seed(1)
+    plane = torch.randn(2, 12, generator=generator)
+    features = torch.randn(220, 2, generator=generator) @ plane / 4
+    records = Records(features, (features[:, 0] > 0).long())
+    mechanism = DPSGD(
+        Perceptron((12, 6, 2)), noise_multiplier=0.3, steps=10, max_grad_norm=0.5, learning_rate=0.5
+    )
+    played = Game(
+        mechanism,
+        Uninformed(),
+        records[20:],
+        Criterion(mean_squared_error, 1e-2),
+        EmpiricalPrior(records[:20]),
+    )
+    plain, informed = (
+        play(played, GradientBased(starts=2, most_iterations=300, prior=prior), trials=20).arrays
+        for prior in ("none", "gaussian")
+    )
+    assert float(informed["error"].median()) < 0.5 * float(plain["error"].median())
+    assert float(informed["control_error"].median()) > 2 * float(informed["error"].median())
+    with pytest.raises(InputError, match="loss"):
+        GradientBased(prior="gaussian", loss="equation-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
+from remanence.core.checks import one_of
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
 from remanence.core.records import Records, concatenate
@@ -24,6 +26,40 @@ from remanence.training.perceptron import Network
 _CPU_NUMBERS = 2**25  # records, or their gradients, written out for every step at once
 _GPU_NUMBERS = 2**28
 _PATIENCE = 25  # iterations between two looks at the loss
+_RIDGE = 1e-3  # on the diagonal of a covariance, as a share of the squared range: 0.004 for pixels in [−1, 1]
+
+
+@final
+@dataclass(frozen=True)
+class ClassGaussians:
+    """Minus the log-density of records under a Gaussian of their class, for starts of given classes."""
+
+    means: Tensor  # (starts, numbers)
+    precisions: Tensor  # (starts, numbers, numbers)
+    constants: Tensor  # (starts,): half the log-determinants less the logarithms of the classes' shares
+
+    @classmethod
+    def of(cls, known: Records, labels: Tensor) -> ClassGaussians:
+        """Fitted on the known records, each class on its own; one that nobody has is like all records together."""
+        flat = known.flat.double()
+        ridge = (
+            _RIDGE * float(flat.max() - flat.min()) ** 2 * torch.eye(flat.shape[1], dtype=flat.dtype).to(flat)
+        )
+        fitted = {}
+        for label in labels.unique().tolist():
+            own = flat[known.labels == label]
+            seen = own if len(own) > 1 else flat
+            covariance = seen.mT.cov(correction=0) + ridge
+            share = (len(own) + 1) / (len(flat) + 1)
+            constant = covariance.logdet() / 2 - math.log(share)
+            fitted[label] = seen.mean(0), torch.linalg.inv(covariance), constant
+        means, precisions, constants = zip(*(fitted[label] for label in labels.tolist()), strict=True)
+        return cls(torch.stack(means).float(), torch.stack(precisions).float(), torch.stack(constants))
+
+    def __call__(self, places: Tensor) -> Tensor:
+        """Of every start of every trial, `(trials, starts)`."""
+        away = places.flatten(2) - self.means
+        return torch.einsum("tsn,snm,tsm->ts", away, self.precisions, away).double() / 2 + self.constants
 
 
 @final
@@ -38,11 +74,14 @@ class GradientBased(Attack[Transcript]):
 
     `labels` are the classes that the target may have: `(3,)` where the adversary knows that it is a three,
     None for all, each tried. `matched` returns the nearest candidate of a shortlist (Appendix D).
+    `prior="gaussian"` adds what records of a class look like: a Gaussian with the mean and the covariance of the known
+    records of that class. The record found is then the likeliest one, given the transcript.
     """
 
     loss: Literal["likelihood", "equation-1"] = "likelihood"
     labels: tuple[int, ...] | None = None
     matched: bool = False
+    prior: Literal["none", "gaussian"] = "none"
     starts: int = 5
     learning_rate: float = 0.05  # as a share of the known records' range
     most_iterations: int = 4000
@@ -53,6 +92,11 @@ class GradientBased(Attack[Transcript]):
         "transcript",
         HAYES_2023.at("Equation 1 and Appendix D"),
     )
+
+    def __post_init__(self) -> None:
+        one_of("prior", self.prior, ["none", "gaussian"])
+        if self.prior != "none":
+            one_of("loss", self.loss, ["likelihood"])  # which is in the same units
 
     def check(self, knowledge: Knowledge) -> tuple[DPSGD, Records]:
         """DP-SGD's transcript and known records; a shortlist if and only if it is used."""
@@ -73,13 +117,14 @@ class GradientBased(Attack[Transcript]):
         (mechanism, known), prior = self.check(knowledge), knowledge.prior
         starts = self._starts(mechanism.network, known, generator)
         box = known.features.min(), known.features.max()
+        unlikely = None if self.prior == "none" else ClassGaussians.of(known, starts.labels)
 
         def reconstruct(release: Transcript) -> Reconstruction:
             room = _GPU_NUMBERS if starts.features.device.type == "cuda" else _CPU_NUMBERS
             written = mechanism.network.numbers if self.loss == "equation-1" else starts.flat.shape[1]
             chunk = max(1, room // (mechanism.steps * len(starts) * written))
             parts = [
-                self._search(mechanism, release.take(slice(start, start + chunk)), starts, box)
+                self._search(mechanism, release.take(slice(start, start + chunk)), starts, box, unlikely)
                 for start in range(0, len(release), chunk)
             ]
             searched, losses, iterations = zip(*parts, strict=True)
@@ -107,7 +152,12 @@ class GradientBased(Attack[Transcript]):
         return Records(first.repeat(len(labels), *(1 for _ in known.example_shape)), every)
 
     def _search(
-        self, mechanism: DPSGD, release: Transcript, starts: Records, box: tuple[Tensor, Tensor]
+        self,
+        mechanism: DPSGD,
+        release: Transcript,
+        starts: Records,
+        box: tuple[Tensor, Tensor],
+        unlikely: ClassGaussians | None,
     ) -> tuple[Records, Tensor, Tensor]:
         """Descend from all starts of all trials; the best record, its loss and the iterations, per trial."""
         trials, device = len(release), starts.features.device
@@ -126,6 +176,7 @@ class GradientBased(Attack[Transcript]):
         ):
             here = places.detach().requires_grad_()
             losses = self._losses(mechanism, parameters, left, here, starts.labels)  # (trials, starts)
+            losses = losses if unlikely is None else losses + unlikely(here)
             (slope,) = torch.autograd.grad(losses.sum(), here)
             here, losses = here.detach(), losses.detach()
             better = losses < least
