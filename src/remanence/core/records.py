@@ -47,7 +47,7 @@ class Records:
         if self.weights is not None:
             shaped("record weights", self.weights, self.labels.shape, "one per record, or none at all")
         if self.embedding is not None:
-            hint = "remanence.heads.transfer_head.embed(records, backbone)"
+            hint = "remanence.embed(records, backbone)"
             shaped("embeddings", self.embedding[..., 0], self.labels.shape, hint)
 
     @property
