@@ -127,7 +127,7 @@ def _in_a_process(unit: Unit, folder: Path, jobs: int) -> str | None:
     command += ["--data", str(settings.data)] if settings.data else []
     command += ["--trials", str(settings.trials)] if settings.trials else []
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    environment = {**os.environ, **threads}
+    environment = {**threads, **os.environ}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)  # noqa: S603
     if ran.returncode == 0:
         return None
