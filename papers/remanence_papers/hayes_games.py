@@ -27,7 +27,7 @@ EXACT = Criterion(mismatch, 0.5)
 LINES = ("bound", "attack", "guess")
 RATES = (0.1, 0.3, 0.9, 3.0, 10.0)  # learning rates times the clipping norm; the authors' notebook has 0.9
 _HELD_OUT = 2000
-_TUNED: dict[tuple[Settings, float, int, float], float] = {}
+_TUNED: dict[tuple[Settings, float, tuple[int, ...], float], float] = {}
 
 
 Shortlist = Game[DPSGD, FinitePrior]
@@ -58,7 +58,7 @@ def mechanism_of(
     )
     if settings is None or settings.small or sample_rate < 1:
         return plain
-    key = replace(settings, trials=None), epsilon, width, max_grad_norm
+    key = replace(settings, trials=None), epsilon, (data.flat.shape[-1], width), max_grad_norm
     if key not in _TUNED:
         tried = [replace(plain, learning_rate=rate / max_grad_norm) for rate in RATES]
         train, test = data[:1000], data[-_HELD_OUT:]
