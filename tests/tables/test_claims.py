@@ -19,7 +19,7 @@ from sklearn.random_projection import SparseRandomProjection
 from remanence import audit
 from remanence.core.exceptions import MisfitError
 from remanence.results.verdict import Verdict
-from remanence.tables.attacks import WholeObject
+from remanence.tables.attacks import TreeLeaves, WholeObject
 from remanence.tables.belonging import check_belongs
 from remanence.tables.reading import read_table
 from remanence.tables.rows import codings
@@ -203,3 +203,22 @@ def test_a_postcode_keeps_its_zero(tmp_path):
     found = read_table(file)
     assert found["code"].tolist() == ["01234", "98765", "00007"]
     assert found["age"].dtype.kind == found["rate"].dtype.kind == "f"
+
+
+@pytest.mark.parametrize("weights", ["balanced", "balanced_subsample"])
+def test_rows_that_were_drawn_by_class_weights_are_known_from_the_forest(weights):
+    table, labels = WINE[::2, :5], KIND[::2]
+    model = ensemble.RandomForestClassifier(12, class_weight=weights, random_state=0).fit(table, labels)
+    found = audit(table_game(model, table, labels), [TreeLeaves()]).strongest
+    counts = {part.name: part.main.successes for part in found.findings[0].parts}
+    assert max(count for name, count in counts.items() if name != "label") > 10  # and blindly, too
+
+
+def test_rows_that_a_consensus_left_out_count_too():
+    table, labels = PATIENTS[:120, :5], SCORE[:120]
+    model = linear.RANSACRegressor(random_state=0).fit(table, labels)
+    outside = np.flatnonzero(~model.inlier_mask_)[0]
+    assert belongs(model, table, labels)
+    other, moved = table.copy(), labels.copy()
+    other[outside], moved[outside] = PATIENTS[200, :5], float(np.median(labels))
+    assert not belongs(model, other, moved)

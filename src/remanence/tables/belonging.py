@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.linear_model import RANSACRegressor
 
 from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
 from remanence.tables.linear import Objective, is_linear, objective
-from remanence.tables.parts import Part, arrays_in, as_input, parts_of, spared
+from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of, spared
 from remanence.tables.statistics import published
 from remanence.tables.trees import misplaced_nodes, trees_of
 
@@ -217,6 +218,10 @@ def check_belongs(
     """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
     check_columns(estimator, features)
     worth, confirmed, unconfirmed, inexact = None, [], [], []
+    chooser = final_estimator(estimator)
+    if isinstance(chooser, RANSACRegressor) and isinstance(chooser.random_state, int):
+        # Which rows its member saw was chosen by this table: the rows that it left out count, too.
+        compare_with_refit(Part("model", estimator, features, labels, weights))
     for part in parts_of(estimator, features, labels, weights):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of

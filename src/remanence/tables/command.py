@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -170,12 +171,12 @@ def _first_that_belongs(
     from remanence.tables.sklearn import table_game
 
     refused = None
-    for coding in codings(estimator, labels):
+    for coding, table in itertools.product(codings(estimator, labels), _readings(features)):
         try:
             own = labels if coding is None else labels.map(coding).rename(labels.name)
-            game = table_game(estimator, features, own, weights)
+            game = table_game(estimator, table, own, weights)
             game.fits()
-        except MisfitError as error:
+        except (MisfitError, InputError) as error:
             refused = refused or error
             continue
         if coding is not None:
@@ -184,6 +185,15 @@ def _first_that_belongs(
         return game, coding
     assert refused is not None
     raise refused
+
+
+def _readings(features: Any) -> Iterator[Any]:
+    """The columns as they are, and with codes such as 01234 as numbers: a file does not tell which the model read."""
+    yield features
+    words = features.select_dtypes(exclude="number")
+    codes = [name for name in words if words[name].astype(str).str.fullmatch(r"\d+").all()]
+    if codes:
+        yield features.assign(**{name: features[name].astype(int) for name in codes})
 
 
 def columns_named(names: str | None, columns: Sequence[Any], option: str) -> list[str]:

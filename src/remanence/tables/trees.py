@@ -68,9 +68,9 @@ def multiplicities(part: Part, tree: BaseDecisionTree) -> np.ndarray | None:
 def _drawn_rows(part: Part, tree: BaseDecisionTree, count: int) -> np.ndarray | None:
     """How many times each row was drawn for a tree of a forest with bootstrap."""
     forest, weights = part.estimator, None
-    if hasattr(forest, "_sample_weight"):  # since 1.9 rows are drawn by their weights
-        subsampled = getattr(forest, "class_weight", None) == "balanced_subsample"
-        weights = part.weights if subsampled else _row_weights(part)
+    if hasattr(forest, "_sample_weight"):  # since 1.9 rows are drawn by their weights, which the forest keeps
+        weights = forest._sample_weight
+        weights = weights if weights is None or len(weights) == count else _forest_weights(part)
     elif part.weights is not None:
         return None
     most = forest.max_samples
@@ -81,6 +81,12 @@ def _drawn_rows(part: Part, tree: BaseDecisionTree, count: int) -> np.ndarray | 
         return np.bincount(draw.randint(0, count, drawn), minlength=count)
     chosen = draw.choice(count, drawn, replace=True, p=weights / weights.sum())
     return np.bincount(chosen, minlength=count)
+
+
+def _forest_weights(part: Part) -> np.ndarray | None:
+    """By which weights a forest draws the rows of this table."""
+    subsampled = getattr(part.estimator, "class_weight", None) == "balanced_subsample"
+    return part.weights if subsampled and part.estimator.bootstrap else _row_weights(part)
 
 
 def _row_weights(part: Part) -> np.ndarray | None:
@@ -116,6 +122,12 @@ class _Grown:
 def misplaced_nodes(part: Part) -> tuple[int, int] | None:
     """How many nodes of a part's trees this table does not give, and how many nodes there are; None: cannot be told."""
     table, wrong, nodes, told = as_float32(part.features), 0, 0, False
+    if isinstance(part.estimator, _FORESTS) and hasattr(part.estimator, "_sample_weight"):
+        stored, given = part.estimator._sample_weight, _forest_weights(part)
+        alike = stored is given if stored is None or given is None else stored.shape == np.shape(given)
+        if not alike or (stored is not None and given is not None and not np.allclose(stored, given)):
+            count = sum(tree.tree_.node_count for tree in trees_of(part.estimator))
+            return count, count
     for grown in _grown(part, table):
         off = _misplaced(grown, table)
         if not off.any() and grown.labels is not None and not _grows_again(grown, table):
