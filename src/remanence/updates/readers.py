@@ -78,20 +78,9 @@ class Proven(Protocol):
 class Reader(Protocol):
     """A network that was recognised, and how records are read off an update of it."""
 
-    @property
-    def many(self) -> str:
-        """What its records are called."""
-        ...
-
-    @property
-    def counts(self) -> str:
-        """When a record counts as recovered, where that needs saying."""
-        ...
-
-    @property
-    def counts_records(self) -> bool:
-        """Whether records are proven one by one, so that each is a trial."""
-        ...
+    many: ClassVar[str]  # what its records are called
+    counts: ClassVar[str]  # when one counts as recovered, where that needs saying
+    counts_records: ClassVar[bool]  # whether records are proven one by one, so that each is a trial
 
     def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
         """Raise `MisfitError` where an update was not made from these weights."""
