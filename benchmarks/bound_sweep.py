@@ -55,12 +55,15 @@ def main() -> None:
     failed, dropped, loose, seconds, solved = [], [], 0, [], Counter()
     for index, (run, log_baseline) in enumerate(settings(count, generator)):
         if index % 1000 == 0:
-            print(f"{index} settings, {len(failed)} failed, {len(dropped)} dropped", file=sys.stderr, flush=True)
+            print(
+                f"{index} settings, {len(failed)} failed, {len(dropped)} dropped", file=sys.stderr, flush=True
+            )
         started = time.process_time()
         try:
             bracket = dpsgd_bracket(run, log_baseline)
         except Exception as error:  # noqa: BLE001
             failed.append((run, log_baseline, f"{type(error).__name__}: {error}"[:160]))
+            print(failed[-1], file=sys.stderr, flush=True)
             continue
         seconds.append(time.process_time() - started)
         if not log_baseline <= bracket.log_lower <= bracket.log_estimate <= bracket.log_upper <= 0:

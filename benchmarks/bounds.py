@@ -497,9 +497,7 @@ def measure_batchings(settings: list[Setting]) -> None:
             f"| {batches} | {len(seconds)} | {middle:.1f} ms | {high:.0f} ms | {narrow:.1e} | {wide:.1e} |",
             flush=True,
         )
-    print(
-        "\nBalls in bins at one to ten passes, beside PLD-accounting (`loss_discretization` 0.01, its default; REMOVE dual).\n"
-    )
+    print("\nBalls in bins beside PLD-accounting (`loss_discretization` 0.01, its default; REMOVE dual).\n")
     print("| σ | batches × passes | κ | ours | ms | PLD-accounting | s |\n|---|---|---|---|---|---|---|")
     for noise, bins, passes, baseline in ALLOCATIONS:
         run, person = Segment(noise, 1 / bins, bins * passes), Person(batches="balls-in-bins")

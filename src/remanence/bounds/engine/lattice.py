@@ -38,6 +38,7 @@ _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
 _SNAP = 0.7  # standard deviations within which a tilt is moved onto one of the two laws themselves
 _MARGIN = 1.1  # by which a window is longer than Chernoff's bound of the true loss asks for
 _EXTRA = 4  # and so many points
+_STRETCHED = 100.0  # by which no law that is not nearly an atom is stretched
 _SPARE = 6.0  # what is cut off is e^-6 of the tolerance
 _COARSE = 2.0  # too wide at first, on the whole, is cheaper than too fine
 _SPACING = (
@@ -225,6 +226,11 @@ def build_laws(
     # In groups, if those have no rare large losses, so that their law is about as smooth as that of all steps.
     smooth = reach < _SMOOTH * at.deviation * total_steps(schedule) ** -0.25
     many = len(schedule) == 1 and high - low > _MANY_POINTS * spacing and smooth
+    if many:
+        count = round(math.sqrt(total_steps(schedule)))
+        group = (replace(schedule[0], steps=count),)
+        edges = chernoff_window(group, order, moments(group, order), log_mass=log_mass - math.log(count + 2))
+        many = edges[1] - edges[0] <= _MANY_POINTS * spacing
     finest = (reach if many else max(high - low, reach)) / _MOST_POINTS
     limited = spacing < finest
     spacing = max(spacing, finest)
@@ -354,7 +360,9 @@ def _window(
     each = [part.moments(spacing) for part in parts]
     mean, variance = math.fsum(m for m, _ in each), math.fsum(v for _, v in each)
     stretch = max(math.sqrt(variance) / at.deviation, 1.0) * _MARGIN
-    low, high = (mean + stretch * (edge - at.mean) for edge in edges)
+    # Of a loss that is nearly an atom, quantising may stretch the law beyond measure.
+    most = (_MOST_POINTS if stretch < _STRETCHED else _FEW_POINTS) * spacing
+    low, high = (mean + min(max(stretch * (edge - at.mean), -most), most) for edge in edges)
     return Window(low - _EXTRA * spacing, mean, high + _EXTRA * spacing, offsets)
 
 
