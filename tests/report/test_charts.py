@@ -59,7 +59,7 @@ def test_a_loose_guess_is_drawn_as_a_range():
     found = result(Verdict.UNPROVEN)
     loose = replace(found.strongest, baseline=Baseline(0.4, 0.048, "measured"))
     ranged = replace(found, evidence=(loose,))
-    assert "48 to 400" in Words(line(ranged)).found
+    assert "guess: 48 to 400" in Words(line(ranged)).found
     assert line(ranged).count("var(--guess") == line(found).count("var(--guess") + 1
     counts = " ".join(Words(dots(ranged)).found)
     assert "48 found by guessing" in counts

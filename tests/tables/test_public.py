@@ -50,11 +50,9 @@ def test_what_is_believed_is_said_and_stored():
     others, _ = patients(80, seed=1)
     game = table_game(prepared(DummyClassifier()).fit(frame, labels), frame, labels)
     known = with_public(game, others.assign(region=["west", *others["region"][1:]]))
-    assert (
-        "the prior (79 rows of a public table)" in known.knowledge.describe()
-    )  # nobody here is from the west
+    assert "79 rows of a public table" in known.knowledge.describe()  # nobody here is from the west
     result = audit(known, [WholeObject()], trials=5)
-    assert "the prior (79 rows of a public table)" in result.threat_model["knows"]
+    assert "79 rows of a public table" in result.threat_model["knows"]
     assert result.subject["sha256"].keys() == {"data", "prior", "release"}
     assert replace(known, prior=game.prior).fingerprints()["data"] == known.fingerprints()["data"]
 

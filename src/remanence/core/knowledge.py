@@ -61,7 +61,7 @@ class Knowledge:
 
     def describe(self) -> list[str]:
         """What is known, a line each."""
-        known = "no training record"
+        known = "none of the training records"
         if self.known_data is not None:
             known = f"the {len(self.known_data)} other training records"
         if self.given is not None:
@@ -69,5 +69,5 @@ class Knowledge:
         return [
             f"the training algorithm ({self.mechanism.name})",
             known,
-            f"the prior ({self.prior.describe()})",
+            self.prior.describe(),
         ]

@@ -121,7 +121,7 @@ class Uninformed(Prior):
 
     def describe(self) -> str:
         """One line for a report."""
-        return "uninformed: nothing is believed about the record"
+        return "nothing else about the record"
 
     def to(self, device: torch.device | str) -> Uninformed:
         """Itself: there is nothing to move."""
@@ -189,9 +189,11 @@ class FinitePrior(Prior):
 
     def describe(self) -> str:
         """One line for a report."""
-        return (
-            f"a shortlist of {len(self.candidates)} candidates, the likeliest with {self.weights.max():.3g}"
+        most = self.weights.max().item()
+        likeliest = (
+            "" if most * len(self.candidates) < 1.001 else f", the likeliest {1000 * most:.3g} times in 1000"
         )
+        return f"a shortlist of {len(self.candidates)} candidates, one of which is the record{likeliest}"
 
     def to(self, device: torch.device | str) -> FinitePrior:
         """The same shortlist on another device."""

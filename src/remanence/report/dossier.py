@@ -30,7 +30,7 @@ def dossier(result: AuditResult) -> str:
         "the authority.",
         table(("criterion", "asks", "what was shown"), criteria(result)),
         f"{words.not_covered(result)} {words.DECISION}",
-        words.checked(result),
+        plain(words.checked(result)),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -34,31 +34,37 @@ def line(result: AuditResult) -> str:
         names, texts = [*names, "ceiling"], [*texts, thousandths(ceiling.success, up=True)]
         top = max(top, ceiling.success)
     end = 0.1 if top <= 0.1 else 1.0
+    away, aligned = (end, "right") if limit < end / 2 else (0, "left")  # where the line of the limit is not
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(rows):
             marker, colour = _MARKS[row.role]
             if row.lower < row.upper:
                 axes.hlines(height, row.lower, row.upper, color=colour, linewidth=5, alpha=0.35)
-            axes.plot([row.share], [height], marker, color=colour, markersize=7, markeredgewidth=2.5)
+            axes.plot(
+                [row.share], [height], marker, color=colour, markersize=7, markeredgewidth=2.5, clip_on=False
+            )
         if ceiling is not None:
             place = [ceiling.success], [len(rows)]
             axes.plot(*place, "|", color=CEILING, markersize=17, markeredgewidth=2.5)
-        for height, text in enumerate(texts):
-            axes.annotate(text, (1.02, height), xycoords=("axes fraction", "data"), va="center")
+        for height, (name, text) in enumerate(zip(names, texts, strict=True)):
+            axes.annotate(f"{name}: {text}", (away, height - 0.28), va="bottom", ha=aligned)
         axes.axvline(limit, color=INK, linestyle="--", linewidth=1.2)
         side = "left" if limit < end / 2 else "right"
         place = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "bottom"}
         axes.annotate(f"limit {thousandths(limit)}", (limit, 1.02), **place)
-        axes.set(xlim=(-0.012 * end, 1.012 * end), ylim=(len(names) - 0.5, -0.6), xlabel="times in 1000")
+        axes.set(xlim=(-0.012 * end, 1.012 * end), ylim=(len(names) - 0.5, -0.9), xlabel="times in 1000")
         ticks = np.linspace(0, end, 6)
         axes.set_xticks(ticks, [f"{1000 * tick:g}" for tick in ticks])
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(left=False)
+        axes.set_yticks([])
         axes.spines["left"].set_visible(False)
 
     return picture(
-        "line", f"{words.headline(result)} {words.found(result)}", draw, height=0.8 + 0.3 * len(names)
+        "line",
+        f"{words.headline(result)} {words.found(result)}",
+        draw,
+        width=3.8,
+        height=0.8 + 0.42 * len(names),
     )
 
 
@@ -95,10 +101,12 @@ def thumbnail(result: AuditResult, name: str) -> str:
 
 def dots(result: AuditResult) -> str:
     """A thousand targets: those that a guess finds, those that the attack adds, those that no proof rules out."""
-    best, ceiling = result.strongest, words.tightest(result)
+    ceiling = words.tightest(result)
     top = 1.0 if ceiling is None else ceiling.success
-    loose = best.baseline.value if best.baseline.loose else best.baseline.seen
-    shares = np.maximum.accumulate([best.baseline.seen, loose, best.main.rate, top])
+    rows = result.reason.rows() or result.strongest.whole.rows()
+    guess, loose = next(((row.share, row.upper) for row in rows if row.role == "guess"), (0.0, 0.0))
+    found = max((row.share for row in rows if row.role == "attack"), default=0.0)
+    shares = np.maximum.accumulate([guess, loose, found, top])
     known, first, second, third = np.round(1000 * shares).astype(int).tolist()
     groups = [
         (0, known, "s", GUESS, GUESS, f"{known} found by guessing"),
@@ -124,10 +132,10 @@ def dots(result: AuditResult) -> str:
             axes.plot(places // 20, places % 20, marker, markeredgewidth=0.8, label=text, **style)
         axes.set(xlim=(-1, 50), ylim=(20, -1))
         axes.set_axis_off()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2, markerscale=1.6)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=1.6)
 
     label = "Of 1000 targets: " + ", ".join(group[5] for group in shown) + "."
-    return picture("dots", label, draw, height=2.7)
+    return picture("dots", label, draw, height=2.2 + 0.2 * len(shown))
 
 
 def errors(result: AuditResult) -> str | None:
@@ -151,9 +159,7 @@ def errors(result: AuditResult) -> str | None:
         logarithmic(axes, "x")
         axes.legend(loc="best")
 
-    return picture(
-        "errors", "The share of trials in which the error is at most so much.", draw, height=2.8, width=4.6
-    )
+    return picture("errors", "The share of trials in which the error is at most so much.", draw, height=2.8)
 
 
 def roc(result: AuditResult) -> str | None:
@@ -180,7 +186,7 @@ def roc(result: AuditResult) -> str | None:
         axes.legend(loc="lower right")
 
     label = "True positives against false positives on logarithmic axes, for the strongest attacks."
-    return picture("roc", label, draw, height=2.8, width=4.6)
+    return picture("roc", label, draw, height=2.8)
 
 
 def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:

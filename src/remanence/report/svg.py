@@ -62,7 +62,7 @@ def themed(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def picture(name: str, label: str, draw: Callable[[Axes], None], *, height: float, width: float = 6.6) -> str:
+def picture(name: str, label: str, draw: Callable[[Axes], None], *, height: float, width: float = 4.6) -> str:
     """Draw on axes of this size in inches, and return one <svg> element to put into a page."""
     buffer = io.StringIO()
     with themed(width, height) as figure:

@@ -79,6 +79,8 @@ def headline(result: AuditResult) -> str:
     best, reason = result.strongest, result.reason
     if result.verdict is Verdict.CONTRADICTED and (told := claim(best)):
         return told[0]
+    if result.verdict is Verdict.PROTECTED and (ceiling := tightest(result)):
+        return proven(ceiling)
     if isinstance(reason, WholeRecords):
         return f"The best attack {result.done(best)}."
     return reason.headline(result.words)
@@ -125,12 +127,15 @@ def found(result: AuditResult) -> str:
     """The numbers behind the verdict, out of 1000, and why they decide as they do."""
     best, reason = result.strongest, result.reason
     told = [*claim(best)]
+    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
+    if result.verdict is Verdict.PROTECTED:  # the headline is the ceiling
+        told += [f"The best attack {result.done(best)}."]
+        ceilings = ceilings[1:]
     if isinstance(reason, WholeRecords):
         told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
         told += [f"{best.attack} found it; {limit(result)}."]
-    ceilings = [proven(ceiling) for ceiling in (tightest(result), average(result)) if ceiling is not None]
     return " ".join([*told, *ceilings])
 
 
@@ -182,6 +187,8 @@ def others(result: AuditResult) -> str:
 def mind(result: AuditResult, most: int = 2) -> list[str]:
     """What to mind about this verdict: a sentence each, about the attack that decides."""
     said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
+    if result.verdict is Verdict.EXPOSED:
+        said |= {"too-few-trials", "loose-baseline"}  # they make it harder to be EXPOSED, and it is
     raised = [caveat for caveat in result.strongest.caveats if caveat.id not in said]
     raised.sort(key=lambda caveat: not (caveat.voids or caveat.contradicts))
     return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:most]]

@@ -55,7 +55,8 @@ TOO_FEW_TRIALS = Caveat(
     "too-few-trials",
     "even zero successes in this many trials would leave an interval that reaches above the limit.",
     "There are too few trials to rule out the rate that the limit forbids.",
-    "Raise --trials. One attack needs about 4 / max_success trials; several attacks need a few more.",
+    "Audit with more trials (--trials) where they can be drawn, or with more records. A limit of 100 in 1000 needs "
+    "about 40, a limit of 10 in 1000 about 400.",
 )
 NO_BETTER_THAN_CONTROL = Caveat(
     "no-better-than-control",
@@ -75,20 +76,20 @@ SATURATED_CONTROL = Caveat(
     "saturated-control",
     "the control certainly succeeds in more than half of the trials.",
     "The threshold is so loose that records that were never trained on count as recovered.",
-    "Choose a smaller threshold.",
+    "Do not read the rate. Compare the attack with its control, or count only closer matches as recovered.",
 )
 OVERLAPPING_CONTROL = Caveat(
     "overlapping-control",
     "there are too few records to draw two separate sets of targets from.",
     "Control sets share records with the targets, so the control counts true finds as false ones.",
-    "Give more records, or draw control sets from others with Game(..., strangers=...).",
+    "Give more records, or others of the same kind for the control.",
 )
 ATTRIBUTES_GIVEN = Caveat(
     "attributes-given",
     "the adversary is given some attributes of the target.",
     "Whatever follows from these alone, without any model, counts as recovered. Baseline and control do not know "
     "them.",
-    "Play remanence_papers.attributes.Attributes instead: its control and its guess know these columns too.",
+    "Read the rate as one about the other columns, beside what follows from the given ones alone.",
 )
 TARGETS_KNOWN = Caveat(
     "targets-known",
@@ -100,7 +101,7 @@ LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the proven upper value of the baseline is more than twice what a guess was seen to achieve.",
     "A guess achieves something between what was seen and a proven upper value, so the attack's gain is uncertain.",
-    "Choose a smaller threshold, or an error with a known reach.",
+    "Read the attack beside both values. A stricter criterion makes the range smaller.",
 )
 OPTIMISER_NOT_CONVERGED = Caveat(
     "optimiser-not-converged",
@@ -133,7 +134,7 @@ SEVERAL_RECORDS_OF_ONE = Caveat(
     "several-records-of-one",
     "the training data hold equal records, and the proven ceiling is about one record.",
     "If equal records belong to one person, the ceiling is not theirs: every further record raises it.",
-    "Prove it for people: Person(records=...), or remanence bound --records-per-person.",
+    "Prove it for people: `remanence bound --records-per-person`.",
 )
 
 
