@@ -28,8 +28,8 @@ from remanence.bounds import Bound, Person, Segment, dpsgd
 from remanence.bounds.engine.allocation import allocation_bracket
 from remanence.bounds.engine.dpsgd import _bracket
 
-DRAWS = 40_000
-LIMIT_S = 60  # of one answer of a peer
+DRAWS = 20_000
+LIMIT_S = 20  # of one answer of a peer
 AT_ONCE = 2_000_000  # numbers
 PEERS = ("dp-accounting", "riskcal", "PLD-accounting")
 

@@ -230,7 +230,7 @@ def build_laws(
         count = round(math.sqrt(total_steps(schedule)))
         group = (replace(schedule[0], steps=count),)
         edges = chernoff_window(group, order, moments(group, order), log_mass=log_mass - math.log(count + 2))
-        many = edges[1] - edges[0] <= _MANY_POINTS * spacing
+        many = edges[1] - edges[0] <= _MOST_POINTS * spacing
     finest = (reach if many else max(high - low, reach)) / _MOST_POINTS
     limited = spacing < finest
     spacing = max(spacing, finest)
