@@ -88,3 +88,24 @@ def test_a_mistake_ends_with_a_sentence(call, tmp_path, arguments, needs):
     assert code == 2
     assert f"needs: {needs}" in err
     assert "Traceback" not in err
+
+
+def test_a_report_takes_a_title_and_an_owner_for_this_page_only(call, tmp_path):
+    result(Verdict.EXPOSED).save(tmp_path / "run")
+    before = (tmp_path / "run" / "audit.json").read_bytes()
+    said = (
+        "--title",
+        "Heart risk",
+        "--owner",
+        "Clinic <b>",
+        "--purpose",
+        "triage",
+        "--data-description",
+        "40 people",
+    )
+    code, _, _ = call("report", "run", *said)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert code == 0
+    assert all(text in page for text in ("Heart risk", "Clinic &lt;b&gt;", "triage", "40 people"))
+    assert result(Verdict.EXPOSED).digest()[:12] in page
+    assert (tmp_path / "run" / "audit.json").read_bytes() == before

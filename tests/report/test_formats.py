@@ -1,20 +1,25 @@
 """Reports for machines: the verdict maps as documented, and nothing that a file brings along breaks them."""
 
 import json
+import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
+import jsonschema
 import pytest
+from markupsafe import escape
 
 from audit_results import poisoned, result
-from remanence import Policy, SuccessRate, Verdict
+from remanence import Policy, SuccessRate, Verdict, audit
 from remanence.report.again import command, python
 from remanence.report.comparison import compare
+from remanence.report.dossier import criteria
 from remanence.report.formats import FORMATS
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
 from remanence.tables.single_columns import Columns, PartRate
+from remanence.targets import TARGETS
 
 SARIF = {  # kind, level, rule
     Verdict.PROTECTED: ("pass", "none", "RMN001/reconstruction"),
@@ -204,3 +209,155 @@ def test_a_worse_verdict_a_lost_proof_and_other_settings_are_named():
     assert lost.worse == ("the verdict", "the ceiling")
     assert "| ceiling | " in lost.markdown()
     assert "Worse: the verdict; the ceiling." in lost.markdown()
+
+
+IN_TOTO = {  # in-toto Statement v1 with the predicate test-result v0.1: the parts that have to be there
+    "type": "object",
+    "required": ["_type", "subject", "predicateType", "predicate"],
+    "properties": {
+        "_type": {"const": "https://in-toto.io/Statement/v1"},
+        "predicateType": {"const": "https://in-toto.io/attestation/test-result/v0.1"},
+        "subject": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "required": ["digest"],
+                "properties": {"digest": {"properties": {"sha256": {"pattern": "^[0-9a-f]{64}$"}}}},
+            },
+        },
+        "predicate": {
+            "required": ["result", "configuration"],
+            "properties": {
+                "result": {"enum": ["PASSED", "WARNED", "FAILED"]},
+                "configuration": {"type": "array", "items": {"type": "object", "required": ["uri"]}},
+                **{
+                    f"{name}Tests": {"type": "array", "items": {"type": "string"}}
+                    for name in ("passed", "warned", "failed")
+                },
+            },
+        },
+    },
+}
+TEXT = {"type": "string"}
+METRIC = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "type": TEXT,
+        "value": TEXT,
+        "slice": TEXT,
+        "confidenceInterval": {
+            "additionalProperties": False,
+            "properties": {"lowerBound": TEXT, "upperBound": TEXT},
+        },
+    },
+}
+CYCLONEDX = {  # CycloneDX 1.6: the parts of its schema that a model card is made of
+    "type": "object",
+    "required": ["bomFormat", "specVersion"],
+    "properties": {
+        "bomFormat": {"const": "CycloneDX"},
+        "specVersion": {"const": "1.6"},
+        "version": {"type": "integer", "minimum": 1},
+        "components": {
+            "items": {
+                "required": ["type", "name"],
+                "properties": {
+                    "type": {"const": "machine-learning-model"},
+                    "hashes": {
+                        "items": {
+                            "required": ["alg", "content"],
+                            "properties": {
+                                "alg": {"const": "SHA-256"},
+                                "content": {"pattern": "^[0-9a-f]{64}$"},
+                            },
+                        }
+                    },
+                    "modelCard": {
+                        "additionalProperties": False,
+                        "properties": {
+                            "quantitativeAnalysis": {
+                                "additionalProperties": False,
+                                "properties": {"performanceMetrics": {"type": "array", "items": METRIC}},
+                            },
+                            "considerations": {
+                                "additionalProperties": False,
+                                "properties": {
+                                    "technicalLimitations": {"type": "array", "items": TEXT},
+                                    "ethicalConsiderations": {
+                                        "items": {
+                                            "additionalProperties": False,
+                                            "properties": {"name": TEXT, "mitigationStrategy": TEXT},
+                                        }
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            }
+        },
+    },
+}
+EVAL_RESULTS = {  # a file of .eval_results/ on the Hugging Face Hub
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "required": ["dataset", "value"],
+        "additionalProperties": False,
+        "properties": {
+            "dataset": {"required": ["id", "task_id"], "properties": {"id": TEXT, "task_id": TEXT}},
+            "value": {"type": "number"},
+            "date": {"pattern": r"^\d{4}-\d\d-\d\d$"},
+            "notes": TEXT,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"), [("in-toto", IN_TOTO), ("cyclonedx", CYCLONEDX), ("eval-results", EVAL_RESULTS)]
+)
+@pytest.mark.parametrize("verdict", Verdict)
+def test_other_tools_can_read_it(form, schema, verdict):
+    jsonschema.validate(json.loads(FORMATS[form](result(verdict))), schema)
+
+
+def test_other_tools_read_the_same_verdict_and_numbers():
+    results = {Verdict.PROTECTED: "PASSED", Verdict.UNPROVEN: "WARNED"}
+    for verdict in Verdict:
+        found = result(verdict)
+        statement = json.loads(FORMATS["in-toto"](found))
+        assert statement["predicate"]["result"] == results.get(verdict, "FAILED")
+        assert (found.strongest.attack in statement["predicate"]["failedTests"]) == (
+            verdict is Verdict.EXPOSED
+        )
+        (entry,) = json.loads(FORMATS["eval-results"](found))
+        assert entry["value"] == found.strongest.main.rate
+        (component,) = json.loads(FORMATS["cyclonedx"](found))["components"]
+        metrics = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+        assert float(metrics[0]["value"]) == pytest.approx(found.evidence[0].main.rate, rel=1e-5)
+    exposed = result(Verdict.EXPOSED)
+    (subject,) = json.loads(FORMATS["in-toto"](exposed))["subject"]
+    assert subject["digest"]["sha256"] == exposed.subject["sha256"].get(
+        "release", exposed.subject["sha256"]["data"]
+    )
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_dossier_answers_each_question_once(verdict):
+    found = result(verdict)
+    rows = criteria(found)
+    assert len({who for who, _, _ in rows}) == len(rows)
+    for who, _, shown in rows:
+        for other in re.findall(r"As under (.*?)\.(?= |$)", shown):
+            assert other in [name for name, _, _ in rows[: [w for w, _, _ in rows].index(who)]]
+    long = [shown for _, _, shown in rows if not shown.startswith(("As under", "Not tested"))]
+    assert len(set(long)) == len(long)
+    page = FORMATS["dossier-html"](found)
+    assert all(str(escape(asks)) in page for _, asks, _ in rows)
+
+
+def test_a_dossier_states_epsilon_where_noise_is_proven():
+    found = audit(TARGETS["digits-noisy-sum"](), target="a noisy sum", trials=5)
+    assert "ε 1.994 at δ 1e-05" in FORMATS["dossier"](found)

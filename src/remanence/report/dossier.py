@@ -6,7 +6,8 @@ from remanence.auditing import AuditResult
 from remanence.report import words
 from remanence.report.frequencies import ceiling
 from remanence.report.markdown import plain, table
-from remanence.report.remedies import DELTA
+from remanence.report.remedies import DELTA, epsilon
+from remanence.report.tables import upwards
 
 _NOT_TESTED = "Not tested in this audit."
 _QUERIES = ("answer", "continuation")  # what somebody sees who may only ask
@@ -36,59 +37,91 @@ def dossier(result: AuditResult) -> str:
 
 
 def criteria(result: AuditResult) -> list[tuple[str, str, str]]:
-    """Who asks, what they ask of a model in their own words, and what this audit has to say."""
-    extraction, membership = _extraction(result), _membership(result)
-    return [
-        (
-            "EDPB Opinion 28/2024, §43",
-            "Is the likelihood of extracting personal data from the model insignificant?",
-            extraction,
-        ),
-        (
-            "EDPB Opinion 28/2024, §43",
-            "Is the likelihood of obtaining such data from queries insignificant?",
-            extraction if any(word in result.threat_model["sees"] for word in _QUERIES) else _NOT_TESTED,
-        ),
-        ("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", membership),
-        ("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", _attributes(result)),
-        (
-            "ICO, motivated intruder",
-            "Is identification sufficiently remote for somebody competent, with access to public resources?",
-            f"{words.scope(result)} This adversary knows at least as much as a motivated intruder "
-            f"where they know training records. {extraction}",
-        ),
-        (
-            "CNIL, status of an AI model",
-            "Do attacks on the model itself recover personal data?",
-            extraction,
-        ),
-        (
-            "NIST SP 800-226",
-            "What is the unit of privacy, what is ε, and was the implementation checked?",
-            _differential_privacy(result),
-        ),
-        (
-            "ISO/IEC 27559",
-            "Context, adversary and re-identification risk.",
-            f"{words.scope(result)} {extraction}",
-        ),
-        (
-            "OWASP AISVS 1.0, 11.2.4",
-            "Is sensitive data trained on with differentially private optimisation?",
-            _differential_privacy(result),
-        ),
-        (
-            "OWASP AISVS 1.0, 11.2.5",
-            "Do simulated membership attacks stay at the level of guessing?",
-            membership,
-        ),
-        (
-            "AI Act, Article 15(5)",
-            "Was resilience against attacks on confidentiality examined?",
-            f"{len(result.evidence)} attack(s) were run: {', '.join(e.attack for e in result.evidence)}. "
-            f"{extraction}",
-        ),
-    ]
+    """Who asks, what they ask of a model, and what this audit has to say: each answer in full once, then by name."""
+    attacks = ", ".join(evidence.attack for evidence in result.evidence)
+    asked = any(word in result.threat_model["sees"] for word in _QUERIES)
+    answers = {
+        "extraction": _extraction(result),
+        "queries": "extraction" if asked else _NOT_TESTED,
+        "embeddings": "extraction" if "embedding" in result.threat_model["sees"] else _NOT_TESTED,
+        "membership": _membership(result),
+        "attributes": _attributes(result),
+        "privacy": _differential_privacy(result),
+        "adversary": words.scope(result),
+        "attacks": f"{len(result.evidence)} attack(s) were run: {attacks}.",
+    }
+    rows, said = [], dict[str, str]()
+    for who, asks, names in _CRITERIA:
+        parts = []
+        for name in names:
+            key = answers[name] if answers[name] in answers else name
+            if key in said:
+                parts.append(f"As under {said[key]}.")
+            else:
+                parts.append(answers[key])
+                said |= {key: who} if answers[key] != _NOT_TESTED else {}
+        rows.append((who, asks, " ".join(dict.fromkeys(parts))))
+    return rows
+
+
+_CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "EDPB Opinion 28/2024, §43",
+        "Is the likelihood of extracting personal data from the model insignificant?",
+        ("extraction",),
+    ),
+    (
+        "EDPB Opinion 28/2024, §43: queries",
+        "Is the likelihood of obtaining such data from queries insignificant?",
+        ("queries",),
+    ),
+    ("EDPB Opinion 28/2024, §55: membership inference", "Was it tested?", ("membership",)),
+    ("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", ("attributes",)),
+    (
+        "ICO, motivated intruder",
+        "Is identification sufficiently remote for somebody competent, with access to public resources?",
+        ("adversary", "extraction"),
+    ),
+    ("CNIL, status of an AI model", "Do attacks on the model itself recover personal data?", ("extraction",)),
+    (
+        "NIST SP 800-226",
+        "What is the unit of privacy, what is ε, and was the implementation checked?",
+        ("privacy",),
+    ),
+    (
+        "NIST AI RMF, MEASURE 2.10",
+        "Is the privacy risk of the system examined and documented?",
+        ("attacks", "extraction"),
+    ),
+    ("ISO/IEC 27559", "Context, adversary and re-identification risk.", ("adversary", "extraction")),
+    (
+        "ISO/IEC 42001",
+        "Is there a record of the impact on individuals, and of how it was assessed?",
+        ("attacks", "extraction"),
+    ),
+    (
+        "OWASP LLM08:2026, vector and embedding weaknesses",
+        "Can stored embeddings be inverted to the data that they were made from?",
+        ("embeddings",),
+    ),
+    ("OWASP AISVS 1.0, 8.4", "Was resistance to embedding inversion tested?", ("embeddings",)),
+    (
+        "OWASP AISVS 1.0, 11.2.4",
+        "Is sensitive data trained on with differentially private optimisation?",
+        ("privacy",),
+    ),
+    (
+        "OWASP AISVS 1.0, 11.2.5",
+        "Do simulated membership attacks stay at the level of guessing?",
+        ("membership",),
+    ),
+    (
+        "AI Act, Article 15(5) (applies from 2 December 2027 to Annex III systems, from 2 August 2028 to Annex I), "
+        "and draft EN 18282",
+        "Was resilience against attacks on confidentiality examined?",
+        ("attacks", "extraction"),
+    ),
+)
 
 
 def _extraction(result: AuditResult) -> str:
@@ -128,10 +161,12 @@ def _differential_privacy(result: AuditResult) -> str:
         )
     if proven is None:
         return "No differential privacy is claimed for this training, or none that a proof covers."
-    noise = settings.get("noise_multiplier")
+    noise, budget = settings.get("noise_multiplier"), epsilon(result, proven)
     facts = [
         f"Unit: {proven.whose}. {proven.name}" + ("" if noise is None else f", noise multiplier {noise:g}")
     ]
+    if budget is not None:
+        facts.append(f"ε {upwards(budget)} at δ {DELTA:g}")
     if "claimed_epsilon" in numbers:
         facts.append(f"claimed ε {numbers['claimed_epsilon']:.3g} at δ {numbers.get('delta', DELTA):g}")
     if "p_value_of_the_claim" in numbers:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from remanence.auditing import AuditResult
 from remanence.report.dossier import dossier
-from remanence.report.html import report
+from remanence.report.exchange import cyclonedx, eval_results, in_toto
+from remanence.report.html import dossier_page, report
 from remanence.report.junit import junit
 from remanence.report.markdown import model_card, summary
 from remanence.report.sarif import sarif
@@ -18,4 +19,8 @@ FORMATS: dict[str, Callable[[AuditResult], str]] = {
     "sarif": sarif,
     "model-card": model_card,
     "dossier": dossier,
+    "dossier-html": dossier_page,
+    "in-toto": in_toto,
+    "cyclonedx": cyclonedx,
+    "eval-results": eval_results,
 }

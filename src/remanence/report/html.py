@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from remanence.auditing import AuditResult
 from remanence.core.catalogue import catalogue
 from remanence.report import again, exposure, figures, words
+from remanence.report.dossier import criteria
 from remanence.report.frequencies import ceiling
 from remanence.report.glossary import GLOSSARY
 from remanence.report.remedies import remedies
@@ -53,6 +54,14 @@ def report(result: AuditResult) -> str:
         glossary=GLOSSARY,
         style=style(),
     )
+
+
+def dossier_page(result: AuditResult) -> str:
+    """The dossier as a page to print."""
+    page = template("dossier.html.jinja").render(
+        card=_card(result), result=result, words=words, criteria=criteria(result), style=style()
+    )
+    return f"{page}\n"
 
 
 def card(result: AuditResult) -> str:

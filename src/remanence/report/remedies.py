@@ -29,8 +29,8 @@ def remedies(result: AuditResult) -> list[str]:
     if ceiling is None:
         found.append(
             "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
-            "Training with calibrated noise can. It costs accuracy: `remanence calibrate` says how much noise a limit "
-            "needs."
+            "Training with calibrated noise can. It costs accuracy: `remanence calibrate --max-success` says how much "
+            "noise a limit needs."
         )
     if verdict is Verdict.EXPOSED:
         first = "Do not publish this release as it is. What has been published cannot be taken back."
@@ -50,26 +50,41 @@ def remedies(result: AuditResult) -> list[str]:
     return found
 
 
-def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
-    """The least noise whose proof meets the limit, beside the noise that was used."""
+def epsilon(result: AuditResult, ceiling: Bound) -> float | None:
+    """ε at `DELTA` of the noise that the ceiling is about; None where it is about anything else."""
+    now = _segment(result, ceiling)
+    try:
+        return None if now is None else epsilon_upper(now, DELTA)
+    except InputError:
+        return None
+
+
+def _segment(result: AuditResult, ceiling: Bound) -> Segment | None:
+    """The training as steps with noise, where it is one."""
     settings = result.threat_model["mechanism"]
     noise, rate, steps = (settings.get(name, 1) for name in ("noise_multiplier", "sample_rate", "steps"))
     plain = all(isinstance(value, int | float) for value in (noise, rate, steps))
-    if (
-        ceiling.whose != "one record"
-        or ceiling.name not in _NOISE_BOUNDS
-        or "noise_multiplier" not in settings
-        or not plain
-    ):
-        return []
-    baseline = max(evidence.baseline.value for evidence in result.evidence)
+    known = ceiling.whose == "one record" and ceiling.name in _NOISE_BOUNDS and "noise_multiplier" in settings
+    if not known or not plain:
+        return None
     try:
-        now = Segment(noise, rate, steps)
+        return Segment(noise, rate, steps)
+    except InputError:  # settings that a stored result claims, and that no training can have
+        return None
+
+
+def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
+    """The least noise whose proof meets the limit, beside the noise that was used."""
+    now, spent = _segment(result, ceiling), epsilon(result, ceiling)
+    if now is None or spent is None:
+        return []
+    noise, baseline = now.noise_multiplier, max(evidence.baseline.value for evidence in result.evidence)
+    try:
         needed = calibrate(
             result.policy.max_success, baseline, sample_rate=now.sample_rate, steps=now.steps
         ).segment
-        budget, spent = epsilon_upper(needed, DELTA), epsilon_upper(now, DELTA)
-    except InputError:  # settings that a stored result claims, and that no training can have
+        budget = epsilon_upper(needed, DELTA)
+    except InputError:  # no noise is enough
         return []
     limit = f"{thousandths(result.policy.max_success)} in 1000, {result.policy.whose} limit"
     more = needed.noise_multiplier > noise

@@ -169,8 +169,9 @@ class AuditResult:
         return storage.seal(self.to_json(), arrays)
 
     def digest(self) -> str:
-        """The hash of all that was found: everything but when and where it ran."""
-        document = {name: part for name, part in self.to_json().items() if name != "environment"}
+        """The hash of all that was found: not of when and where it ran, nor of what the owner says about it."""
+        apart = ("environment", "about")
+        document = {name: part for name, part in self.to_json().items() if name not in apart}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: Path, *, gallery: bool = False) -> Path:
