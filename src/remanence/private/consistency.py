@@ -11,14 +11,12 @@ from typing import final
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from scipy.stats import binom, chi2
 from torch import Tensor
 
 from remanence.bounds import Segment
 from remanence.core.exceptions import MisfitError
 from remanence.private import caveats
-from remanence.private.noise import compared_numbers, compared_steps
 from remanence.private.recording import PARTS, Recording, read_recording, unreadable
 from remanence.results.caveats import Caveat
 
@@ -235,7 +233,6 @@ class RecordedRun:
     def _repeats(self) -> Iterator[Caveat]:
         noise, names = self._noise, self.recording.manifest["tensors"]
         sizes, compared = noise["sizes"].tolist(), int(noise["compared"])
-        numbers = np.array([compared_numbers(size) for size in sizes])
         pairs, chance, variance = noise["pairs"].tolist()
         if int(noise["repeats"]):
             seen = f"The same noise was added {int(noise['repeats'])} times more than once."
@@ -243,12 +240,6 @@ class RecordedRun:
         elif pairs > chance + 8 * math.sqrt(variance) + 25:
             seen = f"{pairs:.0f} pairs of equal numbers inside the steps; chance gives {chance:.0f}."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
-        elif compared > 1:
-            every = compared_steps(compared, len(sizes)) ** 2 / 2 * len(sizes)
-            again = noise["largest_between_steps"].numpy() > chance_correlation(numbers, every)
-            if again.any():
-                seen = f"The noise on `{names[np.flatnonzero(again)[0]]}` is correlated between steps."
-                yield replace(caveats.NOISE_REPEATS, seen=seen)
         if compared:
             bare = chi2.cdf(noise["least"].numpy(), compared) * np.array(sizes) < _CHANCE / len(sizes)
             if bare.any():
@@ -310,13 +301,6 @@ class RecordedRun:
         repeats = len(indices) - len(torch.unique(step_of * (records + 1) + indices))
         if repeats:
             yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
-
-
-def chance_correlation(numbers: np.ndarray, comparisons: float) -> np.ndarray:
-    """What no correlation of so many independent numbers exceeds, but for one run in 10^9; 1 where they are too few."""
-    freedom = np.maximum(numbers - 1, 1).astype(np.float64)
-    t = -stdtrit(freedom, _CHANCE / max(comparisons, 1.0) / 2)
-    return np.where(numbers < 4, 1.0, t / np.sqrt(freedom + t**2))
 
 
 def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:

@@ -10,10 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_KEPT = 64  # numbers of each tensor and step that are compared with those of other steps
-_MOST_KEPT = 2**24  # numbers that are kept in all; beyond them, repeats are still found by their fingerprints
 _FINGERPRINTED = 12  # numbers in a fingerprint; at a sixteenth of a standard deviation they hold 60 bits
-_COMPARED = 2000  # steps, each with each
 _INSIDE = 2**17  # numbers of a step that are compared with each other
 _SAME = 1e-5  # standard deviations by which two of them may differ through rounding, and be the same
 
@@ -30,7 +27,6 @@ class NoiseLog:
         self.sizes = list(sizes)
         self._sums: list[Tensor] = []  # per step: Σ z², Σ z⁴ by tensor, (2, tensors)
         self._fingerprints: list[np.ndarray] = []  # per compared step, (tensors,)
-        self._kept: list[Tensor] = []  # per compared step, the first numbers of each tensor, (tensors, _KEPT)
         self._squares: Tensor | None = None  # of every number over the compared steps
         self._compared = 0
         self._pairs = np.zeros(
@@ -51,12 +47,10 @@ class NoiseLog:
         every = torch.cat(squares)
         self._squares = every if self._squares is None else self._squares + every
         self._compared += 1
-        heads = torch.zeros(len(noise), _KEPT)
+        heads = torch.zeros(len(noise), _FINGERPRINTED)
         for row, z in zip(heads, noise, strict=True):
-            row[: min(len(z), _KEPT)] = z[:_KEPT]
-        self._fingerprints.append(self._fingerprint(heads.abs()))
-        if len(self._kept) < _COMPARED and (len(self._kept) + 1) * heads.numel() <= _MOST_KEPT:
-            self._kept.append(heads)
+            row[: min(len(z), _FINGERPRINTED)] = z[:_FINGERPRINTED].abs()
+        self._fingerprints.append(self._fingerprint(heads))
         if precision < _SAME / 10:  # half precision has few numbers, and many are the same
             self._count_pairs(every[:_INSIDE].sqrt())
 
@@ -69,7 +63,7 @@ class NoiseLog:
 
     def _fingerprint(self, heads: Tensor) -> np.ndarray:
         """Equal for equal noise, up to rounding; 0 where a tensor has too few numbers to be told apart."""
-        cells = (heads[:, :_FINGERPRINTED].double().numpy() * 16).round().clip(0, 2**30)
+        cells = (heads.double().numpy() * 16).round().clip(0, 2**30)
         mixed = (cells.astype(np.uint64) * self._multipliers).sum(1, dtype=np.uint64)
         enough = np.array(self.sizes) >= _FINGERPRINTED
         moving = cells.max(1) > 0  # no noise at all is another finding
@@ -89,25 +83,4 @@ class NoiseLog:
         if self._squares is not None:
             parts = self._squares.split(self.sizes)
             found["least"] = torch.stack([part.min() for part in parts]).double().cpu()
-            found["largest_between_steps"] = self._largest_between_steps()
         return found
-
-    def _largest_between_steps(self) -> Tensor:
-        """For each tensor, the largest correlation between its noise in two of the steps that were kept."""
-        kept = torch.stack(self._kept, 1)  # (tensors, steps, numbers)
-        found = torch.zeros(len(kept), dtype=torch.float64)
-        for place, one in enumerate(kept):
-            unit = one / one.norm(dim=1, keepdim=True).clamp(min=1e-30)
-            if len(unit) > 1:
-                found[place] = float((unit @ unit.mT).abs().fill_diagonal_(0).max())
-        return found
-
-
-def compared_numbers(size: int) -> int:
-    """How many numbers of a tensor are compared with those of other steps."""
-    return min(size, _KEPT)
-
-
-def compared_steps(steps: int, tensors: int) -> int:
-    """How many steps are compared each with each."""
-    return max(1, min(steps, _COMPARED, _MOST_KEPT // (tensors * _KEPT)))
