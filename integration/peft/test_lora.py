@@ -76,5 +76,7 @@ def test_adapters_are_recorded_without_a_trace(tmp_path, dropout, wrap):
     recorded = train(tmp_path / "run", dropout=dropout, wrap=wrap)
     assert all(torch.equal(one, other) for one, other in zip(alone, recorded, strict=True))
     run = read_run(tmp_path / "run")
-    assert [c.seen for c in run.deviations() if c.contradicts or c.voids] == []
+    named = {c.id for c in run.deviations() if c.contradicts or c.voids}
+    assert "seed-unknown" in named  # nobody said a word about seeds
+    assert named <= {"seed-unknown", "counted-from-the-records"}
     assert run.tests_canaries

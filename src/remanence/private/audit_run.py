@@ -29,8 +29,7 @@ from remanence.private import caveats
 from remanence.private.canaries import draw
 from remanence.private.claim_test import LEVEL, ClaimTest, hides, scaled
 from remanence.private.consistency import RecordedRun, read_run
-from remanence.private.one_run_canaries import OneRunCanaries
-from remanence.private.recorded_training import CanaryEvidence, RecordedTraining
+from remanence.private.one_run_canaries import CanaryEvidence, OneRunCanaries, RecordedTraining
 from remanence.protocol import AnyGame, Prepared, Unit, Work
 from remanence.results.caveats import Caveat
 from remanence.results.findings import Words
