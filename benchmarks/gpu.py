@@ -64,7 +64,7 @@ def on_device(name: str, cpu: str, cuda: str) -> list[Row]:
 _TEXTS = r"^ +\d+ +\d+ +(?:\d+ +){3}[\d.e+-]+ +"
 COMMANDS = (
     Command(
-        "docs/benchmarks/shadows.md",
+        "docs/evidence/shadows.md",
         "shadows.py --device cuda --rounds 4",
         "shadows.py --count 300 --rounds 1",
         [
@@ -74,7 +74,7 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/benchmarks/shadows.md",
+        "docs/evidence/shadows.md",
         "networks.py --device cuda",
         "networks.py --count 20",
         [
@@ -83,7 +83,7 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/benchmarks/shadows.md",
+        "docs/evidence/shadows.md",
         "learning.py",
         "learning.py --device cpu --steps 1 2 --batch 4 --only perceptron",
         [
@@ -102,7 +102,7 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/benchmarks/shadows.md",
+        "docs/evidence/shadows.md",
         "time_to_rate.py {data} --per-class 4 --steps 5000",
         "time_to_rate.py --device cpu --per-class 4 --steps 2",
         [
@@ -111,7 +111,7 @@ COMMANDS = (
         ],
     ),
     Command(
-        "docs/benchmarks/foundation.md",
+        "docs/evidence/foundation.md",
         "on_device.py",
         "on_device.py --trials 20",
         [

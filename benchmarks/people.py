@@ -1,6 +1,6 @@
 """People: ceilings by number of records, their times, and dp-accounting beside them.
 
-`python benchmarks/people.py docs` prints docs/benchmarks/people.md and draws docs/people.svg. dp-accounting 0.6 is
+`python benchmarks/people.py docs` prints docs/evidence/people.md and draws docs/people.svg. dp-accounting 0.6 is
 asked where it is installed, for the ε of a group: its Gaussian mixture, as it composes and as it reads ε off. It has no
 balls in bins (random allocation) to compare with. Times are those of the processor, of one thread: other work on the
 machine does not change them much.

@@ -1,5 +1,6 @@
 """The site: every block on it runs, and every page is reached."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -14,7 +15,6 @@ pytest_plugins = ["pytester"]
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = (
-    "docs/benchmarks/",
     "docs/evidence/",
     "docs/reproductions/",
 )  # what commands of the repository printed, not commands
@@ -101,3 +101,29 @@ def test_pages_that_the_code_determines_are_written_by_it():
     command = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert found.stdout.strip() == "Stale: none", found.stderr
+
+
+def named_in_the_reference() -> list[tuple[str, str]]:
+    """Each module or object of docs/api.md, and each member that is picked out of it."""
+    found = []
+    for line in (ROOT / "docs" / "api.md").read_text().splitlines():
+        if line.startswith("::: "):
+            found.append((line.removeprefix("::: "), ""))
+        elif "members: [" in line:
+            home = found.pop()[0] if not found[-1][1] else found[-1][0]
+            found += [(home, name.strip()) for name in line.partition("[")[2].rstrip("] ").split(",")]
+    return found
+
+
+def test_the_reference_names_nothing_that_cannot_be_imported():
+    for home, member in named_in_the_reference():
+        module, _, name = (home, "", member) if member else home.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+def test_there_are_few_pages_to_read():
+    """Logs, reproductions and errata are evidence, and four pages are written by the code."""
+    written = {"caveats.md", "glossary.md", "cli.md", "papers.md", "errata.md"}
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    logs = ("evidence", "reproductions")
+    assert sum(page.name not in written and page.parts[0] not in logs for page in pages) <= 30

@@ -168,7 +168,10 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "pip install 'remanence[explore]', or --export page.html" in capsys.readouterr().err
+    assert (
+        "pip install '.[explore]' in a clone of the repository, or --export page.html"
+        in capsys.readouterr().err
+    )
 
 
 def explored(monkeypatch, capsys, *arguments):

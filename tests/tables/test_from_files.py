@@ -161,7 +161,7 @@ def test_the_extra_is_named_where_it_is_missing(folder, monkeypatch, capsys):
     with ZipFile("model.skops", "w") as archive:
         archive.writestr("schema.json", "{}")
     assert run(monkeypatch, "model.skops", "--data", "train.csv", "--label", "outcome") == 2
-    assert "remanence[tables]" in capsys.readouterr().err
+    assert "'.[tables]'" in capsys.readouterr().err
 
 
 CODED = """

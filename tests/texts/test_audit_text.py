@@ -418,7 +418,7 @@ def test_without_the_extra_the_command_says_which_it_is(tmp_path, monkeypatch, c
     monkeypatch.setitem(sys.modules, "transformers", None)
     code, printed = command(monkeypatch, capsys, tmp_path, "--texts", tmp_path, "--out", tmp_path / "o")
     assert code == 2
-    assert "pip install 'remanence[text]'" in printed.err
+    assert "pip install '.[text]'" in printed.err
 
 
 def test_the_built_in_target_is_exposed_with_nothing_in_its_control():

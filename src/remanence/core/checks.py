@@ -193,7 +193,7 @@ def extra(module: str, extra: str, needs: str, otherwise: str = "") -> Any:
             f"{module.split('.')[0]} is not installed.",
             needs=needs,
             got="an environment without it",
-            hint=f"pip install 'remanence[{extra}]'{otherwise}",
+            hint=f"pip install '.[{extra}]' in a clone of the repository{otherwise}",
         ) from None
 
 

@@ -230,7 +230,7 @@ class RemoteFolder:
 
     def _files(self):
         needs = "a folder, or a URL that fsspec knows and its package"
-        hint, kinds = "pip install 'remanence[s3]' for s3://", (ImportError, ValueError)
+        hint, kinds = "pip install '.[s3]' in a clone of the repository, for s3://", (ImportError, ValueError)
         with refusing(kinds, "This kind of storage cannot be reached.", needs=needs, got=self.url, hint=hint):
             return import_module("fsspec.core").url_to_fs(self.url)[0]
 

@@ -70,7 +70,7 @@ def table(
 ) -> None:
     """Tell which rows and columns of a table come back out of the model that was fitted on it.
 
-    The model is refused if it was not fitted on this table. Needs `pip install 'remanence[tables]'` for .skops and
+    The model is refused if it was not fitted on this table. Needs `pip install '.[tables]'` for .skops and
     .parquet files.
     """
     from remanence.tables.findings import show_table

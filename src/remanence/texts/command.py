@@ -139,7 +139,7 @@ def text(
 ) -> None:
     """Tell which secrets of the training texts come out of a fine-tuned language model or adapter.
 
-    The probability that a secret comes out is computed exactly, not sampled. Needs `pip install 'remanence[text]'`.
+    The probability that a secret comes out is computed exactly, not sampled. Needs `pip install '.[text]'`.
     """
     kept = {**stored(files, secrets, asking), "model": str(model), "accuse_at": accuse_at}
     play(
