@@ -46,6 +46,16 @@ def test_every_attack_with_every_caveat_fits_four_printed_pages(watch, tmp_path)
     assert watched.printed("report-everything") <= 4
 
 
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_signature_is_on_the_first_printed_page(watch, tmp_path, verdict):
+    watched = watch(write_report(result(verdict), tmp_path).as_uri())
+    watched.page.emulate_media(media="print")
+    watched.page.set_viewport_size({"width": 688, "height": 1017})  # A4 within its margins
+    box = watched.page.locator(".signature").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 1017
+
+
 PICTURES = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
@@ -82,7 +92,7 @@ def test_an_update_shows_where_it_leaks(watch, tmp_path):
 
 def test_the_first_screen_answers_the_first_question(watch, tmp_path):
     watched = watch(write_report(result(Verdict.EXPOSED), tmp_path).as_uri())
-    for text in ("EXPOSED", "An attack succeeds more often", "The adversary sees", "Caveats"):
+    for text in ("EXPOSED", "An attack succeeds more often", "The adversary sees", "What to do now"):
         box = watched.page.get_by_text(text, exact=False).first.bounding_box()
         assert box is not None
         assert box["y"] + box["height"] <= 900

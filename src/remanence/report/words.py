@@ -135,7 +135,7 @@ def found(result: AuditResult) -> str:
         told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
-        told += [f"{best.attack} found it; {limit(result)}."]
+        told += [f"The attack {best.attack} found it; {limit(result)}."]
     return " ".join([*told, *ceilings])
 
 
