@@ -113,8 +113,9 @@ class Captured(AnyGame[SharedGradient]):
 
     def how_many(self, outcome: Outcome) -> int | None:
         """All batches together, where each size is proven."""
-        sizes = outcome.numbers["proven_batch_size"]
-        return int(sizes.sum()) if bool((sizes > 0).all()) else None
+        sizes = outcome.numbers["proven_batch_size"]  # of several samples of an update, with the first alone
+        total = int(sizes.sum())
+        return total if bool((sizes > 0).all()) or total == sizes.numel() else None
 
     def records(self, trials: int, draws: Draws) -> None:
         """Nobody knows which records they were."""
