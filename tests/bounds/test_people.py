@@ -149,7 +149,10 @@ def test_fixed_batches_say_which_comparison_the_number_is_for():
     assert removed not in few.assumptions[3]
     many = {"noise_multiplier": 4.0, "sample_rate": 0.01, "steps": 1000, "person": Person(batches="fixed")}
     rare = dpsgd(0.01, **many)
-    assert rare.success == dpsgd(0.01, noise_multiplier=2.0, sample_rate=0.01, steps=1000).success
+    opposite = dpsgd(
+        0.01, noise_multiplier=2.0, sample_rate=0.01, steps=1000
+    )  # others' gradients, all of them
+    assert (rare.lower, rare.success) == (opposite.lower, opposite.success)
     assert removed in rare.assumptions[3]
     assert left_out not in rare.assumptions[3]
     several = dpsgd([0.01, 0.99], noise_multiplier=0.9, sample_rate=0.5, steps=4, person=many["person"])
@@ -160,6 +163,12 @@ def test_fixed_batches_say_which_comparison_the_number_is_for():
     assert all(
         (text in several.assumptions[3]) == any(text in one for one in alone) for text in (left_out, removed)
     )
+
+
+def test_three_records_in_draws_of_a_fixed_size_move_a_step_by_three():
+    run = {"noise_multiplier": 20.0, "sample_rate": 0.1, "steps": 9}
+    found = dpsgd(0.05, **run, person=Person(3, "fixed"))
+    assert found.success == pytest.approx(gaussian_ceiling(0.05, 3 * math.sqrt(9) / 20))
 
 
 def test_replacing_a_person_of_three_records_moves_a_step_by_six():

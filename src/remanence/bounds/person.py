@@ -206,10 +206,11 @@ class Person:
         log_lower = (
             options[0].log_lower if self.batches == "shuffled" or is_full_batch(schedule) else -math.inf
         )
-        if (
-            self.batches == "fixed" and not self.replaced
-        ):  # a test that exists: the other records' gradients may be 0
+        if self.batches == "fixed" and not self.replaced:
+            # Tests that exist: the other records' gradients may be 0, and all opposite to the target's.
             log_lower = dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
+            if options[-1].log_upper < options[0].log_upper:
+                log_lower = options[-1].log_lower
         if self.batches == "balls-in-bins" and self.most == 1 and not is_full_batch(schedule):
             passes, bins = _passes(schedule)
             thrown = partial(allocation_bracket, schedule[0].noise_multiplier, bins, passes)
