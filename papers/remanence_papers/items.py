@@ -144,15 +144,18 @@ def rendered(folder: Path) -> str:
 
 
 def _line(item: Item, pages: Pages) -> str:
-    ours = _NUMBER.sub(lambda found: pages.number(found[1], found[2]), item.ours)
+    asked = _NUMBER.findall(item.ours)
+    printed = all(pages.document(name) is not None for name, _ in asked)
+    ours = _NUMBER.sub(lambda found: pages.number(found[1], found[2]), item.ours) if printed else ""
     status = f"**{_status(item, pages)}**" + (f": {item.remark}" if item.remark else "")
     return f"| {item.name} | {item.what} | {ours} | {item.paper} | {status} | {_link(item.page, pages)} |"
 
 
 def _status(item: Item, pages: Pages) -> str:
-    """As listed, and missing where the page has not been printed."""
-    printed = not item.page or item.page.endswith(".md") or pages.document(item.page) is not None
-    return item.status if printed else "missing"
+    """As listed; where the page is not printed at its scale, small if the small one is, and missing else."""
+    if item.status == "missing" or not item.page or item.page.endswith(".md") or pages.document(item.page):
+        return item.status
+    return "small" if pages.document(f"small/{item.page}") else "missing"
 
 
 def _link(page: str, pages: Pages) -> str:
@@ -161,6 +164,8 @@ def _link(page: str, pages: Pages) -> str:
     if page.endswith(".md"):
         name = page.removesuffix(".md")
         return f"[{name}](reproductions/{page})" + (", stale" if name in pages.stale else "")
+    if pages.document(page) is None and pages.document(f"small/{page}") is not None:
+        page = f"small/{page}"
     if pages.document(page) is None:
         return f"`{page.split('/')[-1]}`, not printed"
     return f"[{page}](reproductions/{_place(page)}.md)" + (", stale" if _place(page) in pages.stale else "")
