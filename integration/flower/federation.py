@@ -67,7 +67,11 @@ def server() -> ServerApp:
 
 if __name__ == "__main__":
     kind = sys.argv[1]
-    mod = record_updates(sys.argv[2]) if kind == "record" else withhold_exposed(make, Declared(LocalTraining(1, RATE)))
+    mod = (
+        record_updates(sys.argv[2])
+        if kind == "record"
+        else withhold_exposed(make, Declared(LocalTraining(1, RATE)))
+    )
     run_simulation(
         server_app=server(),
         client_app=client([mod]),

@@ -26,7 +26,9 @@ def main() -> None:
     for site in ("site-1", "site-2"):
         job.to(ScriptRunner(script=str(HERE / "client.py")), site)
         job.to(KeepModel(), site, filter_type=FilterType.TASK_DATA, tasks=["train"])
-        guard = ExposureGuard(f"{HERE / 'network.py'}:make", 0.1, local_steps=1, withhold=manner == "withhold")
+        guard = ExposureGuard(
+            f"{HERE / 'network.py'}:make", 0.1, local_steps=1, withhold=manner == "withhold"
+        )
         job.to(guard, site, filter_type=FilterType.TASK_RESULT, tasks=["train"])
     job.simulator_run(workspace, n_clients=None, threads=2)
 
