@@ -66,7 +66,8 @@ def main() -> None:
             print(failed[-1], file=sys.stderr, flush=True)
             continue
         seconds.append(time.process_time() - started)
-        if not log_baseline <= bracket.log_lower <= bracket.log_estimate <= bracket.log_upper <= 0:
+        middle = bracket.log_lower if bracket.log_estimate is None else bracket.log_estimate
+        if not log_baseline <= bracket.log_lower <= middle <= bracket.log_upper <= 0:
             failed.append((run, log_baseline, f"out of order: {bracket}"))
         loose += not bracket.converged
         if bracket.dropped:

@@ -28,7 +28,7 @@ def paths() -> dict[str, Callable[[int], object]]:
     """Every path as a function of the number of trials, by public names alone: older code has them too."""
     from torch import nn
 
-    from operations import operations  # of tests/
+    from operations import operations  # pyright: ignore[reportMissingImports] - of tests/
     from remanence import (
         DPSGD,
         SGD,
@@ -115,13 +115,13 @@ def paths() -> dict[str, Callable[[int], object]]:
         "a game of heads, linear reader": lambda trials: play(game(), LinearReader(60), trials=trials),
         "an audit of heads (digits, network of 5 steps), 5 and 50 trials": audit,
     }
-    found = {
+    found: dict[str, Callable[..., object]] = {
         name: lambda trials, path=path: operations(lambda: path(trials)) for name, path in counted.items()
     }
     found["a step of learning and a look, batches of 10 and 100"] = lambda batch: (
         learnt(2, batch) - learnt(1, batch)
     )
-    return found  # pyright: ignore[reportReturnType]
+    return found
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class Loop:
         add_noise = self.optimizer.add_noise
         self.optimizer.add_noise = lambda: (change(), add_noise())
 
-    def after_noise(self, change: Callable[[], None]) -> None:
+    def after_noise(self, change: Callable[[], object]) -> None:
         """Do this between the noise and the update."""
         add_noise = self.optimizer.add_noise
         self.optimizer.add_noise = lambda: (add_noise(), change())
@@ -743,7 +743,7 @@ ADAPTIVE = {
 }
 
 
-def limited(limit: Callable[[Loop], None]) -> Callable[[Loop], None]:
+def limited(limit: Callable[[Loop], object]) -> Callable[[Loop], None]:
     """A step whose noised gradient is limited before the update."""
 
     def step(loop: Loop) -> None:

@@ -89,7 +89,7 @@ def draw(seed: int, widest: int, function: type[nn.Module], kind: str, shape: st
     if kind == "used twice" and shape == SHAPES[0] and numbers <= 200:
         network[2].weight = network[0].weight
     if kind == "training mode" and len(network) > 2:
-        network = nn.Sequential(*network[:-1], nn.Dropout(0.5), network[-1])
+        network = nn.Sequential(*list(network)[:-1], nn.Dropout(0.5), network[-1])
     if pick([0, 1]):  # as if trained: larger logits
         with torch.no_grad():
             list(network.parameters())[-2].mul_(pick([3, 10]))
