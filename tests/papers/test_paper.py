@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_exact import batch, leak, met
+from tests.updates.test_exact import batch, leak, met
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure

@@ -1,6 +1,7 @@
 """Bugs in correct loops: what recomputation does not support is never PROTECTED. Correct loops are made again."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,9 @@ def test_the_headline_has_the_number(tmp_path):
     }
     assert said["half the noise"] == "The noise is 0.50 of what was claimed."
     assert said["no noise on the last bias"] == "The noise on `4.bias` is missing."
-    assert said["clipped at 10 C, noise at C"] == "Clipped at 10, accounted at 1."
+    clipped = re.fullmatch(r"Clipped at ([\d.]+), accounted at 1\.", said["clipped at 10 C, noise at C"])
+    assert clipped is not None
+    assert float(clipped[1]) == pytest.approx(10, rel=0.01)  # off the sums, which noise covers a little
     assert said["the update is not noised"] == "The noise is missing."
 
 

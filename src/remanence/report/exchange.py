@@ -33,7 +33,11 @@ def in_toto(result: AuditResult) -> str:
                 {
                     "name": f"remanence {result.environment['packages']['remanence']}",
                     "uri": f"urn:remanence:result:{result.digest()}",
-                    "annotations": {"max_success": result.policy.max_success, "seed": result.seed},
+                    "annotations": {
+                        "verdict": str(result.verdict),
+                        "max_success": result.policy.max_success,
+                        "seed": result.seed,
+                    },
                 }
             ],
             **{f"{name.lower()}Tests": tests for name, tests in groups.items()},
