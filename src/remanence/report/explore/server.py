@@ -50,7 +50,7 @@ _ASSETS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css
 def serve(*, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve until interrupted; `ready` is called with the address once it is taken."""
     config = uvicorn.Config(
-        application(), host=ADDRESS, port=port, log_level="error", lifespan="off", ws="none",
+        application(), host=ADDRESS, port=port, log_level="critical", lifespan="off", ws="none",
         limit_concurrency=_WAITING, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     try:
