@@ -82,7 +82,8 @@ def test_an_update_shows_where_it_leaks(watch, tmp_path):
         {"name": "0", "rank": 8, "unexplained": 1e-6},
         {"name": "features.3.weight", "rank": None, "unexplained": None},
     ]
-    leaking = replace(found, subject={**found.subject, "leak_map": layers})
+    door = {**found.threat_model, "door": "updates"}
+    leaking = replace(found, threat_model=door, subject={**found.subject, "leak_map": layers})
     watched = watch(write_report(leaking, tmp_path).as_uri())
     watched.keep("report-leak-map")
     assert watched.page.get_by_text("Where the update leaks").count() >= 1
