@@ -32,6 +32,7 @@ from remanence.bounds.engine.schedule import Array, Schedule, Segment, log_never
 _PAIR = ("spread", "null", "alternative")
 _MOST_POINTS = 2**21  # of one lattice: about half a second
 _MANY_POINTS = 2**17  # beyond which steps are composed in groups,
+_WIDEST = 100.0  # spacing times tilt of groups, far from where an exponential overflows
 _SMOOTH = 4.0  # if no step's loss is as many deviations of a group's
 _MOST_WORK = 3 * 2**21  # points of all lattices of one bracket
 _PLAIN = -16.0  # probabilities above e^-16 need no tilt to be resolved
@@ -225,6 +226,8 @@ def build_laws(
     reach = sum(loss_reach(segment, order=order, log_mass=log_step_mass) for segment in schedule)
     # In groups, if those have no rare large losses, so that their law is about as smooth as that of all steps.
     smooth = reach < _SMOOTH * at.deviation * total_steps(schedule) ** -0.25
+    wide = spacing * total_steps(schedule) ** 0.25  # of the groups' lattice
+    smooth = smooth and (1 + abs(order)) * wide < _WIDEST
     many = len(schedule) == 1 and high - low > _MANY_POINTS * spacing and smooth
     if many:
         count = round(math.sqrt(total_steps(schedule)))
