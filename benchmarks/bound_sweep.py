@@ -50,10 +50,13 @@ def main() -> None:
     """Print what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", type=int, default=20_000)
-    count = parser.parse_args().settings
+    parser.add_argument("--part", type=int, nargs=2, default=(1, 1), help="the first of three parts: 1 3")
+    options = parser.parse_args()
+    count, (part, parts) = options.settings, options.part
     generator = np.random.default_rng(35)
     failed, dropped, loose, seconds, solved = [], [], 0, [], Counter()
-    for index, (run, log_baseline) in enumerate(settings(count, generator)):
+    chosen = settings(count, generator)[part - 1 :: parts]
+    for index, (run, log_baseline) in enumerate(chosen):
         if index % 1000 == 0:
             print(
                 f"{index} settings, {len(failed)} failed, {len(dropped)} dropped", file=sys.stderr, flush=True
@@ -83,7 +86,7 @@ def main() -> None:
                 solved["refused"] += 1
             except Exception as error:  # noqa: BLE001
                 failed.append((run, log_baseline, f"calibrate: {type(error).__name__}: {error}"[:160]))
-    print(f"settings: {count}; failed: {len(failed)}; estimates dropped: {len(dropped)}")
+    print(f"settings: {len(chosen)}; failed: {len(failed)}; estimates dropped: {len(dropped)}")
     print(f"wider than asked for: {loose}; noise solved for: {dict(solved)}")
     print(
         f"processor time of a bracket: median {1e3 * np.median(seconds):.1f} ms, 99th percentile "
