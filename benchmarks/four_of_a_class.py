@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from remanence import Records, StratifiedPrior, TransferHead
-from remanence.heads.embedding import embed, embedding_of, without_pictures
+from remanence.heads.pictures import embed, embedding_of, without_pictures
 
 SEVERAL, SHADOWS, HELD_OUT, AT_ONCE = 4, 8000, 1000, 1000
 PENALTIES = tuple(10.0**power for power in range(-7, 0))

@@ -22,7 +22,7 @@ from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.belonging import LEVEL, fit
-from remanence.heads.embedding import embed, embedding_of
+from remanence.heads.pictures import embed, embedding_of
 from remanence.heads.transfer_head import TransferHead
 from remanence_papers.inferring_reader import InferringReader
 

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from remanence import Loop, Records, TransferHead
 from remanence.heads.belonging import LEVEL, fit
-from remanence.heads.embedding import embed, embedding_of
+from remanence.heads.pictures import embed, embedding_of
 from remanence.heads.reading import read_head
 
 EPOCHS = 30

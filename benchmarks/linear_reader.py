@@ -13,7 +13,7 @@ from torch import nn
 
 from remanence.core.records import Records
 from remanence.game import play
-from remanence.heads.head_game import head_game
+from remanence.heads.game import head_game
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from remanence import Criterion, Game, LinearReader, Records, TransferHead, mean_squared_error
 from remanence.core.errors import Reduction
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.embedding import embed, embedding_of
+from remanence.heads.pictures import embed, embedding_of
 from remanence_papers.letters import pixels, train_letters
 
 EPOCHS, RATE, SEED = 30, 0.05, 0

@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from remanence import LinearReader, Loop, Records, TransferHead, play
-from remanence.heads.embedding import embed, embedding_of
-from remanence.heads.head_game import head_game
+from remanence.heads.game import head_game
+from remanence.heads.pictures import embed, embedding_of
 from remanence.results.evidence import Evidence
 from remanence_papers.inferring_reader import InferringReader, plausible
 

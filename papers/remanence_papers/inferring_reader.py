@@ -25,11 +25,10 @@ from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.embedding import without_pictures
-from remanence.heads.layers import outgoing
+from remanence.heads.head import outgoing
 from remanence.heads.linear_reader import LinearReader
-from remanence.heads.loop import Loop
-from remanence.heads.transfer_head import TransferHead
+from remanence.heads.pictures import without_pictures
+from remanence.heads.transfer_head import Loop, TransferHead
 from remanence.reconstructor.shadows import ShadowFarm
 from remanence.scale.progress import track
 

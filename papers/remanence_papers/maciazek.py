@@ -19,7 +19,7 @@ from remanence.core.releases import Release
 from remanence.core.roc import Roc, TruePositiveRate
 from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
-from remanence.heads.embedding import embed
+from remanence.heads.pictures import embed
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence_papers.datasets import load_arrays

@@ -21,9 +21,9 @@ from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.embedding import augment, embed
-from remanence.heads.given_embeddings import GivenEmbeddings
+from remanence.heads.head import GivenEmbeddings
 from remanence.heads.linear_reader import LinearReader, learn_reading
+from remanence.heads.pictures import augment, embed
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor
 from remanence.reconstructor.network import HeldOut

@@ -12,7 +12,7 @@ from torch import Tensor
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.records import Records, concatenate
 from remanence.core.roc import Roc
-from remanence.heads.companion import with_embeddings_given
+from remanence.heads.game import with_embeddings_given
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.transfer_head import TransferHead
 from remanence.reconstructor.attack import Reconstructor

@@ -11,8 +11,8 @@ from remanence.core.exceptions import MisfitError
 from remanence.core.rates import SuccessRate
 from remanence.core.releases import Weights
 from remanence.heads.belonging import LEVEL, SIBLINGS, _distances, fit
-from remanence.heads.embedding import embed
 from remanence.heads.linear_reader import LinearReader
+from remanence.heads.pictures import embed
 from remanence.results.verdict import exposing
 
 RECIPES = {start: TransferHead(10, 30, 0.05, initialisation=start) for start in (0.002, "pytorch")}

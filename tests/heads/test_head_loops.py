@@ -11,9 +11,9 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from conftest import heads_game, pictures
 from remanence import InputError, LinearReader, Loop, Records, TransferHead, play
-from remanence.heads.loop import kept_by_dropout, orders, starts, train_loop
 from remanence.heads.reading import read_head
 from remanence.heads.span import train_dual
+from remanence.heads.transfer_head import kept_by_dropout, orders, starts, train_loop
 
 BASE = TransferHead(3, 12, 0.05, initialisation="pytorch", loop=Loop())
 RECIPES = {

@@ -7,7 +7,7 @@ from torch import nn
 
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
-from remanence.heads.embedding import embed
+from remanence.heads.pictures import embed
 from remanence.heads.transfer_head import TransferHead
 
 

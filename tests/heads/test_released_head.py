@@ -22,7 +22,7 @@ from remanence import (
 )
 from remanence.auditing import AuditResult
 from remanence.core.rates import SuccessRate
-from remanence.heads.companion import what_the_head_withholds
+from remanence.heads.game import what_the_head_withholds
 from remanence.heads.reading import read_head
 from remanence.heads.this_head import PictureExposure, ThisHead
 

@@ -25,9 +25,8 @@ from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.core.releases import Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.embedding import without_pictures
-from remanence.heads.head import Head
-from remanence.heads.layers import outgoing
+from remanence.heads.head import Head, outgoing
+from remanence.heads.pictures import without_pictures
 from remanence.heads.transfer_head import TransferHead
 
 SIBLINGS = 199  # heads that are made anew: a p-value of 1 in 200 is the smallest

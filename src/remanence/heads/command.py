@@ -18,7 +18,7 @@ from remanence.core.exceptions import InputError
 if TYPE_CHECKING:
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
-    from remanence.heads.head_game import HeadGame
+    from remanence.heads.game import HeadGame
     from remanence.heads.transfer_head import TransferHead
 
 _NARROW = (
@@ -81,8 +81,7 @@ class Trained:
 
     def recipe(self, classes: int) -> TransferHead:
         """In the library's words."""
-        from remanence.heads.loop import Loop
-        from remanence.heads.transfer_head import TransferHead
+        from remanence.heads.transfer_head import Loop, TransferHead
 
         loop = Loop(label_smoothing=self.label_smoothing, bias=self.bias)
         return TransferHead(
@@ -145,8 +144,8 @@ def _attacks(files: Files, device: str) -> list[Attack]:
 
 def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGame:
     """The game of a head and folders of pictures."""
-    from remanence.heads.embedding import embed, embedding_of
-    from remanence.heads.head_game import head_game
+    from remanence.heads.game import head_game
+    from remanence.heads.pictures import embed, embedding_of
     from remanence.heads.reading import Preparation, classes_of, load_backbone, read_pictures
 
     assert files.backbone is not None
@@ -163,8 +162,7 @@ def _game(released: Path, files: Files, trained: Trained, device: str) -> HeadGa
 
 def show_pictures(result: AuditResult, folder: Path) -> None:
     """Name the file of every picture that came close, and say what protects them."""
-    from remanence.heads.audit_head import exposed_pictures
-    from remanence.heads.companion import what_the_head_withholds
+    from remanence.heads.game import exposed_pictures, what_the_head_withholds
     from remanence.heads.reading import classes_of, picture_files
 
     out, files = console(), picture_files(folder, classes_of(folder))

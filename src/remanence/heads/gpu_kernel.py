@@ -1,4 +1,4 @@
-"""The kernel of `fused.py`, in a module of its own because Triton compiles what it finds when this is imported."""
+"""The kernel of `span.py`, in a module of its own because Triton compiles what it finds when this is imported."""
 # pyright: reportMissingImports=false
 
 import triton

@@ -1,25 +1,93 @@
-"""What every head on a frozen backbone is: layers that read embeddings, and classes that they answer with."""
+"""What every head on a frozen backbone is: its layers, how it is asked, and heads that your own loop trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, silu
 
+from remanence.core.checks import one_of, whole
 from remanence.core.exceptions import InputError
-from remanence.core.mechanism import Mechanism
+from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.priors import EmpiricalPrior
 from remanence.core.records import Records
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.embedding import embedding_of
-from remanence.heads.layers import Hidden, answers, layer_names
+from remanence.heads.pictures import embedding_of
 from remanence.reconstructor.readers import Reader, Tensors
+from remanence.training.own import name_of, train_each
 
 if TYPE_CHECKING:
     from remanence.reconstructor.shadows import Shadows
+
+
+_FIRST, _MIDDLE, _LAST = ("weight", "bias"), ("middle_weight", "middle_bias"), ("out_weight", "out_bias")
+
+Hidden = int | tuple[int, ...] | None
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": Tensor.relu,
+    "gelu": gelu,
+    "silu": silu,
+    "tanh": Tensor.tanh,
+}
+
+
+def hidden_sizes(hidden: Hidden) -> tuple[int, ...]:
+    """The numbers of hidden units, layer by layer.
+
+    >>> hidden_sizes(None), hidden_sizes(8), hidden_sizes((8, 4))
+    ((), (8,), (8, 4))
+    """
+    return () if hidden is None else (hidden,) if isinstance(hidden, int) else hidden
+
+
+def layer_names(hidden: Hidden) -> tuple[str, ...]:
+    """What the tensors of such a head are called, in order.
+
+    >>> layer_names((8, 4))
+    ('weight', 'bias', 'middle_weight', 'middle_bias', 'out_weight', 'out_bias')
+    """
+    rest = len(hidden_sizes(hidden))
+    return (*_FIRST, *(_MIDDLE if rest == 2 else ()), *(_LAST if rest else ()))
+
+
+def layer_shapes(numbers: int, hidden: Hidden, outputs: int) -> list[tuple[int, ...]]:
+    """The shapes of these tensors.
+
+    >>> layer_shapes(9, 4, 2)
+    [(4, 9), (4,), (2, 4), (2,)]
+    """
+    sizes = numbers, *hidden_sizes(hidden), outputs
+    return [shape for inputs, rows in pairwise(sizes) for shape in ((rows, inputs), (rows,))]
+
+
+def outgoing(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """What the first layer's units say at the end if every unit between is on, `(trials, outputs, units)`.
+
+    None for one linear layer, whose units are the outputs.
+    """
+    if "out_weight" not in tensors:
+        return None
+    last = tensors["out_weight"]
+    return last @ tensors["middle_weight"].to(last) if "middle_weight" in tensors else last
+
+
+def answers(tensors: Sequence[Tensor], values: Tensor, activation: str = "relu") -> Tensor:
+    """What heads answer to inputs `(records, numbers)` or `(trials, records, numbers)`, `(trials, records, outputs)`.
+
+    `tensors` are weights and biases in turn.
+    """
+    for layer in range(0, len(tensors), 2):
+        weight, bias = tensors[layer], tensors[layer + 1].unsqueeze(1)
+        values = ACTIVATIONS[activation](values) if layer else values
+        values = values.expand(len(weight), -1, -1)
+        values = torch.baddbmm(bias, values, weight.mT)
+    return values
 
 
 class Head(Mechanism[Weights]):
@@ -132,3 +200,126 @@ class Head(Mechanism[Weights]):
                 got=f"{len(known_data)} known records",
                 hint="SGD on the embeddings plays the informed adversary's game",
             )
+
+
+@final
+@dataclass(frozen=True)
+class OwnHead(Head):
+    """Calls `train(features, labels, seed)` once for every head, in so many `processes`.
+
+    It gets copies of the features `(pictures, numbers)` and the labels, and returns the state dict of one linear layer,
+    or of two or three with `hidden` units and an `activation` between. Whatever it does in between is its own affair:
+    mixtures of pictures, averages, early stopping. It must not look at anything else, and `seed` is to decide its
+    random choices, the initial weights among them.
+
+    >>> def train(features, labels, seed):
+    ...     torch.manual_seed(seed)
+    ...     head = torch.nn.Linear(features.shape[1], 3)
+    ...     optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    ...     for _ in range(30):
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(head(features), labels).backward()
+    ...         optimizer.step()
+    ...     return head.state_dict()
+    >>> sets = Records(torch.zeros(2, 3, 1), torch.arange(3).expand(2, 3), embedding=torch.rand(2, 3, 4))
+    >>> OwnHead(train, classes=3).release(None, sets, torch.Generator())["weight"].shape
+    torch.Size([2, 3, 4])
+    """
+
+    train: Callable[[Tensor, Tensor, int], Mapping[str, Tensor]]
+    classes: int
+    hidden: Hidden = None
+    two_outputs: bool = False
+    bias: bool = True
+    activation: str = "relu"
+    processes: int = 1
+    name: ClassVar[str] = "head of your own training function"
+
+    def __post_init__(self) -> None:
+        whole("classes", self.classes, least=2)
+        whole("processes", self.processes)
+        one_of("activation", self.activation, ACTIVATIONS)
+        if not callable(self.train):
+            raise InputError(
+                "This is no training function.",
+                needs="train(features, labels, seed), which returns a state dict",
+                got=type(self.train).__name__,
+                hint="OwnHead(train, classes=10)",
+            )
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether its layers have biases."""
+        return self.bias
+
+    @property
+    def between(self) -> str:
+        """The activation between layers."""
+        return self.activation
+
+    def settings(self) -> dict[str, Setting]:
+        """What a report prints about the training."""
+        shown: dict[str, Setting] = {"train": name_of(self.train), "classes": self.classes}
+        return shown if self.hidden is None else {**shown, "hidden": str(self.hidden)}
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """Train one head per trial; each trial's seed is drawn from the generator beforehand."""
+        from remanence.heads.reading import read_head
+
+        self.refuse_known(known_data)
+        inputs, labels = self.inputs_of(targets), self.classes_of(targets)
+        seeds = torch.randint(2**62, (len(inputs),), generator=generator, device=generator.device).tolist()
+        given = zip(inputs, labels, seeds, strict=True)
+        states = train_each(self.train, given, count=len(inputs), processes=self.processes)
+        heads = [read_head(state, self, inputs.shape[-1]) for state in states]
+        found = Weights.concatenate(heads)
+        return Weights({name: tensor.float().to(inputs.device) for name, tensor in found.tensors.items()})
+
+
+@final
+@dataclass(frozen=True)
+class GivenEmbeddings(Mechanism[Weights]):
+    """Hands over a true embedding for each class: of the picture at its `places` in a set, or the mean of several.
+
+    No head shows more than the embeddings that it was trained on. So an attack's success over the success of the same
+    attack on these says what is lost in the head; the rest is lost in the backbone.
+    """
+
+    places: tuple[tuple[int, ...], ...]
+    name: ClassVar[str] = "true embeddings"
+
+    @property
+    def releases(self) -> type[Weights]:
+        """One embedding for each class, `(trials, classes, numbers)`."""
+        return Weights
+
+    @property
+    def streams(self) -> bool:
+        """Nothing is trained."""
+        return True
+
+    def reader(
+        self, shadows: Tensors, prior: EmpiricalPrior | StratifiedPrior, *, classes: int, strong: bool
+    ) -> Reader | None:
+        """The asked class's embedding."""
+        from remanence.heads.readers import EmbeddingReader
+
+        return EmbeddingReader(shadows) if classes else None
+
+    def first_drawing(
+        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
+    ) -> Callable[[Tensors], Tensor]:
+        """What the linear reader draws."""
+        from remanence.heads.linear_reader import learn_reading
+
+        return learn_reading((self, prior), shadows, held_out).draw
+
+    def settings(self) -> dict[str, Setting]:
+        """Nothing is trained."""
+        return {"classes": len(self.places), "pictures of a class": len(self.places[0])}
+
+    def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
+        """The embeddings, as they are."""
+        seen = embedding_of(targets)
+        rows = [seen[:, list(own)].mean(1) for own in self.places]
+        return Weights({"embedding": torch.stack(rows, 1)})

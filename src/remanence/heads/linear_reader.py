@@ -22,9 +22,7 @@ from remanence.core.records import Records
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.given_embeddings import GivenEmbeddings
-from remanence.heads.head import Head
-from remanence.heads.layers import outgoing
+from remanence.heads.head import GivenEmbeddings, Head, outgoing
 from remanence.reconstructor.shadows import ShadowFarm, Shadows, split
 
 Tensors = Mapping[str, Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from remanence.core.stratified import StratifiedPrior
-from remanence.heads.layers import outgoing
+from remanence.heads.head import outgoing
 from remanence.heads.span import span_coefficients
 from remanence.reconstructor.readers import FlatReader, Reader, Tensors
 

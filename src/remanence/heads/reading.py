@@ -17,8 +17,7 @@ from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Weights
-from remanence.heads.head import Head
-from remanence.heads.layers import layer_names, layer_shapes
+from remanence.heads.head import Head, layer_names, layer_shapes
 from remanence.scale.folders import MOST
 from remanence.scale.progress import track
 from remanence.scale.reading import UnusableFileError, parse_state, parse_tensors, read_bytes

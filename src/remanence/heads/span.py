@@ -16,20 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from remanence.core.releases import Weights
-from remanence.heads.gpu import fits, fused_coefficients, train_fused
 from remanence.training.perceptron import initial_layer
 
 if TYPE_CHECKING:
     from remanence.heads.transfer_head import TransferHead
 
+
 _RANK = 1e-6  # eigenvalues of a float32 Gram matrix below this share of the largest are rounding
 _CACHE = 2**23  # bytes of embeddings and weights that a CPU works through without waiting for memory
+_REGISTERS = 64  # records or classes: beyond it a GPU's registers overflow, and the steps below are as good
 _UNROLLED = 64  # up to this many records, N fused products beat a batched matrix product on a CPU
 
 
@@ -48,7 +50,7 @@ def _train(head: TransferHead, inputs: Tensor, labels: Tensor, generator: torch.
     weight, bias = initial_layer(head.initialisation, trials, numbers, head.outputs, generator)
     weight, bias = weight.to(inputs.device), bias.to(inputs.device)
     if fits(head, inputs):
-        weight, bias = train_fused(head, inputs, labels, weight, bias)
+        weight, bias = train_fused(head, inputs, labels, (weight, bias))
         return Weights({"weight": weight, "bias": bias})
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()  # (records, records, trials)
     start = (
@@ -79,7 +81,7 @@ def span_coefficients(head: TransferHead, inputs: Tensor) -> Tensor:
     """
     labels = torch.arange(inputs.shape[1], device=inputs.device)
     if fits(head, inputs):
-        return fused_coefficients(head, inputs, labels.expand(len(inputs), -1))
+        return train_fused(head, inputs, labels.expand(len(inputs), -1))[0]
     gram = (inputs @ inputs.mT + 1).permute(1, 2, 0).contiguous()
     targets = _one_hot(labels[:, None], head.outputs)
     start = torch.zeros(*targets.shape[:2], len(inputs), device=inputs.device)
@@ -243,3 +245,54 @@ def _mixer(matrix: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
         return onto
 
     return mix
+
+
+def fits(head: TransferHead, inputs: Tensor) -> bool:
+    """Whether the GPU's kernel can train these heads: without noise, all of a few records in every step.
+
+    It does the same steps, and keeps a head's Gram matrix and coefficients in registers instead of sending every
+    intermediate through memory. Triton comes with PyTorch's CUDA builds.
+    """
+    records = inputs.shape[1]
+    plain = head.noise_multiplier is None and head.class_weights is None
+    plain &= head.batch_size is None or head.batch_size >= records
+    few = 1 < head.outputs <= _REGISTERS and records <= _REGISTERS
+    return inputs.is_cuda and plain and few and find_spec("triton") is not None
+
+
+def train_fused(
+    head: TransferHead, inputs: Tensor, labels: Tensor, start: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weights and biases after training from this start, on `(trials, records, numbers)` with `(trials, records)`.
+
+    Without a start, what the records are multiplied with, `(trials, outputs, records)`, stands in both places.
+    """
+    from remanence.heads.gpu_kernel import descend
+
+    trials, records, numbers = inputs.shape
+    if start is None:
+        final = (torch.empty(trials, head.outputs, records, device=inputs.device),) * 2
+    else:
+        start = start[0].contiguous(), start[1].contiguous()
+        final = torch.empty_like(start[0]), torch.empty_like(start[1])
+    padded = [max(16, 1 << (count - 1).bit_length()) for count in (records, head.outputs)]
+    launch = descend[(trials,)]  # pyright: ignore[reportIndexIssue]
+    with torch.cuda.device_of(inputs):
+        launch(
+            inputs.contiguous(),
+            labels.contiguous(),
+            *(start or final),  # nothing is read from the latter
+            *final,
+            records,
+            head.outputs,
+            numbers,
+            head.epochs,
+            head.learning_rate,
+            head.weight_decay,
+            head.momentum,
+            *padded,
+            32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
+            start is None,
+            num_warps=1 if padded == [16, 16] else 4,
+        )
+    return final

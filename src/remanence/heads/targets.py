@@ -36,7 +36,7 @@ def digits_transfer() -> tuple[Records, Records]:
     The first part is public: what the adversary holds. The second is what heads are trained on.
     """
     from remanence.core.records import Records
-    from remanence.heads.embedding import embed
+    from remanence.heads.pictures import embed
 
     backbone, pictures, labels, order = digits_backbone()
     new = labels >= 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
@@ -9,28 +10,29 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from remanence.auditing import AuditResult, audit
 from remanence.bounds.bound import Bound
+from remanence.bounds.of_mechanism import of_classes
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
 from remanence.core.checks import number, whole
-from remanence.core.distances import nearest_neighbour_errors
+from remanence.core.distances import all_errors, nearest_neighbour_errors
 from remanence.core.errors import Criterion, Error, Reduction, mean_squared_error
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.mechanism import Mechanism
-from remanence.core.records import Records
+from remanence.core.rates import CONFIDENCE
+from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
 from remanence.game import Game
 from remanence.heads.belonging import Fit, fit, likelier
-from remanence.heads.ceiling import head_ceiling
 from remanence.heads.class_sizes import infer_class_sizes
-from remanence.heads.companion import GIVEN, with_embeddings_given
-from remanence.heads.head import Head
+from remanence.heads.head import GivenEmbeddings, Head
 from remanence.heads.linear_reader import LinearReader
-from remanence.heads.pictures import check_kinds, prepared_pictures
+from remanence.heads.pictures import prepared_pictures
 from remanence.heads.reading import HeadWeights, read_head
-from remanence.heads.this_head import ThisHead
+from remanence.heads.this_head import PictureExposure, ThisHead
 from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
 from remanence.results.caveats import Caveat
@@ -40,6 +42,7 @@ from remanence.results.verdict import Policy
 from remanence.scale.seeds import Draws, stream
 
 HEADS = 100  # that are made anew and attacked
+GIVEN = "linear-reader, given the true features"  # its name among the companions of a result
 
 
 @final
@@ -248,7 +251,7 @@ def head_game(
 ) -> HeadGame:
     """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
     settings = settings or HeadAudit()
-    check_kinds(backbone_or_features, recipe, prior)
+    _check_kinds(backbone_or_features, recipe, prior)
     per_class = settings.per_class
     if released is not None and per_class is not None:
         raise InputError(
@@ -281,6 +284,23 @@ def head_game(
     return HeadGame.of(heads, None if head is None else head.to(own.features.device))
 
 
+def _check_kinds(backbone_or_features: object, recipe: object, prior: object) -> None:
+    """Refuse what is not of the kind that it should be."""
+    kinds = {
+        "backbone": (
+            backbone_or_features,
+            nn.Module | Tensor,
+            "a module, or a tensor of features",
+            "nn.Sequential(...)",
+        ),
+        "recipe": (recipe, Head, "a TransferHead, or an OwnHead", "TransferHead(classes=10, epochs=30)"),
+        "prior": (prior, Records, "Records of public pictures", "Records(pictures, labels)"),
+    }
+    for name, (value, kind, needs, hint) in kinds.items():
+        if not isinstance(value, kind):
+            raise InputError(f"The {name} cannot be used.", needs=needs, got=type(value).__name__, hint=hint)
+
+
 def _inferred(
     recipe: Head, own: StratifiedPrior, public: StratifiedPrior, head: Weights | None, seed: int
 ) -> StratifiedPrior:
@@ -295,3 +315,165 @@ def _inferred(
 def _single(head: Weights) -> Weights:
     """In the precision that attacks read."""
     return Weights({name: values.float() for name, values in head.tensors.items()})
+
+
+def audit_head(
+    backbone_or_features: nn.Module | Tensor,
+    images: Tensor,
+    labels: Tensor,
+    recipe: Head,
+    *,
+    prior: Records,
+    released: HeadWeights | None = None,
+    settings: HeadAudit | None = None,
+) -> AuditResult:
+    """Attack heads that are trained by your recipe on your pictures; the adversary holds only pictures like them.
+
+    `prior` are public pictures of the same kind with their labels, which the adversary trains on. Give the backbone,
+    or the features of your pictures and a `prior` that has its own as `embedding`. Every trial trains a new head, with
+    fresh initial weights, on all of your pictures. The control holds what comes out of heads on public pictures against
+    yours. The linear reader attacks first, and then a network that starts from it.
+
+    `released` is the head that you are about to publish: its module, its state dict or a file of it. Heads are made
+    anew by the recipe, and where this one is not like them (`MisfitError`) there is no verdict. Otherwise there are two
+    answers: how often pictures come back out of heads made like this (the rates), and which pictures come back out of
+    this head (`exposed_pictures(result)`), each with its own test against public ones. The verdict is EXPOSED if
+    either is. Every rate stands beside what the linear reader draws from the true features: what heads withhold of
+    that is protected by the head, and the rest by the backbone. A recipe with a `noise_multiplier`
+    comes with a proven ceiling, so that the verdict may be PROTECTED.
+    """
+    settings = settings or HeadAudit()
+    game = head_game(
+        backbone_or_features, images, labels, recipe, prior=prior, released=released, settings=settings
+    )
+    return audit(
+        game,
+        settings.attacks,
+        policy=None if settings.limit is None else Policy(settings.limit),
+        trials=settings.trials,
+        seed=settings.seed,
+        device=settings.device,
+        target=settings.target,
+    )
+
+
+def exposed_pictures(result: AuditResult) -> list[PictureExposure]:
+    """What came back out of the released head, the closest first; empty if none was given.
+
+    By the attack that does best on heads made like it. The chances assume that your pictures and the public ones are
+    draws of one kind.
+    """
+    heads = [each for each in result.strongest.findings if isinstance(each, ThisHead)]
+    return heads[0].pictures() if heads else []
+
+
+_AT_ONCE = 2**24  # numbers
+_SOME = 200  # of your pictures of a class that are looked at
+_REDRAWN = 999  # sets that yours are compared with, at least
+
+
+ASSERTED = "asserted by you: the pictures of a class are independent of each other"
+
+
+def head_ceiling(
+    recipe: Head,
+    own: StratifiedPrior,
+    public: StratifiedPrior,
+    criterion: Criterion,
+    *,
+    independent: bool,
+) -> Bound | None:
+    """The proven success of one guess per class against heads with DP-SGD; None without noise.
+
+    What a guess achieves is estimated from the public pictures. Whether the pictures of a class are `independent`
+    draws of that kind is for you to say, and the bound says that you did; where they are visibly not, or you did
+    not say so, it is that of as many records which depend on each other. A test that finds no dependence proves
+    nothing.
+    """
+    if not recipe.noise_multiplier:
+        return None
+    classes = own.present
+    guesses = public.class_baselines(criterion, [label for label, _ in classes])
+    dependent = _dependent(own, public, criterion) if independent else None
+    asserted = independent and dependent is None
+    shares, counts = [guess.value for guess in guesses], [count for _, count in classes]
+    longest = max(float(recipe.inputs_of(each.records).norm(dim=-1).max()) for each in (own, public))
+    bound = of_classes(recipe, shares, counts, independent=asserted, feature_norm=longest)
+    confidence = f"what a guess achieves is at most what {CONFIDENCE:.0%} confidence allows"
+    said = (ASSERTED,) if asserted else (f"not taken for independent: {dependent}",) if dependent else ()
+    return replace(bound, assumptions=(*bound.assumptions, confidence, *said))
+
+
+def _dependent(own: StratifiedPrior, public: StratifiedPrior, criterion: Criterion) -> str | None:
+    """Where the pictures of a class are visibly no independent draws of the public kind, in a sentence.
+
+    A permutation test: if they are, any as many of yours and the public ones together would lie as far from each
+    other. That it does not reject proves nothing; with too few public pictures it never does.
+    """
+    originals = public.records[: len(public.records) // public.copies]
+    several = [label for label, count in own.present if count > 1]
+    for label in several:
+        mine, others = own.records[own.records.labels == label], originals[originals.labels == label]
+        mine, others = mine[:_SOME], others[: 5 * _SOME]
+        count, level = len(mine), (1 - CONFIDENCE) / len(several)
+        if math.comb(count + len(others), count) * level < 2:
+            continue
+        together = concatenate([mine, others])
+        errors = all_errors(criterion.error, together, together)
+        errors.fill_diagonal_(torch.inf)
+        spread = _spread(errors, torch.arange(count, device=errors.device)[None])
+        redrawn, rows = max(_REDRAWN, math.ceil(2 / level)), max(1, _AT_ONCE // (count**2 + len(together)))
+        generator, closer = torch.Generator().manual_seed(0), 0
+        for start in range(0, redrawn, rows):
+            keys = torch.rand(min(rows, redrawn - start), len(together), generator=generator)
+            closer += int((_spread(errors, keys.topk(count).indices.to(errors.device)) <= spread).sum())
+        if (closer + 1) / (redrawn + 1) <= level:
+            return f"your pictures of class {label:g} are closer to each other than as many public ones are"
+    return None
+
+
+def _spread(errors: Tensor, chosen: Tensor) -> Tensor:
+    """The mean logarithm of the distance to the nearest other of some records, `(sets,)`."""
+    within = errors[chosen[:, :, None], chosen[:, None, :]]  # (sets, chosen, chosen)
+    tiny = errors[errors.isfinite()].mean() * 1e-12  # equal records are as close as can be
+    return within.amin(2).clamp(min=tiny).log().mean(1)
+
+
+def with_embeddings_given(game: Game, *, mixed: bool = False) -> Game:
+    """The game of an adversary who is handed the true embedding of the first picture of each class in a set.
+
+    What an attack achieves there is what the backbone leaves of the pictures. `mixed`, they are handed the mean of the
+    class's embeddings instead, which is about what a row of a linear head shows.
+    """
+    if not isinstance(game.prior, StratifiedPrior):
+        raise InputError(
+            "There are no classes to hand embeddings over for.",
+            needs="a game of heads: a StratifiedPrior of embedded pictures",
+            got=game.prior.describe(),
+            hint="head_game(...).heads",
+        )
+    prior = game.prior
+    if isinstance(game.targets, StratifiedPrior):  # whoever is given embeddings knows how many there are
+        prior = replace(prior, counts=game.targets.counts)
+    rows = prior.places if mixed else prior.places[:, :1]
+    places = tuple(tuple(dict.fromkeys(row)) for row in rows.tolist())
+    return replace(game, mechanism=GivenEmbeddings(places), prior=prior, bounds=())
+
+
+def what_the_head_withholds(result: AuditResult) -> str:
+    """Does the head protect, or the backbone? In a sentence, by the linear reader where it played.
+
+    A share is given only where the reader certainly does better on these heads than on heads of strangers.
+    """
+    given = next(each for each in result.companions if each.attack == GIVEN).main
+    told = (
+        f"Given the true features, the linear reader matches a picture {1000 * given.rate:.0f} times in 1000"
+    )
+    found = next((each for each in result.evidence if each.attack == LinearReader.info.name), None)
+    if found is None:
+        return f"{told}. It did not play against heads, so nothing is known about what the heads withhold."
+    from_heads = f"{told}, and from heads made like this in {found.main}."
+    if not found.tells or not given.rate:
+        return f"{from_heads} That is not certainly more than without your pictures, so it gives no share."
+    share = min(1.0, found.main.rate / given.rate)
+    return f"{from_heads} By that attack, the head gives away {share:.0%} of what the backbone leaves of the pictures."
