@@ -28,8 +28,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.rates import SuccessRate
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 
 ROOT = Path(__file__).parents[1]
 SIZES = (16, 32, 64, 128)

@@ -27,12 +27,13 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from remanence.core.exceptions import MisfitError
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import head_inputs
+from remanence.updates.dense.layers import head_inputs
+from remanence.updates.dense.proofs import Proof
+from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_all
 from remanence.updates.opening import belongs, opened
-from remanence.updates.readers import DenseReader, recognise
-from remanence.updates.verification import Proof
+from remanence.updates.readers import recognise
 from remanence.updates.watching import loss_of
 
 FUNCTIONS = {"ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "tanh": nn.Tanh}

@@ -27,9 +27,9 @@ from remanence import (
     Uninformed,
     gradient_exposure,
 )
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.low_rank import reconstruct_low_rank
-from remanence.updates.peeling import reconstruct
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence_papers.gradients.hybrid import hybrid_attack
 from remanence_papers.gradients.matching import DLG, InvertingGradients
 from remanence_papers.pan_convolutional import NETWORKS

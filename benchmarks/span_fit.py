@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.exposure import gradient_exposure
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import proposed, prove
+from remanence.updates.declared import LocalTraining
+from remanence.updates.dense.exposure import gradient_exposure
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.reader import proposed, prove
+from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.rounding import Rounding
-from remanence.updates.span_fit import fit_in_span
 
 SIZES = {
     "half": tuple((count, 64, 256) for count in (1, 2, 4, 8, 16)),

@@ -21,11 +21,11 @@ from transformers import (  # pyright: ignore[reportMissingImports]
     LlamaForCausalLM,
 )
 
+from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.text_models import text_model
-from remanence.updates.texts import verify_texts
-from remanence.updates.token_spans import name_after_steps
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.naming import name_after_steps
+from remanence.updates.texts.reader import verify_texts
 
 TRAINED = (
     LocalTraining(2, 1e-4),

@@ -33,9 +33,9 @@ from transformers import (  # pyright: ignore[reportMissingImports]
 
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.rounding import Rounding
-from remanence.updates.text_models import TextModel, text_model
-from remanence.updates.texts import read_texts, verify_texts
-from remanence.updates.token_spans import name_sequences, tokens_in_batch
+from remanence.updates.texts.model import TextModel, text_model
+from remanence.updates.texts.naming import name_sequences, tokens_in_batch
+from remanence.updates.texts.reader import read_texts, verify_texts
 
 FLOAT32 = 1.2e-7
 LENGTH = 32

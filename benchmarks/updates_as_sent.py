@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.bounds import gaussian
-from remanence.updates.belonging import realised_noise
-from remanence.updates.compression import compression_of
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.declared import LocalTraining
+from remanence.updates.dense.belonging import compression_of, realised_noise
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.reader import Reading, read_update
 from remanence.updates.files import rounding_of
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import Reading, read_update
 from remanence.updates.rounding import Rounding
 
 Update = dict[str, Tensor]

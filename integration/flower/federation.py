@@ -17,9 +17,8 @@ from flwr.simulation import run_simulation
 from network import make
 from torch import nn
 
-from remanence.updates.declared import Declared
+from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.flower import record_updates, withhold_exposed
-from remanence.updates.local_training import LocalTraining
 
 RATE = 0.1
 

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from training import FLOAT32, update
 from transformers import BertConfig, BertForSequenceClassification
 
-from remanence.updates.text_models import text_model
-from remanence.updates.texts import read_texts
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.reader import read_texts
 
 SIZES = {"vocab_size": 1000, "hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 3}
 

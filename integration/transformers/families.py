@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.exceptions import InputError
-from remanence.updates.text_models import text_model
-from remanence.updates.texts import read_texts
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.reader import read_texts
 
 VOCABULARY, FLOAT32 = 1000, 1.2e-7
 SIZES = {

@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from families import FAMILIES, VOCABULARY, make, update
 
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.recomputed_texts import recompute
+from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Rounding
-from remanence.updates.text_models import text_model
-from remanence.updates.text_shares import Counted
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.reader import recompute
+from remanence.updates.texts.shares import Counted
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.exceptions import InputError
-from remanence.updates.patch_fit import fit_patches
-from remanence.updates.patch_models import PatchModel, patch_model
-from remanence.updates.pictures import verify_pictures
+from remanence.updates.patches.fit import fit_patches
+from remanence.updates.patches.model import PatchModel, patch_model
+from remanence.updates.patches.reader import verify_pictures
 from remanence.updates.rounding import Rounding
 
 SIZES = {

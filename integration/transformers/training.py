@@ -14,9 +14,9 @@ from families import make
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.text_models import text_model
-from remanence.updates.texts import read_texts
-from remanence.updates.token_spans import tokens_in_batch
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.naming import tokens_in_batch
+from remanence.updates.texts.reader import read_texts
 
 FLOAT32, IGNORED = 1.2e-7, -100
 LENGTHS, PROMPT = (6, 9, 12, 12), 3

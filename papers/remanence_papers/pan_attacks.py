@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from remanence.core.records import Records
 from remanence.scale.progress import track
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.exact import Exact
-from remanence.updates.low_rank import reconstruct_low_rank
-from remanence.updates.peeling import reconstruct
 from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.matching import DLG, IDLG, InvertingGradients, Matching, match_gradients
 from remanence_papers.gradients.printed import paper_attack

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.records import Records
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.layers import dense_head
 from remanence_papers.datasets import DIGITS, load_arrays
 from remanence_papers.gradients.insecure import make_insecure
 from remanence_papers.picture_quality import Quality, quality

@@ -20,9 +20,9 @@ from remanence.private.prior_aware import PriorAware
 from remanence.scale.progress import track
 from remanence.training.dpsgd import DPSGD
 from remanence.training.perceptron import Perceptron
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.exposure import activation_rates, expected_exclusive, head_exposure
-from remanence.updates.low_rank import reconstruct_low_rank
+from remanence.updates.dense.exposure import activation_rates, expected_exclusive, head_exposure
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.shared_gradient import SharedGradient
 from remanence_papers.gradients.artifacts import artifact_space, equation_9, largest_change
 from remanence_papers.gradients.matching import Matching, match_gradients

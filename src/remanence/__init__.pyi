@@ -96,9 +96,9 @@ from .texts.reading import Windows as Windows
 from .training.dpsgd import DPSGD as DPSGD
 from .training.perceptron import Perceptron as Perceptron
 from .training.sgd import SGD as SGD
+from .updates.dense.exposure import Exposure as Exposure
+from .updates.dense.exposure import gradient_exposure as gradient_exposure
 from .updates.exact import Exact as Exact
-from .updates.exposure import Exposure as Exposure
-from .updates.exposure import gradient_exposure as gradient_exposure
 from .updates.guard import ExclusivityGuard as ExclusivityGuard
 from .updates.shared_gradient import SharedGradient as SharedGradient
 

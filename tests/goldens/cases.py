@@ -96,9 +96,8 @@ from remanence.targets import TARGETS
 from remanence.texts.canaries import Claim, natural
 from remanence.texts.game import Rule
 from remanence.texts.tiny import as_language_model, made_up_records, tiny_pair, train
-from remanence.updates.declared import Declared, Noise
+from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.inspection import audit_files
-from remanence.updates.local_training import LocalTraining
 
 Tensors = dict[str, Tensor]
 

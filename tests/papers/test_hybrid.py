@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.layers import dense_head
 from remanence_papers.gradients.hybrid import PictureGenerator, extractor_of, hybrid_attack, invert_features
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.layers import dense_head
 from remanence_papers import pan_attacks, pan_convolutional, pan_exclusivity
 from remanence_papers.reproduction import Settings
 

@@ -6,8 +6,8 @@ from tests.updates.test_exact import batch, leak, met
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.peeling import reconstruct
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import reconstruct
 from remanence_papers.gradients.insecure import make_insecure
 from remanence_papers.gradients.patterns import solve_patterns
 from remanence_papers.gradients.printed import paper_attack

@@ -17,12 +17,13 @@ from conftest import relu_network
 from remanence import AuditResult, Exact, InputError, Policy, Records, SharedGradient, Verdict, play
 from remanence.cli.main import main
 from remanence.core.releases import Gradient
-from remanence.updates import opening, readers, reading
+from remanence.updates import opening, readers
 from remanence.updates.captured import Captured
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense import reader as dense_reader
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import reconstruct_at_any_scale
 from remanence.updates.inspection import Subject, inspect
-from remanence.updates.peeling import reconstruct_at_any_scale
 
 FACTORY = """
 import torch
@@ -255,7 +256,7 @@ def test_a_large_update_is_attacked_once_and_its_control_once(folder, capsys, mo
         tried.append(len(layers[0][0]))  # both at once, where that is not too much
         return reconstruct_at_any_scale(head, layers, **options)
 
-    monkeypatch.setattr(reading, "reconstruct_at_any_scale", counted)
+    monkeypatch.setattr(dense_reader, "reconstruct_at_any_scale", counted)
     code, out, _ = run(
         capsys, monkeypatch, "net.py:large", "--gradient", "large.safetensors", "--out", "result"
     )
@@ -481,8 +482,8 @@ def test_a_network_is_recognised_once_and_every_stage_runs_once(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     for module, name in (
-        (readers, "dense_head"), (reading, "reconstruct_at_any_scale"), (reading, "parallel_rows"),
-        (reading, "fit_in_span"), (reading, "reconstruct_low_rank"), (opening, "belonging"),
+        (readers, "dense_head"), (dense_reader, "reconstruct_at_any_scale"), (dense_reader, "parallel_rows"),
+        (dense_reader, "fit_in_span"), (dense_reader, "reconstruct_low_rank"), (opening, "belonging"),
     ):  # fmt: skip
         counting(module, name)
     torch.manual_seed(0)

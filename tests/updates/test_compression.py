@@ -10,10 +10,9 @@ from test_captured import folder, run  # noqa: F401
 
 from remanence import AuditResult, Policy, Verdict
 from remanence.core.exceptions import MisfitError
-from remanence.updates.belonging import realised_noise
-from remanence.updates.compression import compression_of
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.belonging import compression_of, realised_noise
+from remanence.updates.dense.layers import dense_head
 from remanence.updates.inspection import Subject, inspect
 from remanence.updates.opening import belongs
 from remanence.updates.opening import opened as opened_as

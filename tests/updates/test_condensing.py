@@ -5,14 +5,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.belonging import belonging
-from remanence.updates.condensing import condensed
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.belonging import belonging
+from remanence.updates.dense.candidates import Remainder
+from remanence.updates.dense.coordinates import condensed
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import sharpened
+from remanence.updates.dense.reader import read_update
 from remanence.updates.files import difference, rounding_of_difference
-from remanence.updates.reading import read_update
-from remanence.updates.remainder import Remainder
 from remanence.updates.rounding import Rounding
-from remanence.updates.switched_off import sharpened
 
 
 def layers_of(model, inputs, labels, dtype=torch.float32):

@@ -6,9 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
-from remanence.updates import candidates
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.peeling import Recovered, reconstruct
+from remanence.updates.dense import candidates
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import Recovered, reconstruct
 
 SIZES = [(True, 1), (False, 1), (True, 3), (False, 2)]
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from conftest import relu_network, synthetic
 from remanence import InputError, gradient_exposure
-from remanence.updates.dense_layers import dense_head, head_inputs
-from remanence.updates.exposure import activation_rates, expected_exclusive
+from remanence.updates.dense.exposure import activation_rates, expected_exclusive
+from remanence.updates.dense.layers import dense_head, head_inputs
 
 
 def signs_network(rows) -> nn.Sequential:

@@ -12,10 +12,9 @@ from torch.nn.functional import cross_entropy
 from conftest import relu_network
 from remanence import InputError, gradient_exposure
 from remanence.updates import flower
-from remanence.updates.declared import Declared, Noise
+from remanence.updates.declared import Declared, LocalTraining, Noise
 from remanence.updates.flower import passing, record_updates, withhold_exposed
 from remanence.updates.guard import reason_to_withhold
-from remanence.updates.local_training import LocalTraining
 
 
 @dataclass

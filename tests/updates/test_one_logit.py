@@ -10,12 +10,10 @@ from tests.updates.test_single_layer import found_all, read, update
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
-from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.declared import Declared, LocalTraining
+from remanence.updates.dense.layers import dense_head, has_one_logit
+from remanence.updates.dense.proofs import independent_numbers
 from remanence.updates.guard import reason_to_withhold
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.one_logit import has_one_logit
-from remanence.updates.rounding import independent_numbers
 
 
 def bce(said, labels):

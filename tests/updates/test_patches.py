@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from remanence import InputError
 from remanence.cli.main import app
+from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.patch_fit import fit_patches, without_decay
-from remanence.updates.patch_models import patch_model
-from remanence.updates.pictures import verify_pictures
+from remanence.updates.patches.fit import fit_patches, without_decay
+from remanence.updates.patches.model import patch_model
+from remanence.updates.patches.reader import verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import SharedGradient
 

@@ -10,19 +10,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
-from remanence.updates.belonging import belonging
-from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.declared import Declared, LocalTraining
+from remanence.updates.dense.belonging import belonging
+from remanence.updates.dense.layers import dense_head
+from remanence.updates.dense.peeling import reconstruct
+from remanence.updates.dense.proofs import Proposal, verify
+from remanence.updates.dense.reader import Own, read_update
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_whole
-from remanence.updates.local_training import LocalTraining
 from remanence.updates.opening import belongs, opened
-from remanence.updates.peeling import reconstruct
-from remanence.updates.readers import Own, recognise
-from remanence.updates.reading import read_update
-from remanence.updates.recomputed import Proposal
+from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding
-from remanence.updates.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -10,13 +10,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from remanence import InputError
-from remanence.updates.belonging import realised_noise
-from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import dense_head, head_inputs
-from remanence.updates.exposure import gradient_exposure
+from remanence.updates.declared import Declared, LocalTraining
+from remanence.updates.dense.belonging import realised_noise
+from remanence.updates.dense.exposure import gradient_exposure
+from remanence.updates.dense.layers import dense_head, head_inputs
+from remanence.updates.dense.reader import read_update
 from remanence.updates.guard import ExclusivityGuard, reason_to_withhold
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.reading import read_update
 from remanence.updates.rounding import Rounding
 
 NUMBERS = 64

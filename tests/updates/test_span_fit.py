@@ -6,15 +6,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from remanence import InputError
-from remanence.updates import span_equations
-from remanence.updates.activations import SMOOTH, Activation, recognised
-from remanence.updates.dense_layers import dense_head
-from remanence.updates.exposure import gradient_exposure
+from remanence.updates.dense import span_fit
+from remanence.updates.dense.exposure import gradient_exposure
+from remanence.updates.dense.layers import SMOOTH, Activation, dense_head, recognised
+from remanence.updates.dense.reader import read_update
+from remanence.updates.dense.span_fit import SpanEquations, fit_in_span
 from remanence.updates.guard import ExclusivityGuard
-from remanence.updates.reading import read_update
 from remanence.updates.rounding import Rounding
-from remanence.updates.span_equations import SpanEquations
-from remanence.updates.span_fit import fit_in_span
 
 FLOAT32 = 1.2e-7
 
@@ -194,8 +192,8 @@ def test_a_large_layer_is_sketched_and_gives_the_same_span(monkeypatch):
     head = dense_head(model)
     layers = head.layers_of({n: v[None] for n, v in update(model, inputs, labels).items()})
     whole = SpanEquations.of(head, layers, FLOAT32)
-    monkeypatch.setattr(span_equations, "_LARGE", 8)
-    monkeypatch.setattr(span_equations, "_SKETCHED", 20)
+    monkeypatch.setattr(span_fit, "_LARGE", 8)
+    monkeypatch.setattr(span_fit, "_SKETCHED", 20)
     sketched = SpanEquations.of(head, layers, FLOAT32)
     assert whole.size == sketched.size == 6
     inside = sketched.directions @ whole.directions.mT

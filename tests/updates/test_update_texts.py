@@ -10,21 +10,19 @@ from remanence.core.releases import Gradient
 from remanence.game import play
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
-from remanence.updates.declared import Declared
+from remanence.updates.decay import without_decay
+from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.inspection import Subject, inspect
-from remanence.updates.local_training import LocalTraining
 from remanence.updates.opening import Update, belongs
 from remanence.updates.readers import recognise
-from remanence.updates.recomputed_texts import recompute
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import SharedGradient
-from remanence.updates.text_decay import without_decay
-from remanence.updates.text_models import text_model
-from remanence.updates.text_shares import Counted
-from remanence.updates.text_spans import Decomposed
-from remanence.updates.texts import read_texts, verify_texts
-from remanence.updates.token_spans import name_sequences, tokens_in_batch
+from remanence.updates.span import Decomposed
+from remanence.updates.texts.model import text_model
+from remanence.updates.texts.naming import name_sequences, tokens_in_batch
+from remanence.updates.texts.reader import read_texts, recompute, verify_texts
+from remanence.updates.texts.shares import Counted
 
 VOCABULARY, LENGTH = 300, 10
 FLOAT32 = 1.2e-7

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.core.exceptions import InputError
-from remanence.updates.dense_layers import dense_head
+from remanence.updates.dense.layers import dense_head
 
 
 @dataclass(frozen=True)

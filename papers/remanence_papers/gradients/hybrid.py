@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remanence.scale.progress import track
-from remanence.updates.dense_layers import DenseHead, dense_head
-from remanence.updates.low_rank import reconstruct_low_rank
-from remanence.updates.peeling import Recovered
+from remanence.updates.dense.layers import DenseHead, dense_head
+from remanence.updates.dense.peeling import Recovered
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 
 Extractor = Callable[[Tensor], Tensor]  # pictures (n, channels, h, w) → features (n, numbers)
 

@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch import Tensor
 
 from remanence.core.exceptions import InputError
-from remanence.updates.dense_layers import DenseHead
+from remanence.updates.dense.layers import DenseHead
 
 
 def make_insecure(head: DenseHead, x: Tensor, *, neurons: int = 2, margin: float = 1e-2) -> Tensor:

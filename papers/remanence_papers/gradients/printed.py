@@ -3,7 +3,7 @@
 For three-layer networks (one ReLU layer), which is what the paper evaluates. Where it falls short: the fixed
 tolerance on ratios splits samples in float32, and |g_y| = 2/3 stands in for 1 − p_y, about 0.9 in an untrained
 network with ten classes, so that every input comes out 1.35 times too large.
-`remanence.updates.peeling` needs neither.
+`remanence.updates.dense.peeling` needs neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from remanence.core.exceptions import InputError
-from remanence.updates.dense_layers import DenseHead, Layers
+from remanence.updates.dense.layers import DenseHead, Layers
 from remanence_papers.gradients.patterns import solve_patterns
 
 
@@ -45,7 +45,7 @@ def paper_attack(
             "The printed algorithm is implemented for one ReLU layer.",
             needs="linear, ReLU, linear",
             got=f"{len(head.weights)} linear layers",
-            hint="remanence.updates.peeling.reconstruct takes any depth",
+            hint="remanence.updates.dense.peeling.reconstruct takes any depth",
         )
     (rows, bias), (columns, _) = [(w[0], None if b is None else b[0]) for w, b in layers]
     ratios = columns[:, columns[0] != 0] / columns[0, columns[0] != 0]  # (classes, neurons)

@@ -24,9 +24,8 @@ from remanence.results.findings import Words
 from remanence.results.outcome import Outcome
 from remanence.scale.run import Run
 from remanence.scale.seeds import Draws
-from remanence.updates.dense_layers import LARGE
-from remanence.updates.readers import Proven
-from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.dense.layers import LARGE
+from remanence.updates.shared_gradient import Proven, SharedGradient
 
 Reconstruct = Callable[[Gradient], Reconstruction]
 

@@ -97,15 +97,9 @@ def update(
     from remanence.report.svg import as_file
     from remanence.results.verdict import Policy
     from remanence.scale.files import check_writable, write_files
-    from remanence.updates.declared import Declared, Noise
+    from remanence.updates.declared import Declared, LocalTraining, Noise
     from remanence.updates.inspection import audit_files
-    from remanence.updates.leak_map_view import (
-        leak_map_picture,
-        leak_table,
-        proven_sentence,
-        tokens_sentence,
-    )
-    from remanence.updates.local_training import LocalTraining
+    from remanence.updates.leak_map_view import leak_map_picture, leak_table, proven_sentence, tokens_sentence
     from remanence.updates.opening import open_network
 
     network = _one_model(model, factory)

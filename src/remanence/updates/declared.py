@@ -1,14 +1,64 @@
-"""What the owner of an update says about it."""
+"""What the owner of an update says about it: how the client trained, and what else is known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
-from remanence.core.checks import number, whole
+import torch
+from torch import Tensor
+
+from remanence.core.checks import number, one_of, whole
 from remanence.core.exceptions import InputError
-from remanence.updates.local_training import LocalTraining
+
+Weights = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a client does between two rounds. Without a learning rate the update's scale is not known."""
+
+    steps: int = 1
+    learning_rate: float | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+
+    def __post_init__(self) -> None:
+        whole("local_steps", self.steps, hint="--local-steps 5")
+        number("momentum", self.momentum, least=0, below=1, hint="--momentum 0.9")
+        number("weight_decay", self.weight_decay, least=0, hint="--weight-decay 1e-4")
+        one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
+        if self.learning_rate is not None:
+            number("learning_rate", self.learning_rate, above=0, hint="the client's")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the update is a multiple of one gradient (and of the weights)."""
+        return self.steps == 1 and self.optimizer == "sgd"
+
+    def along(self, start: Mapping[str, Tensor], slopes: Callable[[Weights], Weights]) -> Weights:
+        """Old weights minus new ones over the learning rate, after all steps; `slopes` is the gradient at weights."""
+        if self.is_plain:
+            return slopes(dict(start))
+        assert self.learning_rate is not None
+        now = {name: value.detach().clone() for name, value in start.items()}
+        optimiser = self._optimiser(list(now.values()))
+        for _ in range(self.steps):
+            for name, slope in slopes(now).items():
+                now[name].grad = slope
+            optimiser.step()
+        return {name: (value.detach() - now[name]) / self.learning_rate for name, value in start.items()}
+
+    def _optimiser(self, parts: list[Tensor]) -> torch.optim.Optimizer:
+        assert self.learning_rate is not None
+        if self.optimizer != "sgd":
+            kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+            return kind(parts, self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(parts, self.learning_rate, self.momentum, weight_decay=self.weight_decay)
 
 
 @final

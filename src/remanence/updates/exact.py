@@ -24,8 +24,7 @@ from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.references import REMANENCE
 from remanence.core.releases import Gradient
-from remanence.updates.readers import Effort
-from remanence.updates.shared_gradient import SharedGradient
+from remanence.updates.shared_gradient import Effort, SharedGradient
 
 
 @final

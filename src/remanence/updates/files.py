@@ -21,7 +21,7 @@ from remanence.scale.reading import (
     read_bytes,
     read_every_array,
 )
-from remanence.updates.dense_layers import LARGE
+from remanence.updates.dense.layers import LARGE
 from remanence.updates.parts import largest, row_slices, working
 from remanence.updates.rounding import Rounding
 

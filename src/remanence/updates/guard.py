@@ -17,10 +17,12 @@ from remanence.core.exceptions import InputError, RemanenceError
 from remanence.core.rates import SuccessRate
 from remanence.updates.caveats import UPDATE_NOISED
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import DenseHead
+from remanence.updates.dense.layers import DenseHead
+from remanence.updates.dense.reader import DenseReader
 from remanence.updates.inspection import Subject, read
 from remanence.updates.opening import Update, belongs, opened
-from remanence.updates.readers import DenseReader, Reader, recognise
+from remanence.updates.readers import recognise
+from remanence.updates.shared_gradient import Reader
 
 
 def reason_to_withhold(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import final
@@ -17,6 +17,7 @@ from remanence.core.errors import Criterion, Reduction
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
+from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
@@ -26,23 +27,85 @@ from remanence.updates.caveats import (
     PATCHES_UNORDERED,
     TEXTS_OPEN,
     UPDATE_COARSE,
+    UPDATE_DECLARED,
     UPDATE_ONE_OUTPUT,
     UPDATE_OTHER_LOSS,
     UPDATE_SINGLE_LAYER,
     UPDATE_UNTESTED,
 )
-from remanence.updates.condensing import condensed
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import DenseHead, Layers, dense_head, head_inputs
+from remanence.updates.dense.coordinates import condensed
+from remanence.updates.dense.exposure import Exposure, head_exposure
+from remanence.updates.dense.layers import DenseHead, Layers, dense_head, head_inputs
+from remanence.updates.dense.reader import DenseReader, Own
 from remanence.updates.exact import Exact
-from remanence.updates.exposure import Exposure, head_exposure
 from remanence.updates.files import read_batch, read_tensors
 from remanence.updates.leak_map import leak_map
 from remanence.updates.opening import Update, belongs, opened, own_update, warnings
-from remanence.updates.proven import contradictions, updates_of
-from remanence.updates.readers import DenseReader, Effort, Own, PatchReader, Proven, Reader, recognise
+from remanence.updates.patches.reader import PatchReader
+from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding, coarsest
-from remanence.updates.shared_gradient import Sent, SharedGradient
+from remanence.updates.shared_gradient import Effort, Proven, Reader, Sent, SharedGradient
+
+_OFF = (
+    0.02  # by which shares may miss a sum of 1: rounding of weights, or a record that left next to no trace
+)
+
+
+@dataclass(frozen=True)
+class ProvenUpdate:
+    """What recomputation says about one update. Records that are alike count once: each twice would send the same."""
+
+    proven: int  # records
+    different_records: int | None  # behind the update, where that number is proven
+    share_sum: float | None  # of records that explain the update whole: 1 in a mean
+    equal_share: float | None  # where all of them have the same
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """The entry in audit.json."""
+        return asdict(self)
+
+
+def updates_of(entry: Evidence) -> list[ProvenUpdate]:
+    """One entry per update, from what an attack's records were found to explain."""
+    arrays = entry.arrays
+    if "update" not in arrays:
+        return []
+    names = ("proven", "proven_batch_size", "share_sum", "equal_share")
+    found: dict[int, ProvenUpdate] = {}
+    for update, proven, size, total, share in zip(
+        arrays["update"].tolist(), *(arrays[name].tolist() for name in names), strict=True
+    ):
+        one = ProvenUpdate(int(proven), int(size) or None, total or None, share or None)
+        found.setdefault(update, one)
+    return list(found.values())
+
+
+def contradictions(updates: Sequence[ProvenUpdate], declared: Declared) -> Iterator[Caveat]:
+    """Declared settings that proven records do not fit; what else would explain that is said too."""
+    rate, size, seen = declared.training.learning_rate, declared.batch_size, []
+    for number, update in enumerate(updates):
+        total = update.share_sum
+        fits = total is not None and abs(total - 1) <= _OFF
+        if total is not None and rate is not None and not fits:
+            without = ", or some records left no trace" if total < 1 else ""
+            seen.append(
+                f"Update {number}: the shares of its records add up to {total:.3g}, and in a mean to 1. They fit a "
+                f"learning rate of {rate * total:.3g} instead of {rate:g}; or the update was multiplied, as "
+                f"clipping does{without}."
+            )
+        if size is not None and update.proven > size:
+            seen.append(
+                f"Update {number}: {update.proven} records are proven, and a batch of {size} was declared."
+            )
+        elif size is not None and fits and update.equal_share and size % update.proven:
+            seen.append(
+                f"Update {number}: {update.proven} records with equal shares explain it whole. In a plain mean each is "
+                f"there equally often, and the declared {size} is no multiple of that."
+            )
+    if seen:
+        yield replace(UPDATE_DECLARED, seen=" ".join(seen[:4]))
+
 
 # What could have kept records from being proven, and did not where one is.
 _WHY_NOT = (

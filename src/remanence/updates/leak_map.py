@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from remanence.updates.dense_layers import LARGE
-from remanence.updates.exposure import Exposure
+from remanence.updates.dense.exposure import Exposure
+from remanence.updates.dense.layers import LARGE
 from remanence.updates.parts import rows_times
 
 _FEW, _RANKS_UP_TO = 16, 128

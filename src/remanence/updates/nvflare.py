@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from remanence.core.checks import instance
 from remanence.core.exceptions import InputError
 from remanence.scale.user_code import call_factory
-from remanence.updates.declared import Declared
+from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.guard import reason_to_withhold
-from remanence.updates.local_training import LocalTraining
 
 if TYPE_CHECKING:
     from nvflare.apis.dxo import DXO  # pyright: ignore[reportMissingImports]

@@ -15,11 +15,12 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
-from remanence.updates.belonging import Belonging, belonging, misfit, require_noise
 from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
-from remanence.updates.compression import compression_of
+from remanence.updates.decay import without_decay as texts_without_decay
 from remanence.updates.declared import Declared
-from remanence.updates.dense_layers import DenseHead
+from remanence.updates.dense.belonging import Belonging, belonging, compression_of, misfit, require_noise
+from remanence.updates.dense.layers import DenseHead
+from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import (
     HOLDS_WEIGHTS,
     check_gradient,
@@ -31,11 +32,12 @@ from remanence.updates.files import (
     unwrapped,
     widened,
 )
-from remanence.updates.patch_fit import without_decay as pictures_without_decay
-from remanence.updates.readers import DenseReader, PatchReader, Reader, TokenReader
+from remanence.updates.patches.fit import without_decay as pictures_without_decay
+from remanence.updates.patches.reader import PatchReader
 from remanence.updates.received import traps
 from remanence.updates.rounding import Rounding, coarsest
-from remanence.updates.text_decay import without_decay as texts_without_decay
+from remanence.updates.shared_gradient import Reader
+from remanence.updates.texts.reader import TokenReader
 from remanence.updates.watching import logits_of, loss_of
 
 

@@ -1,18 +1,21 @@
-"""How coarse an update's numbers are, and what rounding does to everything that is recomputed from records."""
+"""How coarse an update's numbers are, and whether rounding alone explains what recomputation leaves of it.
+
+Nobody knows in which order a client added its numbers up. But rounding every weight once moves an update about as much
+as the rounding inside a forward and a backward pass does, tensor by tensor, in shallow networks and in deep ones
+(`integration/transformers/margins.py` measures it). So that is measured, and `_TIMES` of it are allowed, beside what
+sending rounded off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
-from remanence.updates.dense_layers import DenseHead, product
-from remanence.updates.parts import backwards, forwards, largest
-
-Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer of one update
+from remanence.updates.parts import largest
 
 _HALF = 1e-4  # precisions above are half precision
 _NOTHING = 1e-30  # a smallest number below this is none
@@ -74,63 +77,80 @@ def coarsest(updates: Iterable[Mapping[str, Tensor]], rounding: Rounding) -> flo
     )
 
 
-def independent_numbers(layers: Sequence[Layer]) -> int:
-    """How many numbers an update's weights hold that do not follow from others: the logits' rows add up to nothing."""
-    counts = [int(weight.count_nonzero()) for weight, _ in layers]
-    return sum(counts) - counts[-1] // len(layers[-1][0])
+_TIMES = 16  # of what rounding the weights does
+_TELLING = 1e-2  # of a tensor: one that may be off by more says nothing about records
+_ENOUGH = 0.5  # of the update, as a square, that must lie in tensors that tell
 
 
-def rounding_errors(
-    head: DenseHead,
-    values: Sequence[Tensor],
-    logits: Tensor,
-    deltas: Sequence[Tensor],
-    inputs_off: Tensor,
-    precision: float,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
-    off, before = [inputs_off], []
-    for index, (weight, value) in enumerate(zip(head.weights, values, strict=True)):
-        # Errors of many terms are independent: their squares add up, not their sizes.
-        both = forwards(torch.stack([off[-1].square(), value.square()]), weight, torch.square)
-        spread, rounded = both.sqrt()
-        after = logits if index == len(values) - 1 else values[index + 1]
-        before.append(spread + precision * (rounded + after.abs()))
-        off.append(before[-1])  # none of the functions between is much steeper than 1
-    chances = logits.softmax(-1)
-    off.pop()
-    back = [chances * (1 - chances) * before.pop() + precision * chances + precision * deltas[-1].abs()]
-    for index in range(len(values) - 1, 0, -1):
-        weight, source, slope = head.weights[index], deltas[index], head.slopes(values, index)
-        spread = backwards(back[-1].square() + (precision * source).square(), weight, torch.square).sqrt()
-        error = (spread + precision * deltas[index - 1].abs()) * slope.abs()
-        if not head.activation.is_kinked:  # the slope itself moves, by no more than what enters it does
-            error = error + product(source, weight).abs() * before[index - 1]
-        back.append(error)
-    return off, back[::-1]
+@final
+@dataclass(frozen=True)
+class Explained:
+    """An update beside what was computed anew, whose scale is fitted."""
+
+    scale: float
+    off: Mapping[str, float]  # what is left of each tensor, by norm
+    sizes: Mapping[str, float]  # of what was sent
+    allowed: Mapping[str, float]  # what rounding explains
+
+    @property
+    def is_all(self) -> bool:
+        """Whether rounding explains what is left, in an update that tells."""
+        told = sum(self.sizes[name] ** 2 for name in self.telling)
+        whole = sum(size**2 for size in self.sizes.values())
+        fits = all(self.off[name] <= self.allowed[name] for name in self.off)
+        return self.scale > 0 and fits and told > _ENOUGH * whole
+
+    def with_more(self, moves: Mapping[str, float]) -> Explained:
+        """The same where records are known so far only that the update may have moved by this."""
+        more = {name: allowed + abs(self.scale) * moves[name] for name, allowed in self.allowed.items()}
+        return replace(self, allowed=more)
+
+    @property
+    def telling(self) -> list[str]:
+        """Tensors of which rounding explains little."""
+        return [name for name, size in self.sizes.items() if self.allowed[name] <= _TELLING * size > 0]
+
+    @property
+    def similarity(self) -> float:
+        """The cosine between what was sent and what was computed anew."""
+        whole = sum(size**2 for size in self.sizes.values())
+        return max(0.0, 1 - sum(off**2 for off in self.off.values()) / max(whole, 1e-300)) ** 0.5
+
+    @property
+    def left(self) -> float:
+        """The share that is left in the worst tensor that tells."""
+        return max((self.off[name] / self.sizes[name] for name in self.telling), default=1.0)
 
 
-def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
-    """How far apart loss vectors of one label lie, as the derivatives that they put into the columns: a median.
+def explained(
+    sent: Mapping[str, Tensor],
+    made: Mapping[str, Tensor],
+    moves: Mapping[str, float],
+    rounding: Rounding,
+) -> Explained:
+    """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that."""
+    inner = sum(float((sent[name].double() * made[name].double()).sum()) for name in sent)
+    scale = inner / max(sum(float(made[name].double().square().sum()) for name in sent), 1e-300)
+    off, sizes, allowed = {}, {}, {}
+    for name, value in sent.items():
+        own = made[name].double()
+        off[name] = float((value.double() - scale * own).norm())
+        sizes[name] = float(value.double().norm())
+        coarse = rounding.relative * sizes[name] + rounding.of_tensor(name).absolute * value.numel() ** 0.5
+        allowed[name] = _TIMES * abs(scale) * moves[name] + coarse
+    return Explained(scale, off, sizes, allowed)
 
-    Inputs are taken from all rows of the first layer; where neurons are shared these are mixtures, which lie closer
-    together.
-    """
-    weight, bias = first
-    points = inputs
-    if bias is not None:
-        live = (bias != 0).nonzero().squeeze(1)
-        live = live[:: max(1, len(live) // 64)][:64]
-        points = torch.cat([weight[live] / bias[live, None], inputs])
-    points = points[points.isfinite().all(-1)]
-    norms = points.norm(dim=-1)
-    points = points[norms < 2 * norms.median()] if len(points) else points
-    if len(points) < 2:
-        return 0.0
-    values, logits = head.forward(points)
-    loss = head.loss_vectors(logits, torch.zeros(len(points), dtype=torch.int64, device=points.device))
-    delta = head.backward(values, loss, down_to=1)[0]
-    delta = delta / delta.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    apart = torch.cdist(delta, delta)
-    pairs = torch.triu_indices(len(points), len(points), 1)
-    return float(apart[pairs[0], pairs[1]].median())
+
+def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, float]:
+    """How far two updates are apart, tensor by tensor."""
+    return {name: float((value - second[name]).double().norm()) for name, value in first.items()}
+
+
+def rounded_again(weights: Mapping[str, Tensor], precision: float) -> dict[str, Tensor]:
+    """Weights that are off by one rounding, at random."""
+    generator = torch.Generator().manual_seed(0)
+    moved = {}
+    for name, value in weights.items():
+        coins = torch.rand(value.shape, generator=generator, dtype=value.dtype).to(value.device)
+        moved[name] = value * (1 + precision * (2 * coins - 1))
+    return moved

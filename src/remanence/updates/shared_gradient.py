@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from remanence.core.attack import Reconstruction
 from remanence.core.checks import goes_with, number, whole
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
 from remanence.core.releases import Gradient
-from remanence.updates.local_training import LocalTraining
+from remanence.results.caveats import Caveat
+from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Rounding
-
-if TYPE_CHECKING:
-    from remanence.updates.readers import Reader
 
 _BYTES = 2**28
 
@@ -200,3 +199,60 @@ class SharedGradient(Mechanism[Gradient]):
             floor = flat.abs().topk(kept, dim=1).values[:, -1:]
             values = flat.where(flat.abs() >= floor, 0.0).view_as(values)
         return values.sign() if self.signs else values
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """What a search may use."""
+
+    seed: int = 0
+    longest: int = 64  # tokens of a text
+
+
+class Proven(Protocol):
+    """What recomputation says about the records that were named for one update."""
+
+    @property
+    def count(self) -> int:
+        """How many of them are proven."""
+        ...
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many there were, where that is proven too."""
+        ...
+
+    def numbers(self) -> dict[str, float]:
+        """What else is stored about it."""
+        ...
+
+
+class Reader(Protocol):
+    """A network that was recognised, and how records are read off an update of it."""
+
+    many: ClassVar[str]  # what its records are called
+    counts: ClassVar[str]  # when one counts as recovered, where that needs saying
+    counts_records: ClassVar[bool]  # whether records are proven one by one, so that each is a trial
+
+    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
+        """Raise `MisfitError` where an update was not made from these weights."""
+        ...
+
+    def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterable[Caveat]:
+        """What could stand in the way of a proof."""
+        ...
+
+    def proofs(
+        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
+    ) -> Sequence[Proven]:
+        """What recomputation says about what was named; without `claims` nothing is proven."""
+        ...
+
+    def check(self, mechanism: SharedGradient) -> None:
+        """Raise `InputError` where nothing can be read off the updates of a mechanism."""
+        ...
+
+    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+        """What the stages name for every update."""
+        ...

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-
-from remanence.updates.activations import ALONE, Activation, recognised
 
 Seen = tuple[str, Tensor, Tensor]  # a layer, what entered it and what left
 
@@ -43,36 +40,3 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.ndim == 1 or logits.shape[1] == 1:
         return binary_cross_entropy_with_logits(logits.flatten(), labels.to(logits))
     return cross_entropy(logits, labels)
-
-
-def after_norms(
-    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
-) -> tuple[list[Seen], dict[str, str]]:
-    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
-    seen: list[Seen] = []
-    normed: dict[str, str] = {}
-    for name, entered, left in watched:
-        if name not in norms:
-            seen.append((name, entered, left))
-        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
-            normed[seen[-1][0]] = name
-            seen[-1] = (seen[-1][0], seen[-1][1], left)
-    return seen, normed
-
-
-def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
-    """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
-    output = logits_of(output)
-    if not isinstance(output, Tensor) or not seen:
-        return [], ALONE
-    output = output.unsqueeze(1) if output.ndim == 1 else output  # one logit is often squeezed
-    if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
-        return [], ALONE
-    chain, kind = [seen[-1]], None
-    for layer in reversed(seen[:-1]):
-        found = recognised(layer[2], chain[0][1])
-        if found is None or (kind is not None and found.name != kind.name):
-            break
-        kind = found
-        chain.insert(0, layer)
-    return chain, kind or ALONE

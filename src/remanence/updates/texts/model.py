@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from remanence.core.exceptions import InputError
-from remanence.updates.text_spans import RECOMPUTED, Decomposed, Span
+from remanence.updates.span import RECOMPUTED, Decomposed, Span
 
 _COARSER = (16.0, 256.0)  # times the precision: what is tried where a span fills everything
 

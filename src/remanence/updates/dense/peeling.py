@@ -1,4 +1,21 @@
-"""Exact reconstruction of a batch from its average gradient, sample by sample, with a residual that proves it."""
+"""Exact reconstruction of a batch from its average gradient, sample by sample, with a residual that proves it.
+
+*Neurons that are switched off make inputs more precise.* With a bias, the first layer's gradient is (G₀, G_b) = A X̃:
+column m of A is zero on every neuron that record m switches off, and row m of X̃ is (x_m, 1). Where as many records are
+known as the gradient has dimensions, V spans its rows and B = G Vᵀ, there is one combination u_m of B's columns that is
+zero on these neurons, and A = B U, hence X̃ = U⁻¹ V. That takes thousands of neurons instead of the few that an input
+was read off, and nothing of the layers behind: there, one gate that is on the wrong side because an input is a little
+off moves every derivative, and a fit of the whole network follows it. Differences of weights, which have few digits,
+need this.
+
+*Rows that are multiples of one another survive local steps, dropout and any weights.* A neuron that one sample alone
+activates has the row s · (x, 1), where s adds up whatever steps, momentum, masks, losses and weights did. Several such
+neurons have parallel rows. Nothing else of the gradient is used, so that neither the loss nor the number of steps need
+be known. Neurons that the same several samples share have parallel rows only if these samples' loss vectors are
+parallel, which `proofs` rules out or does not.
+
+*One record behind a single layer.* G = s Σ_t g_t (x, 1)ᵀ, whatever the loss vectors g_t of one step or of several were.
+So x is a quotient. Larger batches are `span_fit`'s; whether there is one record is for recomputation to say."""
 
 from __future__ import annotations
 
@@ -9,17 +26,73 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from remanence.updates.candidates import (
+from remanence.updates.dense.candidates import (
     Candidates,
+    Remainder,
     find_candidates,
     is_whole,
     mode,
     tolerance_of,
+    twins,
     worth_testing,
 )
-from remanence.updates.dense_layers import DenseHead, Layers, product
-from remanence.updates.remainder import Remainder
-from remanence.updates.switched_off import sharpened
+from remanence.updates.dense.layers import DenseHead, Layer, Layers, product
+
+_ROUGHLY = 0.1  # the share of the gradient that may be unexplained for this to make sense
+_CLEARLY = 1e-2  # of the usual size of what a neuron puts out: so far below zero it must be to count as off
+
+
+def sharpened(
+    head: DenseHead, left: Remainder, found: tuple[Tensor, Tensor, Tensor], nearly: float
+) -> tuple[Tensor, Tensor, Remainder]:
+    """Inputs, shares and what these leave, where samples explain much and not `nearly` all, and then do.
+
+    `found` is inputs, labels and shares, `(trials, slots, ...)` each. What does not come to explain nearly all stays as
+    it is.
+    """
+    inputs, labels, shares = found
+    rest = left.unexplained.amax(1)
+    for trial in ((rest >= nearly) & (rest < _ROUGHLY)).nonzero().squeeze(1).tolist():
+        own = labels[trial] >= 0
+        weight, bias = left.whole[0]
+        first = weight[trial], None if bias is None else bias[trial]
+        sharp = _by_what_is_off(head, first, inputs[trial][own])
+        if sharp is None:
+            continue
+        tried, parts = inputs.clone(), shares.clone()
+        tried[trial, own] = sharp
+        parts[trial, own] = _shares(head, first[1], sharp, labels[trial][own])
+        after = left.by(head, tried, labels, parts)
+        if after.unexplained[trial].max() < nearly:
+            inputs, shares, left = tried, parts, after
+    return inputs, shares, left
+
+
+def _by_what_is_off(head: DenseHead, first: tuple[Tensor, Tensor | None], inputs: Tensor) -> Tensor | None:
+    """The inputs of one gradient, `(records, numbers)`; None where they do not follow from what they switch off."""
+    (weight, bias), shift, records = first, head.biases[0], len(inputs)
+    if bias is None or shift is None or not head.activation.is_relu or not 1 < records < weight.shape[1]:
+        return None
+    both = torch.cat([weight, bias[:, None]], 1).double()  # (neurons, numbers + 1)
+    span = torch.linalg.svd(both, full_matrices=False)[2][:records]
+    within = both @ span.mT  # (neurons, records)
+    before = product(inputs, head.weights[0].mT) + shift
+    off = before < -_CLEARLY * before.abs().median()
+    if int(off.sum(1).min()) < 2 * records:
+        return None
+    mixing = torch.stack([torch.linalg.svd(within[own], full_matrices=False)[2][-1] for own in off], 1)
+    mixed, failed = torch.linalg.solve_ex(mixing, span)
+    sharp = mixed[:, :-1] / mixed[:, -1:]
+    return None if failed or not sharp.isfinite().all() else sharp
+
+
+def _shares(head: DenseHead, bias: Tensor | None, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The share of each sample in the first layer's bias, by least squares."""
+    assert bias is not None
+    values, logits = head.forward(inputs)
+    deltas = head.backward(values, head.loss_vectors(logits, labels))[0]
+    return torch.linalg.lstsq(deltas.mT, bias.to(deltas)[:, None]).solution.squeeze(1)
+
 
 Found = tuple[Tensor, Tensor, Tensor]  # inputs, labels and shares: (trials, slots, ...) each
 
@@ -299,3 +372,79 @@ def _refine(
         improving &= worthwhile
         left = after  # where nothing improves any more, it is not looked at again
     return inputs, rest
+
+
+_ROUNDINGS = 8
+_FINEST = 1e-7  # angles below are not resolved by a product of unit vectors in double precision
+_POINTS_ALONG = 0.8  # the cosine of the angle by which a loss vector may turn in the course of the steps
+_AT_ONCE = 4096  # rows that are compared, each with each
+_SEEN = 64  # how many tolerances a row's size must be
+
+
+def parallel_rows(
+    head: DenseHead, layers: list[Layer], precision: float, slots: int = 64
+) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of the largest groups of parallel rows; `precision` is relative to the largest entry."""
+    weight, bias = layers[0]
+    if bias is None:
+        return weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device)
+    rows = torch.cat([weight, bias[:, None]], 1)
+    size = rows.norm(dim=1)
+    absolute = precision * rows.abs().max()  # at worst: a difference of weights is rounded on their scale
+    angle = (_ROUNDINGS * absolute * rows.shape[1] ** 0.5 / size.clamp(min=1e-300)).clamp(min=_FINEST)
+    seen = (angle < 1 / _SEEN) & (bias != 0)
+    if (
+        int(seen.sum()) > _AT_ONCE
+    ):  # of very many rows, those that a few sides of them show to be another's multiple
+        sides = torch.randn(rows.shape[1], 4, generator=torch.Generator().manual_seed(0)).to(rows)
+        quotients = (rows @ sides) / bias.where(seen, 1.0)[:, None]
+        seen = twins(quotients[None], seen[None], float(angle[seen].median()))[0] >= 0
+    live = seen.nonzero().squeeze(1)[:_AT_ONCE]
+    unit = rows[live] / size[live, None] * bias[live].sign()[:, None]
+    same = (2 - 2 * (unit @ unit.mT)).clamp(min=0).sqrt() <= angle[live][:, None] + angle[live]
+    inputs, labels = [weight[:0]], [torch.zeros(0, dtype=torch.int64, device=weight.device)]
+    while len(inputs) <= slots and len(live):
+        counts = same.sum(1)
+        best = int(counts.argmax())
+        if counts[best] < 2:
+            break
+        group = live[same[best]]
+        x = (weight[group] * bias[group, None]).sum(0) / bias[group].square().sum()
+        inputs.append(x[None])
+        labels.append(likely_label(head, x, layers[1][0][:, group].to(x).sum(1))[None])
+        gone = same[best].clone()
+        same[gone] = False
+        same[:, gone] = False
+    return torch.cat(inputs), torch.cat(labels)
+
+
+def likely_label(head: DenseHead, x: Tensor, column: Tensor) -> Tensor:
+    """The class whose derivative at the second layer points as the column does; −1 where none does, or all point away.
+
+    After several steps it has turned a little. If the update has the wrong sign, no class fits.
+    """
+    values, logits = head.forward(x)
+    classes = torch.eye(head.classes, dtype=x.dtype, device=x.device)
+    implied = head.backward(
+        [value.unsqueeze(-2) for value in values], logits.softmax(-1) - classes, down_to=1
+    )[0]
+    cosine = (implied @ column.to(implied)) / (implied.norm(dim=-1) * column.norm()).clamp(min=1e-300)
+    best = cosine.nan_to_num(nan=-1.0).max(0)
+    return best.indices.where(best.values > _POINTS_ALONG, -1)
+
+
+def one_record(head: DenseHead, layers: Layers) -> Recovered:
+    """The record that each gradient would have, were it that of one; none where the layer has no bias."""
+    (weight, bias), trials = layers[0], len(layers[0][0])
+    found = torch.zeros(trials, dtype=torch.bool, device=weight.device)
+    if bias is not None and len(layers) == 1:
+        found = bias.any(1)
+    height = weight.new_zeros(weight.shape[:2]) if bias is None else bias
+    inputs = (height.unsqueeze(1) @ weight) / height.square().sum(1).clamp(min=1e-300)[:, None, None]
+    label = height.argmin(1, keepdim=True)  # only the label's own loss is negative
+    loss = head.loss_vectors(head.forward(inputs)[1], label).squeeze(1)
+    share = (loss * height).sum(1, keepdim=True) / loss.square().sum(1, keepdim=True).clamp(min=1e-300)
+    left = (weight - (share * loss).unsqueeze(-1) * inputs).flatten(1).norm(dim=1) / weight.flatten(1).norm(
+        dim=1
+    ).clamp(min=1e-300)
+    return Recovered(inputs, label.where(found[:, None], -1), share, left[:, None])

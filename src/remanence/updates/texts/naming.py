@@ -17,8 +17,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from remanence.updates.text_models import Projections, TextModel
-from remanence.updates.text_spans import INSIDE, Span
+from remanence.updates.span import INSIDE, Span
+from remanence.updates.texts.model import Projections, TextModel
 
 _AT_ONCE = 2**13  # tokens that are tried at once
 _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))

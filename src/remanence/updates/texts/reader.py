@@ -8,17 +8,25 @@ computed anew from what remains. Texts are proven if nothing but rounding is lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.recomputed_texts import lengthened, recompute
-from remanence.updates.rounding import Rounding
-from remanence.updates.text_models import TextModel
-from remanence.updates.text_shares import (
+from remanence.core.attack import Reconstruction
+from remanence.core.records import Records
+from remanence.core.releases import Gradient
+from remanence.results.caveats import Caveat
+from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
+from remanence.updates.declared import LocalTraining
+from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
+from remanence.updates.shared_gradient import Effort, SharedGradient
+from remanence.updates.texts.model import TextModel
+from remanence.updates.texts.naming import name_after_steps, name_sequences
+from remanence.updates.texts.shares import (
     OPEN,
     Counted,
     Named,
@@ -28,13 +36,151 @@ from remanence.updates.text_shares import (
     fit_shares,
     losses_of,
 )
-from remanence.updates.token_spans import name_sequences
+
+_TRACE = 4  # times what rounding explains: how much a text must count
+_SEEN = 1.0  # what rounding explains, in all tensors together and as a square: less is no trace of a token
+_SURE = 0.9  # a token that is less likely leaves a trace that nobody overlooks
+
+Parameters = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Recomputed:
+    """An update computed anew from texts, beside what was sent."""
+
+    held: Explained
+    made: Parameters
+    moves: Mapping[str, float]  # how far rounding the weights once moves that
+    counts: tuple[
+        float, ...
+    ]  # how much of the second layer's gradient each text makes, relative to the largest
+    faint: float  # texts that count less may be there or not
+
+
+def recompute(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    named: Sequence[Named],
+    counted: Counted,
+    rounding: Rounding,
+    *,
+    training: LocalTraining,
+    moves: Mapping[str, float] | None = None,
+) -> Recomputed:
+    """Compute an update from texts that count so much in it; what rounding moves is measured, if not given."""
+    sent = {name: gradient[name] for name, _ in text.model.named_parameters() if name in gradient}
+    own = {name: value.detach() for name, value in text.model.named_parameters() if name in sent}
+    counts: list[float] = []
+
+    def slopes(weights: Parameters) -> Parameters:
+        parts, shares = _made(text, weights, named, counted)
+        counts.extend(shares)
+        return parts
+
+    made = training.along(own, slopes)
+    if moves is None:
+        precision = torch.finfo(next(iter(own.values())).dtype).eps
+        moves = apart(made, training.along(rounded_again(own, precision), slopes))
+    steps = rounding.times(training.steps)  # weights are rounded after each
+    held = explained(sent, made, moves, steps)
+    second = [name for name in text.second.weights(gradient) if name in sent]
+    size = sum(held.sizes[name] ** 2 for name in second) ** 0.5
+    faint = _TRACE * sum(held.allowed[name] ** 2 for name in second) ** 0.5 / max(size, 1e-300)
+    return Recomputed(held, made, moves, tuple(counts[: len(named)]), faint)
+
+
+def _made(
+    text: TextModel, weights: Mapping[str, Tensor], named: Sequence[Named], counted: Counted
+) -> tuple[Parameters, list[float]]:
+    """The gradient of the sum of the texts' losses by their shares; and how much each of them counts."""
+    own = {name: value.detach().requires_grad_() for name, value in weights.items()}
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    counts = torch.zeros(len(named), dtype=torch.float64)
+    for some in alike(named):
+        ids = torch.stack([named[index][0] for index in some])
+        with _each(text) as each:
+            losses = losses_of(text, ids, [named[index][1] for index in some], own, counted.smoothing)
+            loss = (torch.stack([counted.shares[index] for index in some]).to(losses) * losses).sum()
+            parts = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+        counts[some] = torch.stack(each).sum(0).sqrt().cpu()
+        for name, part in zip(own, parts, strict=True):
+            if part is not None:
+                total[name] += part
+    return total, (counts / counts.max().clamp(min=1e-300)).tolist()
+
+
+def lengthened(
+    text: TextModel,
+    gradient: Mapping[str, Tensor],
+    named: Sequence[Named],
+    counted: Counted,
+    found: Recomputed,
+) -> tuple[list[Named], Counted]:
+    """Texts with the token after them that the model is sure of, where what is left of the update has its trace.
+
+    The place before such a token has hardly any gradient, so that it may lie outside the span although it was there.
+    """
+    rest = {
+        name: (gradient[name].double() - found.held.scale * value.double())
+        / max(found.held.allowed[name], 1e-300) ** 2
+        for name, value in found.made.items()
+    }
+    own = {name: text.model.get_parameter(name) for name in rest}
+    longer: list[Named] = []
+    more: list[Tensor] = []
+    for (ids, label), shares in zip(named, counted.shares, strict=True):
+        longer.append((ids, label))
+        more.append(shares)
+        if label is not None:
+            continue
+        with torch.no_grad():
+            chance, token = text.logits(ids[None])[0, -1].softmax(-1).max(0)
+        if chance < _SURE:
+            continue
+        answer = text.logits(ids[None])[0, -1]
+        parts = torch.autograd.grad(
+            float(shares[-1]) * found.held.scale * cross_entropy(answer[None], token[None]),
+            list(own.values()),
+            allow_unused=True,
+        )
+        along = size = 0.0
+        for (name, left), part in zip(rest.items(), parts, strict=True):
+            if part is not None:
+                along += float((left * part.double()).sum())
+                size += float(part.double().square().sum()) / max(found.held.allowed[name], 1e-300) ** 2
+        # Nearer to all of the trace than to none. Of what rounding leaves, which points anywhere, hardly anything lies
+        # along a trace: 0.03 of one of this size at most, in a model of 135 million weights.
+        if along > size / 2 and size > _SEEN:
+            longer[-1] = torch.cat([ids, token[None]]), None
+            more[-1] = torch.cat([shares, shares[-1:]])
+    return longer, Counted(tuple(more), counted.smoothing)
+
+
+@contextmanager
+def _each(text: TextModel) -> Iterator[list[Tensor]]:
+    """Notes the squared size of the gradient that every text of a batch makes in the second layer's projections."""
+    found: list[Tensor] = []
+
+    def note(_: nn.Module, arguments: tuple[Tensor, ...], answer: Tensor) -> None:
+        entered = arguments[0].detach().double()
+        if answer.requires_grad:
+            answer.register_hook(lambda pull: found.append((pull.double().mT @ entered).square().sum((1, 2))))
+
+    handles = [text.model.get_submodule(name).register_forward_hook(note) for name in text.second.names]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
 
 _LONGER = 16  # tokens that are added to texts at most
 _NEAR = 0.1  # what may be left of an update for that to be tried
 _LARGE = 1e-3  # of the largest row of the output layer's gradient
 _COUNTS = 0.3  # of the largest share: places with less do not count, where shares are off by what steps moved
 _LABELS = 4  # last tokens that are tried for each sequence
+_TEXTS = 64  # that are named at most
 _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves with them
 
 
@@ -281,3 +427,90 @@ def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list
             hidden = torch.autograd.grad(answer, weight)[0][absent].double()
         found.append(hidden)
     return found
+
+
+@final
+@dataclass(frozen=True)
+class TokenReader:
+    """A transformer that reads token ids: whole texts are read."""
+
+    model: TextModel
+    many: ClassVar[str] = "texts"
+    counts: ClassVar[str] = "Only what the whole update can be computed again from counts."
+    counts_records: ClassVar[bool] = False
+
+    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
+        """Nothing but recomputation tells."""
+
+    def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
+        """Whether the layers had room to tell texts by."""
+        text = self.text(mechanism)
+        for index in range(len(gradients)):
+            one = {name: values[index] for name, values in gradients.tensors.items()}
+            precision = self.precision([one], mechanism)
+            for layer, which in (("first", text.first), ("second", text.second)):
+                span = text.span(which, one, precision)
+                if not span.tells:
+                    fills = (
+                        f"update {index}: what entered the {layer} attention layer fills {span.rank} dimensions, of "
+                        f"{span.most} that its gradient has."
+                    )
+                    none = f"update {index}: the {layer} attention layer has no gradient."
+                    yield replace(UPDATE_CROWDED, seen=none if span.part is None else fills)
+                    return
+        yield TEXTS_OPEN
+
+    def proofs(
+        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
+    ) -> list[Texts]:
+        """By the whole update, in either sign where nobody declared one: spans, and what is named, are the same."""
+        text, sent, found = self.text(mechanism), mechanism.sent, []
+        for index, sequences in enumerate(guess.records.features):
+            named = [ids[ids >= 0] for ids in sequences if claims and (ids >= 0).any()]
+            tokens = int(guess.diagnostics["tokens_in_batch"][index])
+            best = None
+            for sign in (1,) if sent.sign_is_known else (1, -1):
+                one = {name: sign * values[index] for name, values in gradients.tensors.items()}
+                tried = verify_texts(
+                    text, one, named, rounding=sent.rounding, tokens=tokens, training=sent.training
+                )
+                if best is None or tried.explains_all:
+                    best = replace(tried, sign=sign)
+                if tried.explains_all:
+                    break
+            assert best is not None
+            found.append(best)
+        return found
+
+    def check(self, mechanism: SharedGradient) -> None:
+        """Any optimiser: what is left of the span is seen when it is read."""
+
+    def text(self, mechanism: SharedGradient) -> TextModel:
+        """The model, told how its updates were rounded."""
+        return replace(self.model, is_difference=mechanism.sent.is_difference)
+
+    def precision(self, gradients: Sequence[dict[str, Tensor]], mechanism: SharedGradient) -> float:
+        """How coarse the layers are whose spans are read."""
+        return self.coarseness(gradients, mechanism.sent.rounding)
+
+    def coarseness(self, gradients: Sequence[dict[str, Tensor]], rounding: Rounding) -> float:
+        """The same, by what is known of their numbers."""
+        read = {*self.model.first.weights(gradients[0]), *self.model.second.weights(gradients[0])}
+        layers = [{name: value for name, value in one.items() if name in read} for one in gradients]
+        told = layers if any(value.any() for value in layers[0].values()) else gradients
+        return coarsest(told, rounding)
+
+    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+        """Texts as ids; −1 fills the rest. The last token of a language model's texts is a label only."""
+        text = self.text(mechanism)
+        name = name_sequences if mechanism.sent.training.steps == 1 else name_after_steps
+        ids = torch.full((len(release), _TEXTS, effort.longest), -1)
+        tokens = torch.zeros(len(release), dtype=torch.int64)
+        for trial in range(len(release)):
+            gradient = {name: values[trial] for name, values in release.tensors.items()}
+            precision = self.precision([gradient], mechanism)
+            found, tokens[trial] = name(text, gradient, precision=precision, longest=effort.longest)
+            for slot, sequence in enumerate(found[:_TEXTS]):
+                ids[trial, slot, : len(sequence)] = sequence
+        unnamed = torch.full(ids.shape[:2], torch.nan, dtype=torch.float64)
+        return Reconstruction(Records(ids, unnamed), diagnostics={"tokens_in_batch": tokens})

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from remanence.updates.text_models import TextModel
+from remanence.updates.texts.model import TextModel
 
 OPEN = -1  # a token that is not known yet: as a label it counts for nothing
 _AT_ONCE = 1024  # tokens whose gradient is computed at once

@@ -5,15 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from remanence.updates.explaining import apart, explained, rounded_again
-from remanence.updates.local_training import LocalTraining
-from remanence.updates.patch_models import PatchModel
-from remanence.updates.rounding import Rounding
+from remanence.core.attack import Reconstruction
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.core.releases import Gradient
+from remanence.results.caveats import Caveat
+from remanence.updates.caveats import PATCHES_OPEN
+from remanence.updates.declared import LocalTraining
+from remanence.updates.patches.fit import fit_patches
+from remanence.updates.patches.model import PatchModel
+from remanence.updates.rounding import Rounding, apart, coarsest, explained, rounded_again
+from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
 
 _NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
 _NOT_SOLVED = (
@@ -22,6 +29,7 @@ _NOT_SOLVED = (
 _ROUNDED = 0.25  # the deviation of a rounded number, in units of its precision
 _ROOM = 2  # outputs of the layer for each position: half of the equations are left to test with
 _ROUNDED_ON_THE_WAY = 16  # roundings by which sums over many tokens may be off
+_PICTURES = 16  # that are named at most
 _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
@@ -189,3 +197,82 @@ def _patch_errors(model: PatchModel, pictures: Tensor, labels: Tensor, scale: fl
     if failed or not (inverse.diagonal() > 0).all():
         return torch.full_like(sizes, torch.inf)
     return inverse.diagonal().sqrt() / sizes
+
+
+@final
+@dataclass(frozen=True)
+class PatchReader:
+    """A network whose first layer reads patches that do not overlap: whole pictures are read."""
+
+    model: PatchModel
+    many: ClassVar[str] = "pictures"
+    counts: ClassVar[str] = (
+        "Only what the whole update can be computed again from counts; of one picture, the layer that reads its "
+        "patches is enough."
+    )
+    counts_records: ClassVar[bool] = False
+
+    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
+        """Nothing but recomputation tells."""
+
+    def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
+        """What the layer's gradient may leave open."""
+        yield PATCHES_OPEN
+
+    def proofs(
+        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
+    ) -> list[Pictures]:
+        """By the whole update; one picture also by the gradient of its layer and of the positions."""
+        found, sent = [], mechanism.sent
+        signs = guess.diagnostics.get("sign", torch.ones(len(gradients)))
+        for index, (pictures, labels) in enumerate(
+            zip(guess.records.features, guess.records.labels, strict=True)
+        ):
+            named = ~labels.isnan() & claims
+            sign = -1 if signs[index] < 0 else 1
+            one = {name: sign * values[index] for name, values in gradients.tensors.items()}
+            found.append(self._verified(one, pictures[named].double(), labels[named].long(), sent))
+        return found
+
+    def _verified(self, one: dict[str, Tensor], pictures: Tensor, labels: Tensor, sent: Sent) -> Pictures:
+        return verify_pictures(
+            self.model, one, pictures, labels, rounding=sent.rounding, training=sent.training
+        )
+
+    def check(self, mechanism: SharedGradient) -> None:
+        """Steps of SGD, which adds gradients up."""
+        if mechanism.sent.training.optimizer != "sgd":
+            raise InputError(
+                "Adam leaves nothing of the span of pictures in patches.",
+                needs="an update of SGD, of one step or several",
+                got=f"{mechanism.sent.training.steps} steps of {mechanism.sent.training.optimizer}",
+                hint="audit the same training with SGD: what it gives away, the batch gives away",
+            )
+
+    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+        """Pictures with their labels."""
+        model, sent = self.model, mechanism.sent
+        pictures = torch.zeros(len(release), _PICTURES, *model.shape, dtype=torch.float64)
+        labels = torch.full((len(release), _PICTURES), torch.nan, dtype=torch.float64)
+        ranks = torch.zeros(len(release), dtype=torch.int64)
+        signs = torch.ones(len(release), dtype=torch.int64)
+        for trial in range(len(release)):
+            for sign in (1,) if sent.sign_is_known else (1, -1):
+                gradient = {name: sign * values[trial].double() for name, values in release.tensors.items()}
+                found, named, rank = fit_patches(
+                    model,
+                    gradient,
+                    precision=coarsest([gradient], sent.rounding),
+                    seed=effort.seed,
+                    along=None if sent.training.is_plain else sent.training.along,
+                    is_difference=sent.is_difference,
+                )
+                is_last = sent.sign_is_known or self._verified(gradient, found, named, sent).count > 0
+                if sign == 1 or is_last:
+                    count = min(_PICTURES, len(found))
+                    pictures[trial, :count], labels[trial, :count] = found[:count], named[:count].double()
+                    labels[trial, count:], ranks[trial], signs[trial] = torch.nan, rank, sign
+                if is_last:
+                    break
+        numbers = {"independent_patches": ranks, "sign": signs}
+        return Reconstruction(Records(pictures, labels), diagnostics=numbers)

@@ -1,25 +1,196 @@
-"""The fully connected part in which a network ends, found in any module and computed in batches."""
+"""The dense layers in which a network ends: found in any module by watching it, and computed in batches.
+
+*One output is read as two classes.* A sigmoid on z is a softmax on (0, z), and the loss's derivative in these two
+logits is (−g, g). So a row of zeros stands before the last layer's own, and before its gradient the same with the other
+sign: one row, seen twice."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from remanence.core.exceptions import InputError
-from remanence.updates.activations import ALONE, RELU, Activation
-from remanence.updates.one_logit import doubled, mirrored
-from remanence.updates.watching import Seen, after_norms, chain_of, logits_of, watching
+from remanence.updates.watching import Seen, logits_of, watching
 
-Layers = list[
-    tuple[Tensor, Tensor | None]
-]  # weight (trials, outputs, inputs) and bias (trials, outputs) gradients
+_LEAKS = (1e-4, 0.5)  # slopes of a leaky ReLU that are believed
+
+
+@final
+@dataclass(frozen=True)
+class Activation:
+    """A function of one number, and its slope. A kinked one has the slope `leak` below zero: ReLU's is 0."""
+
+    name: str
+    function: Callable[[Tensor], Tensor] | None = None  # None for a kinked one
+    leak: float = 0.0
+    softness: float = 0.0  # over how wide a range a softened kink bends
+
+    @property
+    def is_relu(self) -> bool:
+        """Whether it is zero for one half of the numbers: what exclusive neurons and sparse directions need."""
+        return self.function is None and self.leak == 0
+
+    @property
+    def is_kinked(self) -> bool:
+        """Whether rounding near zero decides about the slope. Such functions are homogeneous too."""
+        return self.function is None and self.softness == 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Its value."""
+        if self.function is not None:
+            return self.function(z)
+        if self.softness:
+            return self.leak * z + (1 - self.leak) * self.softness * functional.softplus(z / self.softness)
+        return z.clamp(min=0) if not self.leak else z.where(z > 0, self.leak * z)
+
+    def slope(self, z: Tensor) -> Tensor:
+        """Its derivative."""
+        if self.function is not None:
+            return _derivatives(self.function, z)[0]
+        if self.softness:
+            return self.leak + (1 - self.leak) * torch.sigmoid(z / self.softness)
+        return (z > 0).to(z) * (1 - self.leak) + self.leak
+
+    def curvature(self, z: Tensor) -> Tensor:
+        """Its second derivative; 0 at a kink."""
+        if self.function is not None:
+            return _derivatives(self.function, z)[1]
+        if self.softness:
+            bend = torch.sigmoid(z / self.softness)
+            return (1 - self.leak) * bend * (1 - bend) / self.softness
+        return torch.zeros_like(z)
+
+    def softened(self, softness: float) -> Activation:
+        """The same with its kink bent over a range; what has none stays as it is."""
+        return self if self.function is not None else replace(self, softness=softness)
+
+    def module(self) -> nn.Module:
+        """As a layer."""
+        return _Layer(self)
+
+
+def _derivatives(function: Callable[[Tensor], Tensor], z: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        at = z.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(at).sum(), at, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), at)
+    return slope.detach(), curvature
+
+
+class _Layer(nn.Module):
+    def __init__(self, activation: Activation) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.activation(z)
+
+    def extra_repr(self) -> str:
+        return self.activation.name
+
+
+RELU = Activation("ReLU")
+ALONE = Activation("a single layer", lambda z: z)  # between layers where there is only one
+SMOOTH = (
+    Activation("GELU", functional.gelu),
+    Activation("GELU, by tanh", partial(functional.gelu, approximate="tanh")),
+    Activation("SiLU", functional.silu),
+    Activation("tanh", torch.tanh),
+    Activation("sigmoid", torch.sigmoid),
+    Activation("ELU", functional.elu),
+    Activation("softplus", functional.softplus),
+    Activation("quick GELU", lambda z: z * torch.sigmoid(1.702 * z)),
+)
+
+
+def recognised(before: Tensor, after: Tensor) -> Activation | None:
+    """The function that made one tensor of the other, number by number; None where none of ours did."""
+    if before.shape != after.shape:
+        return None
+    if torch.equal(before.clamp(min=0), after):
+        return RELU
+    for activation in SMOOTH:
+        if torch.equal(activation(before), after):
+            return activation
+    below = before < 0
+    if below.any():
+        leak = round(float((after[below].double() / before[below].double()).median()), 6)
+        found = Activation(f"leaky ReLU, {leak:g}", leak=leak)
+        if _LEAKS[0] <= leak <= _LEAKS[1] and torch.allclose(found(before), after, rtol=1e-5, atol=0):
+            return found
+    return None
+
+
+def after_norms(
+    watched: Sequence[Seen], norms: Mapping[str, nn.BatchNorm1d]
+) -> tuple[list[Seen], dict[str, str]]:
+    """Linear layers with what leaves the normalisation after them, where there is one, and its name."""
+    seen: list[Seen] = []
+    normed: dict[str, str] = {}
+    for name, entered, left in watched:
+        if name not in norms:
+            seen.append((name, entered, left))
+        elif seen and seen[-1][2].shape == entered.shape and torch.equal(seen[-1][2], entered):
+            normed[seen[-1][0]] = name
+            seen[-1] = (seen[-1][0], seen[-1][1], left)
+    return seen, normed
+
+
+def chain_of(seen: Sequence[Seen], output: object) -> tuple[list[Seen], Activation]:
+    """The longest run of linear layers, ending in the output, that are joined by nothing but one kind of function."""
+    output = logits_of(output)
+    if not isinstance(output, Tensor) or not seen:
+        return [], ALONE
+    output = output.unsqueeze(1) if output.ndim == 1 else output  # one logit is often squeezed
+    if seen[-1][2].shape != output.shape or not torch.equal(seen[-1][2], output):
+        return [], ALONE
+    chain, kind = [seen[-1]], None
+    for layer in reversed(seen[:-1]):
+        found = recognised(layer[2], chain[0][1])
+        if found is None or (kind is not None and found.name != kind.name):
+            break
+        kind = found
+        chain.insert(0, layer)
+    return chain, kind or ALONE
+
+
+def doubled(last: Tensor) -> Tensor:
+    """The last layer's weight or bias with the row of the logit that is always 0."""
+    return torch.cat([torch.zeros_like(last), last])
+
+
+def mirrored(gradient: Tensor, dim: int) -> Tensor:
+    """The gradient of the last layer's weight or bias with that row's."""
+    return torch.cat([-gradient, gradient], dim)
+
+
+def has_one_logit(head: DenseHead) -> bool:
+    """Whether the two logits of a head are made from one; where all weights are zero, nobody can tell."""
+    weight, bias = head.weights[-1], head.biases[-1]
+    zero = not weight[0].any() and (bias is None or not bias[0].any())
+    return len(weight) == 2 and zero and bool(weight[1].any())
+
+
+def decays(head: DenseHead) -> list[tuple[Tensor, Tensor | None]]:
+    """What a unit of weight decay adds to the gradient of each layer."""
+    parts = list(zip(head.weights, head.biases, strict=True))
+    if has_one_logit(head):
+        weight, bias = parts[-1]
+        parts[-1] = mirrored(weight[1:], 0), None if bias is None else mirrored(bias[1:], 0)
+    return parts
+
+
+Layer = tuple[Tensor, Tensor | None]  # weight and bias gradient of one layer
+Layers = list[Layer]  # of every layer, with a dimension for trials in front
 
 _BEYOND = "no exact attack reads this network; InvertingGradients of remanence_papers searches pictures by optimisation"
 _LOGITS = "a network that returns logits: a softmax or a sigmoid at its end belongs to the loss"
@@ -37,7 +208,7 @@ class DenseHead:
     `x` is what enters the first of these layers: the flattened input of a fully connected network, or the
     features that convolutions made of it. Any number of leading dimensions is a batch. Batch normalisation in
     evaluation mode is a factor and a shift for each neuron, and is folded into the weights before it. A single layer is
-    a head too; one logit is read as two classes (`one_logit`).
+    a head too; one logit is read as two classes.
     """
 
     names: tuple[str, ...]  # of the layers, as the module calls them
@@ -46,7 +217,7 @@ class DenseHead:
     is_whole_network: bool  # nothing but flattening comes before
     activation: Activation = RELU
     folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
-    numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `condensing`)
+    numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `coordinates`)
 
     @property
     def classes(self) -> int:

@@ -19,8 +19,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from remanence.updates.candidates import twins
-from remanence.updates.dense_layers import LARGE, DenseHead
+from remanence.updates.dense.candidates import twins
+from remanence.updates.dense.layers import LARGE, DenseHead
 from remanence.updates.parts import largest, norm, row_slices, rows_times, working
 
 _FEW, _SKETCHED = 16, 144  # directions that are looked for; fewer than these are a low rank

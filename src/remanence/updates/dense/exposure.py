@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remanence.core.exceptions import InputError
-from remanence.updates.dense_layers import DenseHead, dense_head, head_inputs
+from remanence.updates.dense.layers import DenseHead, dense_head, head_inputs
 
 
 @final

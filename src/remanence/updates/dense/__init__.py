@@ -1,0 +1,1 @@
+"""Networks that end in dense layers: what enters these is read."""

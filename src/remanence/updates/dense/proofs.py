@@ -1,0 +1,770 @@
+"""Which proposed records does an update prove? Those from which it can be recomputed, at its own precision.
+
+An attack proposes records and their shares; nothing that it says about itself counts. Every number of the update that a
+record has a part in is recomputed in double precision, and held against what was sent, within a tolerance that follows
+the rounding errors of the numbers in which it was computed through the network. There are two ways to a proof:
+
+- *The whole update*: all that was sent is explained, with far more equations than unknowns. Then every record whose
+  part stands out of the rounding error is proven, and their number is proven too.
+  Of a single layer, more is asked for (below).
+- *Some of its neurons*: the rest of the batch is unknown, but there are neurons of the first layer whose rows and
+  columns the proposed records explain to the last digit. A stranger must not be able to pass for that: the chance that
+  noise, or a mixture of several records, meets the same checks is bounded, and must be below one in a million.
+
+For mixtures: samples that share their active neurons and have parallel loss vectors look like one sample in
+between, with the sum of their shares. With two classes all loss vectors are parallel; with more, they must differ
+by much more than the tolerance. What remains as evidence then is a share that is one over a whole number, where the
+scale of the update is known.
+
+A label is a claim of its own. An update that goes against the gradient looks like the gradient of other labels where
+all that matters lies in two classes, as with two classes it always does: the inputs are the same, and the labels are
+left open where nothing tells which of the two was sent.
+
+*One record, or several that look like one.* The gradient of one layer is G = Σ_m s_m g_m (x_m, 1)ᵀ with loss vectors g
+= softmax(W x + b) − e_y. Nothing but g says where x lies:
+
+- *Accidents*. Matrices of rank b have b (K − 1 + d + 1 − b) degrees of freedom, of which records and shares take
+  b (d + 1): what is left, b (K − 1 − b), must be met by chance. Shares that are one over the number of records count as
+  one more for each record, where the scale is known.
+- *Blends*. Records with parallel loss vectors add up to one in between, which explains all that they explain. At
+  weights that are zero every record of a class is like that. How much loss vectors turn from one input to another is
+  therefore measured, direction by direction, and held against what rounding hides.
+
+What is left of the update along the records, R (X, 1)⁺, is what loss vectors are off by: errors of many numbers cancel
+there, so that little is hidden even in half precision.
+
+With two classes all loss vectors are parallel, and records that activate the same neurons blend behind any number of
+layers. Narrow layers have few patterns. What tells then is shares that are the same, as blends' are not, and neurons
+that other inputs would have switched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from remanence.updates.declared import LocalTraining, Weights
+from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, mirrored, product
+from remanence.updates.parts import backwards, forwards, norm, row_slices, working
+from remanence.updates.rounding import Rounding
+
+ROUNDINGS = 8  # rounding errors that one number of the update may be off by
+_WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
+_WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent was rounded
+_LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
+BITS = 20  # of evidence that a stranger would have to meet by chance
+_NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
+_ROUNDINGS_OF_STEPS = 64  # by which an update of one step may be off; a longer one adds up more
+STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
+
+
+@final
+@dataclass(frozen=True)
+class Proposal:
+    """Records that an attack names, and the share of the update that it gives each (1 / batch size in a plain mean)."""
+
+    inputs: Tensor  # (records, numbers), what enters the first dense layer
+    labels: Tensor  # (records,)
+    shares: Tensor  # (records,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Tensor | slice) -> Proposal:
+        return Proposal(self.inputs[index], self.labels[index], self.shares[index])
+
+    def with_shares(self, shares: Tensor) -> Proposal:
+        """The same records with other shares."""
+        return Proposal(self.inputs, self.labels, shares)
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """An update, records that may be behind it, and all that follows from them."""
+
+    head: DenseHead
+    layers: Sequence[Layer]
+    proposal: Proposal
+    rounding: Rounding
+    values: list[Tensor]  # what enters each layer, (records, width)
+    deltas: list[Tensor]  # the loss's derivative in what each layer puts out, (records, width)
+    value_errors: list[Tensor]  # what rounding may have done to them
+    delta_errors: list[Tensor]
+    sizes: Tensor  # (layers,), norms of the update
+
+    @classmethod
+    def of(
+        cls, head: DenseHead, layers: Sequence[Layer], proposal: Proposal, rounding: Rounding
+    ) -> Recomputed:
+        """All that follows from records behind an update."""
+        values, logits = head.forward(proposal.inputs)
+        deltas = head.backward(values, head.loss_vectors(logits, proposal.labels))
+        off = rounding.relative * proposal.inputs.abs()
+        if rounding.absolute:  # inputs were solved for from rows with these errors
+            inverse = torch.linalg.pinv((deltas[0] * proposal.shares.unsqueeze(-1)).mT)  # (records, neurons)
+            off = off + rounding.absolute * inverse.norm(dim=-1, keepdim=True)
+        value_errors, delta_errors = rounding_errors(head, values, logits, deltas, off, rounding.relative)
+        sizes = torch.stack([norm(weight) for weight, _ in layers])
+        return cls(head, layers, proposal, rounding, values, deltas, value_errors, delta_errors, sizes)
+
+    @property
+    def precision(self) -> float:
+        """Relative to each number."""
+        return self.rounding.relative
+
+    def left(self, index: int) -> Iterator[tuple[slice, Tensor]]:
+        """What the records leave of a layer's update, some rows at a time: a large layer is never there twice."""
+        weight = self.layers[index][0]
+        values = self.values[index].to(working(weight))
+        weighted = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).to(values)
+        for rows in row_slices(weight):
+            yield rows, torch.addmm(weight[rows].to(values), weighted[:, rows].mT, values, alpha=-1)
+
+    def left_of_bias(self, index: int) -> Tensor | None:
+        """The same for its bias."""
+        bias = self.layers[index][1]
+        made = (self.deltas[index] * self.proposal.shares.unsqueeze(-1)).sum(0)
+        return None if bias is None else bias - made
+
+    def tolerance(self, index: int, rows: slice) -> Tensor:
+        """How far recomputed numbers may be from what was sent, if nothing but rounding lies between them."""
+        weight, shares = self.layers[index][0][rows], ROUNDINGS * self.proposal.shares.unsqueeze(-1)
+        weight = weight.to(working(weight))
+        delta, off = self.deltas[index][:, rows].abs() * shares, self.delta_errors[index][:, rows] * shares
+        both = torch.cat([off, delta]).to(weight)
+        apart = torch.cat([self.values[index].abs(), self.value_errors[index]]).to(weight)
+        within = torch.addmm(weight.abs(), both.mT, apart, beta=ROUNDINGS * self.precision)
+        return within.add_(ROUNDINGS * self.rounding.absolute)
+
+    def tolerance_of_bias(self, index: int) -> Tensor | None:
+        """The same for its bias."""
+        bias, off = self.layers[index][1], self.delta_errors[index] * self.proposal.shares.unsqueeze(-1)
+        if bias is None:
+            return None
+        return ROUNDINGS * (off.sum(0) + self.precision * bias.abs() + self.rounding.absolute)
+
+    def unexplained(self) -> Tensor:
+        """The share of each layer's update that is left, by norm."""
+        squares = [
+            sum(float(rest.norm()) ** 2 for _, rest in self.left(index)) for index in range(len(self.layers))
+        ]
+        left = torch.tensor(squares, dtype=torch.float64, device=self.sizes.device).sqrt()
+        return (left / self.sizes).where(self.sizes > 0, 0.0)
+
+    def refitted(self) -> Recomputed | None:
+        """The same with the shares that explain the update best; None where they do not explain all of it."""
+        records, numbers = self.proposal.inputs.shape
+        if len(self.layers) > 1 and records * (numbers + 2) > 0.8 * independent_numbers(self.layers):
+            return None
+        shares = self._best_shares()
+        if shares is None or not (shares > 0).all():
+            return None
+        fitted = replace(self, proposal=self.proposal.with_shares(shares))
+        times, most = (_WHOLE_IN_HALF, 2 * self.precision) if self.rounding.is_coarse else (_WHOLE, _LEFT)
+        for index in range(len(self.layers)):
+            decided = ~fitted.undecided(index)
+            rest = allowed = 0.0
+            for rows, part in fitted.left(index):
+                rest += float(part[decided[rows]].square().sum())
+                allowed += float((fitted.tolerance(index, rows)[decided[rows]] / ROUNDINGS).square().sum())
+            if rest > times**2 * allowed or rest > (most * self.sizes[index]) ** 2:
+                return None
+        may_differ = self.head.classes > 2 or len(self.layers) == 1
+        return fitted if may_differ or alike(shares, self.precision) else None
+
+    def undecided(self, index: int) -> Tensor:
+        """Neurons that lie so near to zero for some record that rounding decides whether they are active."""
+        if index == len(self.layers) - 1 or not self.head.activation.is_kinked:
+            return torch.zeros(len(self.layers[index][0]), dtype=torch.bool, device=self.sizes.device)
+        weight, before = self.head.weights[index], self.head.before(self.values, index)
+        off = forwards(
+            self.value_errors[index] + self.precision * self.values[index].abs(), weight, torch.abs
+        )
+        return (before.abs() < 2 * off).any(0)
+
+    def _best_shares(self) -> Tensor | None:
+        """Least squares over all numbers of the update."""
+        gram = self.sizes.new_zeros(len(self.proposal), len(self.proposal))
+        right = self.sizes.new_zeros(len(self.proposal))
+        for (weight, bias), value, delta, size in zip(
+            self.layers, self.values, self.deltas, self.sizes, strict=True
+        ):
+            if size == 0:
+                continue
+            inner = value @ value.mT + (0 if bias is None else 1)
+            gram += (delta @ delta.mT) * inner / size**2  # every layer counts alike
+            along = (backwards(delta, weight) * value).sum(-1) + (0 if bias is None else delta @ bias)
+            right += along / size**2
+        found, failed = torch.linalg.solve_ex(gram, right)
+        return None if failed or not found.isfinite().all() else found
+
+    def errors(self, *, is_whole: bool) -> Tensor:
+        """How far each input may be from the truth, relatively.
+
+        Inputs solve Σ_m (share δ)_m x_mᵀ = G₀ over the neurons that speak for them: what is left of these rows, and
+        their rounding, comes back in the inputs, the more the less the records' derivatives differ.
+        """
+        rest_bias = self.left_of_bias(0)
+        rows = ~self.undecided(0) if is_whole else self.support().any(0)
+        derivatives, sizes = (
+            (self.deltas[0] * self.proposal.shares.unsqueeze(-1))[:, rows],
+            self.proposal.inputs.norm(dim=-1),
+        )
+        inverse, failed = torch.linalg.inv_ex(derivatives @ derivatives.mT)
+        if is_whole and self.rounding.is_coarse:
+            off = self._rounded_once(rows, inverse @ derivatives)
+        else:
+            sent = self.layers[0][0][rows]
+            off = self._left_of(rows).norm() + self.precision * sent.norm()
+            off = off + self.rounding.absolute * sent.numel() ** 0.5
+            if rest_bias is not None:
+                # a share that is off shows here, and an input that makes up for it does not above
+                off = off + rest_bias[rows].norm() * sizes
+            off = off * inverse.diagonal().clamp(min=0).sqrt()
+        return (off / sizes).where((failed == 0) & (inverse.diagonal() > 0), torch.inf)
+
+    def _rounded_once(self, rows: Tensor, solution: Tensor) -> Tensor:
+        """What a solution of these rows, (records, rows), makes of what is left of them and of their rounding errors.
+
+        Numbers that were rounded on being sent have independent errors, of which squares add up. Where more is left
+        than these would leave, they count as so much larger.
+        """
+        rest, rest_bias, (sent, bias) = self._left_of(rows), self.left_of_bias(0), self.layers[0]
+        off = (solution @ rest).norm(dim=-1)
+        if rest_bias is not None and bias is not None:
+            off = off + (solution @ rest_bias[rows]).abs() * self.proposal.inputs.norm(dim=-1)
+            sent = torch.cat([sent, bias[:, None] * self.proposal.inputs.norm(dim=-1).max()], 1)
+        noise = self.precision * sent[rows].norm(dim=-1) + self.rounding.absolute * sent.shape[1] ** 0.5
+        times = (rest.norm() / noise.norm().clamp(min=1e-300)).clamp(min=1)
+        return off + times * (solution.square() @ noise.square()).sqrt()
+
+    def _left_of(self, rows: Tensor) -> Tensor:
+        """What is left of some rows of the first layer."""
+        return torch.cat([rest[rows[some]] for some, rest in self.left(0)])
+
+    def _worst(self) -> Tensor:
+        """For each neuron of the first layer: what is left of its row and its column, over the tolerance, at worst."""
+        rest_bias, allowed_bias = self.left_of_bias(0), self.tolerance_of_bias(0)
+        ratio = torch.cat([_over(rest, self.tolerance(0, rows)).amax(-1) for rows, rest in self.left(0)])
+        if rest_bias is not None and allowed_bias is not None:
+            ratio = torch.maximum(ratio, _over(rest_bias, allowed_bias))
+        for rows, rest in self.left(1):
+            ratio = torch.maximum(ratio, _over(rest, self.tolerance(1, rows)).amax(0))
+        return ratio
+
+    def _allowed_columns(self) -> Tensor:
+        """The norm of what each column of the second layer may be off by."""
+        return (
+            torch.stack([self.tolerance(1, rows).square().sum(0) for rows, _ in self.left(1)]).sum(0).sqrt()
+        )
+
+    def support(self) -> Tensor:
+        """Which neurons speak for each record, (records, neurons): explained, and the record's part stands out."""
+        ratio = self._worst()
+        allowed_rows = torch.cat([self.tolerance(0, rows).norm(dim=-1) for rows, _ in self.left(0)])
+        allowed_columns = self._allowed_columns()
+        shares = self.proposal.shares.unsqueeze(-1)
+        rows = self.deltas[0].abs() * shares * self.proposal.inputs.norm(dim=-1, keepdim=True)
+        columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
+        stands_out = (rows > STANDS_OUT * allowed_rows) & (columns > STANDS_OUT * allowed_columns)
+        return stands_out & (ratio <= 1) & ~self.undecided(0)
+
+    def proven_by_neurons(self, *, scale_is_known: bool) -> Tensor:
+        """Records with neurons whose rows and columns no stranger would meet."""
+        support = self.support()
+        shares = self.proposal.shares.unsqueeze(-1)
+        columns = self.values[1] * shares * self.deltas[1].norm(dim=-1, keepdim=True)
+        relative = self._allowed_columns() / columns.clamp(min=1e-300)
+        finest = relative.where(support, 1.0).amin(-1).clamp(min=1e-300)  # (records,)
+        rows = support.sum(-1)
+        classes, deep = self.head.classes, len(self.head.weights) > 2 and self.head.classes > 2
+        tried = math.log2(max(1, self.layers[0][0].shape[0]) * classes)
+        checks = classes - 1 - (self.head.biases[0] is None)
+        numbers = min(64, self.proposal.inputs.shape[1])
+        noise = -finest.log2() * (checks + (rows - 1).clamp(min=0) * (numbers + checks)) - tried
+        spread = loss_spread(self.head, self.layers[0], self.proposal.inputs)
+        mixture = (spread / finest).clamp(min=1).log2() * max(0, checks - 1 + deep)
+        if scale_is_known:
+            mixture = mixture + self._bits_of_whole_sizes(finest)
+        enough = (noise >= BITS) & (mixture >= BITS)
+        return (rows > 0) & enough
+
+    def _bits_of_whole_sizes(self, tolerance: Tensor) -> Tensor:
+        """What a share that is one over a whole number proves: little where the tolerance is as wide."""
+        size = 1 / self.proposal.shares
+        off = (size - size.round()).abs()
+        room = (2 * tolerance * size).clamp(min=1e-15)
+        return (-room.log2()).clamp(min=0).where((off <= tolerance * size) & (size.round() >= 1), 0.0)
+
+    def batch_size_of_shares(self) -> int | None:
+        """The batch size that the shares imply, where that is no accident; None otherwise."""
+        size = 1 / self.proposal.shares
+        middle = size.median()
+        off = max(float((size / middle - 1).abs().max()), 64 * self.precision)
+        whole = int(middle.round())
+        chance = 2 * off * whole
+        agrees = abs(float(middle) - whole) <= 2 * off * whole
+        return whole if agrees and chance < 1e-3 and whole >= len(self.proposal) else None
+
+    def distinct(self) -> int | None:
+        """How many records there are, if all have the same share; class weights have one for each label.
+
+        None where the share is that of a larger batch: a record that the network is certain about leaves no trace.
+        In half precision that happens so often that the share must be that of this one.
+        """
+        shares, labels, coarse = self.proposal.shares, self.proposal.labels, self.rounding.is_coarse
+        if not alike(shares, self.precision):
+            groups = [shares[labels == y] for y in labels.unique()]
+            return None if coarse or not all(alike(one, self.precision) for one in groups) else len(shares)
+        whole = 1 / float(shares.median())
+        more, near = round(whole) - len(shares), abs(whole - round(whole)) < _NEAR_A_WHOLE
+        return None if (more != 0 if coarse else 0 < more <= len(shares) and near) else len(shares)
+
+
+def _over(rest: Tensor, allowed: Tensor) -> Tensor:
+    return rest.abs() / allowed.clamp(min=1e-300)
+
+
+def alike(shares: Tensor, precision: float) -> bool:
+    """Whether shares are the same."""
+    return bool((shares / shares.median() - 1).abs().max() < max(1e-4, 64 * precision))
+
+
+_DRAWS = 64  # of other inputs for each record
+_VARIES = 0.5  # by which each of their numbers differs from the record's, as those of other records do
+
+
+def blended(some: Recomputed, *, scale_is_known: bool) -> Tensor:
+    """How far each record may be off if it is several in one, relatively; inf where that or chance explains it."""
+    if len(some.layers) == 1:
+        return _single_layer(some, scale_is_known=scale_is_known)
+    are_one = some.head.classes > 2 or _told_apart(some, scale_is_known=scale_is_known)
+    return torch.full_like(some.proposal.shares, 0.0 if are_one else torch.inf)
+
+
+def _single_layer(some: Recomputed, *, scale_is_known: bool) -> Tensor:
+    records, head = some.proposal, some.head
+    inputs, shares, labels = records.inputs, records.shares, records.labels
+    (count, numbers), classes, has_bias = inputs.shape, head.classes, head.biases[0] is not None
+    left, allowed = _losses_off(some)
+    if (left > allowed).any():
+        return torch.full_like(shares, torch.inf)
+    own, tolerance = some.deltas[0], (allowed / shares[:, None]).clamp(min=1e-300)  # (records, classes)
+    size = own.norm(dim=-1)
+    off = tolerance.norm(dim=-1) / size  # of shares
+    is_mean = scale_is_known and bool(((shares * count - 1).abs() <= off).all())
+    losses = head.loss_vectors(head.forward(_others(inputs))[1], labels.expand(_DRAWS, -1))
+    unit = own / size[:, None]
+    turns = (
+        losses - own - ((losses - own) * unit).sum(-1, keepdim=True) * unit
+    )  # a share makes up for the rest
+    # (records, directions), in tolerances
+    spread = torch.linalg.svdvals((turns / tolerance).transpose(0, 1)) / _DRAWS**0.5
+    if is_mean:
+        spread = torch.cat([spread, _share_of_blends(losses)[:, None] / off[:, None]], 1)
+    bits = spread.clamp(min=1).log2().sum(-1)
+    free = min(count, numbers + has_bias) * (classes - 1 - count) / count - (not has_bias) + is_mean
+    accidents = float(bits.sum()) * free / (classes - 1) - count * math.log2(classes)
+    enough = (bits >= BITS) & (accidents >= BITS)
+    return (1 / spread.amax(-1).clamp(min=1e-300)).where(enough, torch.inf)
+
+
+def _told_apart(some: Recomputed, *, scale_is_known: bool) -> bool:
+    """Whether all records of an update of two classes are told from blends, and a single one's label from the other."""
+    records, head, count = some.proposal, some.head, len(some.proposal)
+    shares, fine = records.shares, 64 * some.precision
+    is_mean = scale_is_known and alike(torch.cat([shares * count, shares.new_ones(1)]), some.precision)
+    if count == 1 and not is_mean:
+        return False  # at another scale and sign, the other label explains as much
+    off = max(float((shares / (1 / count if is_mean else shares.median()) - 1).abs().max()), fine)
+    values, logits = head.forward(_others(records.inputs))
+    losses = head.loss_vectors(logits, records.labels.expand(_DRAWS, -1))
+    varies = float(_share_of_blends(losses).min())
+    bits = max(0.0, math.log2(max(varies / off, 1e-300))) * (count - 1 + is_mean)
+    if head.activation.is_kinked:
+        pairs = zip(some.values[1:], values[1:], strict=True)
+        rates = [((after > 0) != (own > 0)).double().mean(0).clamp(max=0.5) for own, after in pairs]
+        return bits + float(-torch.cat(rates, -1).neg().log1p().sum(-1).min()) / math.log(2) >= BITS
+    turns = [
+        delta / delta.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+        for delta in (some.deltas[0], head.backward(values, losses)[0])
+    ]
+    spread = torch.linalg.svdvals((turns[1] - turns[0]).transpose(0, 1)) / _DRAWS**0.5
+    return bits + float((spread / fine).clamp(min=1).log2().sum(-1).min()) >= BITS
+
+
+def _share_of_blends(losses: Tensor) -> Tensor:
+    """How far a blend's share is from the sum of its records', for each record: the second order of what losses vary.
+
+    To the first it is that sum: what enters the loss is then linear.
+    """
+    sizes = losses.norm(dim=-1)
+    return (sizes.std(0) / sizes.mean(0).clamp(min=1e-300)).square()
+
+
+def _others(inputs: Tensor) -> Tensor:
+    """Other inputs than these, as far from them as those of other records are: (draws, records, numbers)."""
+    generator = torch.Generator().manual_seed(0)
+    moves = torch.randn(_DRAWS, *inputs.shape, generator=generator, dtype=torch.float64).to(inputs)
+    return inputs * (1 + _VARIES * moves)
+
+
+def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
+    """How far what is left moves loss vectors times their shares, and how far it may: (records, classes)."""
+    inputs, shares, (weight, bias) = some.proposal.inputs, some.proposal.shares, some.layers[0]
+    rest, rest_bias = torch.cat([part for _, part in some.left(0)]).double(), some.left_of_bias(0)
+    if bias is not None and rest_bias is not None:
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
+        rest, weight = (
+            torch.cat([rest, rest_bias[:, None]], 1),
+            torch.cat([weight.to(bias), bias[:, None]], 1),
+        )
+    along = torch.linalg.pinv(inputs)  # (numbers, records)
+    once = some.rounding.is_coarse  # of sums that were computed in single precision, terms count
+    terms = weight if once else (some.deltas[0].abs() * shares[:, None]).mT @ inputs.abs()
+    noise = (some.precision * terms).square() + some.rounding.absolute**2
+    errors = some.delta_errors[0]
+    if once:  # the loss itself was computed in single precision: what is left is that inputs are off
+        chances = some.deltas[0] + one_hot(some.proposal.labels, some.head.classes)
+        errors = errors - some.precision * (chances + some.deltas[0].abs())
+    allowed = errors * shares[:, None] + (noise @ along.square()).sqrt().mT
+    return (rest @ along).abs().mT, (1 if once else ROUNDINGS) * allowed
+
+
+_ALIKE = 1e-3  # by how much shares may differ that are the same
+_NO_BETTER = 0.1  # a record that is known to a tenth only is not called recovered
+
+
+@final
+@dataclass(frozen=True)
+class Proof:
+    """What recomputation supports."""
+
+    proposal: Proposal  # with the label −1 where a proven record's is not told
+    proven: Tensor  # (records,)
+    error: Tensor  # (records,), the relative error that the residual leaves room for; inf where nothing is proven
+    unexplained: Tensor  # (layers,): the share of each layer's update, by norm, that the proven records leave
+    explains_all: bool
+    batch_size: int | None  # of distinct records; None where nothing proves it
+
+    @property
+    def count(self) -> int:
+        """How many records are proven."""
+        return int(self.proven.sum())
+
+    def numbers(self) -> dict[str, float]:
+        """What is stored about one update."""
+        shares = self.proposal.shares[self.proven] if self.explains_all else self.proposal.shares[:0]
+        middle = shares.median() if len(shares) else shares.new_zeros(())
+        equal = bool(len(shares)) and bool((shares / middle - 1).abs().max() < _ALIKE)
+        left = {f"unexplained {index}": float(value) for index, value in enumerate(self.unexplained)}
+        told = {"share_sum": float(shares.sum()), "equal_share": float(middle) if equal else 0.0}
+        return told | left | {"tells_sign": float(self.tells_sign)}
+
+    @property
+    def tells_sign(self) -> bool:
+        """Whether a label is told, and with it that the update goes along the gradient and not against it."""
+        return bool((self.proposal.labels[self.proven] >= 0).any())
+
+    @property
+    def rank(self) -> tuple[bool, int, bool]:
+        """What makes one proof better than another."""
+        return self.explains_all, self.count, self.tells_sign
+
+
+def verify(
+    head: DenseHead,
+    layers: Sequence[Layer],
+    proposal: Proposal,
+    *,
+    rounding: Rounding,
+    scale_is_known: bool = True,
+) -> Proof:
+    """Recompute one update from proposed records.
+
+    `scale_is_known` says that the update is the mean gradient itself, and not that times some factor.
+    """
+    usable = proposal.inputs.isfinite().all(-1) & proposal.shares.isfinite() & (proposal.shares > 0)
+    kept = usable.nonzero().squeeze(1)
+    while len(kept):
+        some = Recomputed.of(head, layers, proposal[kept], rounding)
+        whole = some.refitted()
+        if whole is not None:
+            blends = blended(whole, scale_is_known=scale_is_known)
+            error = torch.maximum(whole.errors(is_whole=True), blends)
+            told = _with_labels(proposal, kept, whole, scale_is_known=scale_is_known)
+            return _result(told, kept, whole, error, is_whole=True, batch_size=whole.distinct())
+        if len(layers) == 1:  # its rows have no columns behind them: only the whole is a proof
+            break
+        proven = some.proven_by_neurons(scale_is_known=scale_is_known)
+        if proven.all():
+            size = _with_room(some, some.batch_size_of_shares()) if scale_is_known else None
+            told = _with_labels(proposal, kept, some, scale_is_known=scale_is_known)
+            return _result(told, kept, some, some.errors(is_whole=False), is_whole=False, batch_size=size)
+        kept = kept[proven]
+    return _nothing(proposal, layers)
+
+
+def _result(
+    proposal: Proposal,
+    kept: Tensor,
+    some: Recomputed,
+    errors: Tensor,
+    *,
+    is_whole: bool,
+    batch_size: int | None,
+) -> Proof:
+    error = proposal.shares.new_full((len(proposal),), torch.inf)
+    error[kept] = errors
+    proven = error < _NO_BETTER
+    if not proven.any():
+        return _nothing(proposal, some.layers)
+    shares = proposal.shares.clone()
+    shares[kept] = some.proposal.shares
+    refined = proposal.with_shares(shares)
+    complete = is_whole and bool(proven[kept].all())
+    return Proof(
+        refined, proven, error.where(proven, torch.inf), some.unexplained(), complete,
+        batch_size if complete or not is_whole else None,
+    )  # fmt: skip
+
+
+def _with_room(some: Recomputed, size: int | None) -> int | None:
+    """A batch size that shares imply, if the first layer spans as many dimensions, or all that it can.
+
+    So many records are needed at least: a factor of a tenth, which nobody declared, makes shares those of ten times as
+    many.
+    """
+    weight, rounding = some.layers[0][0].double(), some.rounding
+    if size is None:
+        return None
+    most = min(size, *weight.shape)
+    sides = torch.randn(weight.shape[1], most, generator=torch.Generator().manual_seed(0)).to(weight)
+    seen = torch.linalg.svdvals(weight @ sides / weight.shape[1] ** 0.5)
+    noise = ROUNDINGS * (rounding.relative * seen[0] + rounding.absolute * len(weight) ** 0.5)
+    return size if seen[most - 1] > noise else None
+
+
+def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is_known: bool) -> Proposal:
+    """The same with labels left open where the update's opposite is explained as well, by other labels.
+
+    One record whose derivative points along none of these tells the sign for all. Otherwise their shares must: those
+    of a mean, or the same for all.
+    """
+    layer = min(1, len(some.layers) - 1)
+    own, error, records = some.deltas[layer], some.delta_errors[layer], some.proposal
+    each = torch.eye(some.head.classes).to(own)
+    others = some.deltas[-1] + each[records.labels] - each[:, None]  # (classes, records, classes)
+    turned = -some.head.backward(some.values, others, down_to=layer)[0]
+    along = (turned * own).sum(-1) / own.square().sum(-1).clamp(min=1e-300)  # (classes, records)
+    off = (turned - along[..., None] * own).norm(dim=-1) / turned.norm(dim=-1).clamp(min=1e-300)
+    room = 2 * ROUNDINGS * error.norm(dim=-1) / own.norm(dim=-1).clamp(min=1e-300)
+    fits = (off <= room) & (along > 0)
+    if not fits.any(0).all():
+        return proposal
+    instead = records.shares / along.where(fits, -torch.inf).amax(0)
+
+    def are_a_means(shares: Tensor) -> bool:
+        size = 1 / shares
+        whole = scale_is_known and bool(((size - size.round()).abs() <= room * size).all())
+        return (whole and float((room * size).max()) < 1e-3) or (
+            len(size) > 1 and alike(size, some.precision)
+        )
+
+    if are_a_means(records.shares) and not are_a_means(instead):
+        return proposal
+    labels = proposal.labels.clone()
+    labels[kept] = -1
+    return Proposal(proposal.inputs, labels, proposal.shares)
+
+
+def _nothing(proposal: Proposal, layers: Sequence[Layer]) -> Proof:
+    none = torch.zeros(len(proposal), dtype=torch.bool, device=proposal.labels.device)
+    left = torch.tensor([1.0 if norm(weight) > 0 else 0.0 for weight, _ in layers], dtype=torch.float64)
+    return Proof(proposal, none, proposal.shares.new_full((len(proposal),), torch.inf), left, False, None)
+
+
+def verify_rows(
+    head: DenseHead, layers: Sequence[Layer], proposal: Proposal, *, rounding: Rounding
+) -> tuple[Proposal, Tensor]:
+    """Records whose inputs have several rows of the first layer to themselves, and how far they may be off.
+
+    Such a row is the input times the row's bias, number by number, whatever the loss, the steps and the shares were. A
+    mixture of several records would have to keep its proportions in every one of these rows. A label is told where one
+    class, and no other, makes their columns: not after several steps, nor of labels that were smoothed or mixed.
+    """
+    (weight, bias), labels = layers[0], proposal.labels.clone()
+    proven = torch.zeros(len(proposal), dtype=torch.bool, device=weight.device)
+    errors = weight.new_full((len(proposal),), torch.inf)
+    if bias is None or head.classes < 3 or len(layers) == 1:  # with two classes, proportions never change
+        return proposal[proven], errors[proven]
+    spread = loss_spread(head, layers[0], proposal.inputs)
+    for index, x in enumerate(proposal.inputs):
+        part = bias[:, None] * x
+        allowed = ROUNDINGS * (
+            rounding.relative * (weight.abs() + part.abs()) + rounding.absolute * (1 + x.abs())
+        )
+        relative = allowed.norm(dim=1) / weight.norm(dim=1).clamp(min=1e-300)
+        rest = weight - part
+        rows = (rest.abs() <= allowed).all(1) & (relative < 1 / STANDS_OUT) & (bias != 0) & weight.any(1)
+        if rows.sum() < 2 or not spread or proposal.labels[index] < 0:
+            continue
+        tolerance = float(relative[rows].median())
+        bits = math.log2(max(1.0, spread / tolerance)) * (int(rows.sum()) - 1)
+        off = rest[rows].norm() + allowed[rows].norm() / ROUNDINGS
+        error = max(float(off / part[rows].norm()), tolerance / spread)
+        proven[index] = bits >= BITS and error < _NO_BETTER
+        errors[index] = error
+        labels[index] = _label_of_columns(head, x, layers[1][0][:, rows], rounding)
+    return Proposal(proposal.inputs, labels, proposal.shares)[proven], errors[proven]
+
+
+def _label_of_columns(head: DenseHead, x: Tensor, columns: Tensor, rounding: Rounding) -> int:
+    """The one class whose derivative all columns `(outputs, neurons)` are multiples of, in either sign; −1 for none."""
+    values, logits = head.forward(x)
+    each = torch.eye(head.classes, dtype=x.dtype, device=x.device)
+    implied = head.backward([value.unsqueeze(-2) for value in values], logits.softmax(-1) - each, down_to=1)[
+        0
+    ]
+    unit = implied / implied.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    sent = columns.to(x)
+    along = unit @ sent  # (classes, neurons)
+    left = (sent.square().sum(0) - along.square()).clamp(min=0).sqrt()
+    # A loss that is nearly zero was rounded before it was sent.
+    loss = (logits.softmax(-1) - each).norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    allowed = ROUNDINGS * (
+        rounding.relative * (1 + 1 / loss) * sent.norm(dim=0) + rounding.absolute * len(sent) ** 0.5
+    )
+    fits = (left <= allowed).all(1)
+    (fitting,) = fits.nonzero(as_tuple=True)
+    return int(fitting[0]) if len(fitting) == 1 and bool((along[fitting[0]] > 0).all()) else -1
+
+
+def independent_numbers(layers: Sequence[Layer]) -> int:
+    """How many numbers an update's weights hold that do not follow from others: the logits' rows add up to nothing."""
+    counts = [int(weight.count_nonzero()) for weight, _ in layers]
+    return sum(counts) - counts[-1] // len(layers[-1][0])
+
+
+def rounding_errors(
+    head: DenseHead,
+    values: Sequence[Tensor],
+    logits: Tensor,
+    deltas: Sequence[Tensor],
+    inputs_off: Tensor,
+    precision: float,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A running error analysis: what rounding, and inputs that are off, may do to each value and each derivative."""
+    off, before = [inputs_off], []
+    for index, (weight, value) in enumerate(zip(head.weights, values, strict=True)):
+        # Errors of many terms are independent: their squares add up, not their sizes.
+        both = forwards(torch.stack([off[-1].square(), value.square()]), weight, torch.square)
+        spread, rounded = both.sqrt()
+        after = logits if index == len(values) - 1 else values[index + 1]
+        before.append(spread + precision * (rounded + after.abs()))
+        off.append(before[-1])  # none of the functions between is much steeper than 1
+    chances = logits.softmax(-1)
+    off.pop()
+    back = [chances * (1 - chances) * before.pop() + precision * chances + precision * deltas[-1].abs()]
+    for index in range(len(values) - 1, 0, -1):
+        weight, source, slope = head.weights[index], deltas[index], head.slopes(values, index)
+        spread = backwards(back[-1].square() + (precision * source).square(), weight, torch.square).sqrt()
+        error = (spread + precision * deltas[index - 1].abs()) * slope.abs()
+        if not head.activation.is_kinked:  # the slope itself moves, by no more than what enters it does
+            error = error + product(source, weight).abs() * before[index - 1]
+        back.append(error)
+    return off, back[::-1]
+
+
+def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
+    """How far apart loss vectors of one label lie, as the derivatives that they put into the columns: a median.
+
+    Inputs are taken from all rows of the first layer; where neurons are shared these are mixtures, which lie closer
+    together.
+    """
+    weight, bias = first
+    points = inputs
+    if bias is not None:
+        live = (bias != 0).nonzero().squeeze(1)
+        live = live[:: max(1, len(live) // 64)][:64]
+        points = torch.cat([weight[live] / bias[live, None], inputs])
+    points = points[points.isfinite().all(-1)]
+    norms = points.norm(dim=-1)
+    points = points[norms < 2 * norms.median()] if len(points) else points
+    if len(points) < 2:
+        return 0.0
+    values, logits = head.forward(points)
+    loss = head.loss_vectors(logits, torch.zeros(len(points), dtype=torch.int64, device=points.device))
+    delta = head.backward(values, loss, down_to=1)[0]
+    delta = delta / delta.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    apart = torch.cdist(delta, delta)
+    pairs = torch.triu_indices(len(points), len(points), 1)
+    return float(apart[pairs[0], pairs[1]].median())
+
+
+def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> list[Layer]:
+    """What a client's training makes of a dense head, with all steps on the whole batch."""
+
+    def slopes(now: Weights) -> Weights:
+        pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
+        with_bias = zip(pairs, head.biases, strict=True)
+        return _parts(
+            head, [(weight, bias if own is not None else None) for (weight, bias), own in with_bias]
+        )
+
+    start = _parts(head, list(zip(head.weights, head.biases, strict=True)))
+    made = _pairs(head, training.along(start, slopes))
+    if has_one_logit(head):
+        weight, bias = made[-1]
+        made[-1] = mirrored(weight, 0), None if bias is None else mirrored(bias, 0)
+    return made
+
+
+def _parts(head: DenseHead, layers: list[Layer]) -> Weights:
+    """What is trained: of two logits that are made from one, its own row alone."""
+    if has_one_logit(head):
+        weight, bias = layers[-1]
+        layers = [*layers[:-1], (weight[1:], None if bias is None else bias[1:])]
+    return {str(i): part for i, part in enumerate(p for pair in layers for p in pair if p is not None)}
+
+
+def _pairs(head: DenseHead, parts: Weights) -> list[Layer]:
+    each = iter(parts.values())
+    return [(next(each), None if bias is None else next(each)) for bias in head.biases]
+
+
+def _with_parts(head: DenseHead, parts: Weights) -> DenseHead:
+    """The same head with other weights."""
+    pairs = _pairs(head, parts)
+    if has_one_logit(head):
+        weight, bias = pairs[-1]
+        pairs[-1] = doubled(weight), None if bias is None else doubled(bias)
+    return replace(head, weights=tuple(w for w, _ in pairs), biases=tuple(b for _, b in pairs))
+
+
+def explains(
+    head: DenseHead, layers: Sequence[Layer], records: Proposal, training: LocalTraining, rounding: Rounding
+) -> tuple[bool, Tensor]:
+    """Whether the records, trained on as declared, make this update; and the share of each layer that is left.
+
+    They must be all of the batch: every step depends on every record.
+    """
+    unknowns = records.inputs.numel() + len(records)
+    if not len(records) or unknowns > 0.8 * independent_numbers(layers):
+        return False, torch.ones(len(layers), dtype=torch.float64)
+    made = update_of(head, records, training)
+    left, fine = [], True
+    for (weight, _), (found, _) in zip(layers, made, strict=True):
+        share = (weight - found).norm() / weight.norm().clamp(min=1e-300)
+        coarse = rounding.relative + rounding.absolute * weight.numel() ** 0.5 / float(
+            weight.norm().clamp(min=1e-300)
+        )
+        fine &= bool(share <= _ROUNDINGS_OF_STEPS * training.steps * coarse) and bool(share < 1e-2)
+        left.append(share)
+    return fine, torch.stack(left)

@@ -1,0 +1,433 @@
+"""One update read from end to end: does it belong, what do the exact attacks propose, what does recomputation prove?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from remanence.core.attack import Reconstruction
+from remanence.core.exceptions import InputError
+from remanence.core.records import Records
+from remanence.core.releases import Gradient
+from remanence.results.caveats import Caveat
+from remanence.updates.caveats import (
+    UPDATE_COARSE,
+    UPDATE_ONE_OUTPUT,
+    UPDATE_OTHER_LOSS,
+    UPDATE_SINGLE_LAYER,
+    UPDATE_UNTESTED,
+)
+from remanence.updates.declared import LocalTraining
+from remanence.updates.dense.belonging import Belonging, belonging, misfit, without_decay
+from remanence.updates.dense.coordinates import Coordinates, condensed
+from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit, own_gradients
+from remanence.updates.dense.peeling import Recovered, one_record, parallel_rows, reconstruct_at_any_scale
+from remanence.updates.dense.proofs import (
+    Proof,
+    Proposal,
+    Recomputed,
+    blended,
+    explains,
+    update_of,
+    verify,
+    verify_rows,
+)
+from remanence.updates.dense.span_fit import fit_in_span
+from remanence.updates.dense.sparse_columns import reconstruct_low_rank
+from remanence.updates.parts import working
+from remanence.updates.rounding import Rounding
+from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
+
+_STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
+_AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
+
+
+@final
+@dataclass(frozen=True)
+class Reading:
+    """What was found out about one update."""
+
+    belonging: Belonging
+    proof: Proof
+    sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
+    coordinates: Coordinates | None = None  # in which a large first layer was read
+
+
+@final
+@dataclass(frozen=True)
+class Staged:
+    """What the stages name for one update, in which sign, and what recomputation makes of it."""
+
+    named: Proposal
+    proof: Proof
+    sign: int = 1
+
+
+def read_update(
+    head: DenseHead,
+    layers: Layers,
+    rounding: Rounding,
+    *,
+    training: LocalTraining | None = None,
+    search: bool = True,
+    scale_is_known: bool = True,
+) -> Reading:
+    """Read one update (its tensors have a dimension for trials, of size 1).
+
+    The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
+    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. What is
+    not declared to be several steps must be one. A large first layer is read in coordinates of its span.
+    """
+    one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
+    found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
+    sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
+    weight, bias = one[0]
+    one[0] = (weight.to(working(weight)) if found is None else found.gradients[0]), bias
+    head = head if found is None else found.head
+    fit = belonging(head, one, rounding)
+    if sent.training.is_plain:
+        if not fit.is_one_step:
+            return Reading(fit, verify(head, one, _no_records(one), rounding=rounding))
+        one = without_decay(head, one, fit.decay) if fit.decay else one
+    (staged,) = read_dense(head, _batched(one), sent, search=search)
+    proposal = staged.proof.proposal
+    if found is not None:
+        proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
+    return Reading(fit, replace(staged.proof, proposal=proposal), staged.sign, found)
+
+
+def read_dense(
+    head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0, search: bool = True
+) -> list[Staged]:
+    """What the stages name for updates that belong, all trials at once where they can be.
+
+    Samples with neurons to themselves are read off all updates together. What they do not explain whole is looked at
+    update by update.
+    """
+    precision = min(sent.rounding.of_largest(layers[0][0]), 0.1)
+    at_sight = None
+    if sent.training.is_plain and head.activation.is_relu and len(layers) > 1:
+        at_sight = reconstruct_at_any_scale(head, layers, precision=precision)
+    found = []
+    for trial in range(len(layers[0][0])):
+        one: list[Layer] = [(weight[trial], None if bias is None else bias[trial]) for weight, bias in layers]
+        first = None if at_sight is None else at_sight.of(trial)
+        found.append(_stages(head, one, sent, first, seed=seed, search=search))
+    return found
+
+
+def _stages(
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int, search: bool
+) -> Staged:
+    """The stages in their order, each where those before it left something unexplained.
+
+    Behind ReLU a search looks at one sign: that in which something was seen at sight, or a gradient's. Behind other
+    functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was.
+    """
+    rounding, training = sent.rounding, sent.training
+    best = Staged(_no_records(one), verify(head, one, _no_records(one), rounding=rounding))
+    signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
+    for look in (_quickly, _by_search)[: 1 + search]:
+        if look is _by_search and best.proof.count and head.is_large:
+            break
+        both = look is _quickly or not head.activation.is_relu
+        for sign in signs if both else (best.sign,):
+            if best.proof.tells_sign and sign != best.sign:
+                continue
+            turned = one if sign == 1 else _negated(one)
+            if sign not in sights and at_sight is not None:
+                sights[sign] = reconstruct_at_any_scale(
+                    head, _batched(turned), precision=min(rounding.of_largest(one[0][0]), 0.1)
+                )
+            for records in look(head, turned, sent, sights.get(sign), seed):
+                known = sent.scale_is_known and sign == 1
+                proof = prove(head, turned, records, rounding, training, scale_is_known=known)
+                better = proof.rank > best.proof.rank
+                if better or (not best.proof.count and len(records) > len(best.named)):
+                    best = Staged(records, proof, sign)
+                if best.proof.explains_all and best.proof.tells_sign:
+                    return best
+        if best.proof.explains_all:
+            return best
+    return best
+
+
+def _quickly(
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, _: int
+) -> Iterator[Proposal]:
+    """What is named without a search: one record behind a single layer, neurons of one sample alone, parallel rows."""
+    if len(one) == 1:
+        yield proposed(one_record(head, _batched(one)))
+    if not head.activation.is_relu:
+        return
+    if at_sight is not None:
+        yield proposed(at_sight)
+    inputs, labels = parallel_rows(head, one, min(sent.rounding.of_largest(one[0][0]), 0.1))
+    yield Proposal(inputs, labels, inputs.new_full((len(inputs),), torch.nan))
+
+
+def _by_search(
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, seed: int
+) -> Iterator[Proposal]:
+    """What a solution within the gradient's span and its sparse directions give, of one step."""
+    precision = min(sent.rounding.of_largest(one[0][0]), 0.1)
+    if not sent.training.is_plain:
+        return
+    found = fit_in_span(head, _batched(one), precision=precision, seed=seed, slots=_AT_ONCE, starts=_STARTS)
+    yield proposed(found)
+    if head.activation.is_relu:
+        yield proposed(
+            reconstruct_low_rank(head, _batched(one), precision=precision, seed=seed, first=at_sight)
+        )
+
+
+def _negated(one: list[Layer]) -> list[Layer]:
+    return [(-weight, None if bias is None else -bias) for weight, bias in one]
+
+
+def _batched(one: list[Layer]) -> Layers:
+    return [(weight[None], None if bias is None else bias[None]) for weight, bias in one]
+
+
+def prove(
+    head: DenseHead,
+    one: Sequence[Layer],
+    records: Proposal,
+    rounding: Rounding,
+    training: LocalTraining,
+    *,
+    scale_is_known: bool = True,
+) -> Proof:
+    """What recomputation says about proposed records: by the whole update, by some of its neurons, or by rows alone."""
+    none = torch.zeros(0, dtype=torch.int64, device=records.labels.device)
+    if training.is_plain:
+        best = verify(head, one, records, rounding=rounding, scale_is_known=scale_is_known)
+    else:
+        best = verify(head, one, records[none], rounding=rounding)
+        if training.learning_rate is not None:
+            best = _whole_training(head, one, rounding, training, records, best)
+    if best.explains_all:
+        return best
+    return _joined(best, *verify_rows(head, one, records, rounding=rounding))
+
+
+def _joined(proof: Proof, more: Proposal, errors: Tensor) -> Proof:
+    """A proof and further records; those that it has already are left out."""
+    known = proof.proposal.inputs[proof.proven]
+    if len(more) and len(known):
+        new = torch.cdist(more.inputs, known).amin(1) > 1e-2 * more.inputs.norm(dim=1)
+        more, errors = more[new], errors[new]
+    if not len(more):
+        return proof
+    parts = zip(vars(proof.proposal).values(), vars(more).values(), strict=True)
+    return replace(
+        proof,
+        proposal=Proposal(*(torch.cat(pair) for pair in parts)),
+        proven=torch.cat([proof.proven, torch.ones_like(more.labels, dtype=torch.bool)]),
+        error=torch.cat([proof.error, errors]),
+    )
+
+
+def _whole_training(
+    head: DenseHead,
+    one: Sequence[Layer],
+    rounding: Rounding,
+    training: LocalTraining,
+    records: Proposal,
+    proof: Proof,
+) -> Proof:
+    """The proof of a whole batch by making the declared steps again; the proof so far where they do not meet."""
+    if not len(records) or (records.labels < 0).any():
+        return proof
+    equal = records.with_shares(torch.full_like(records.shares, 1 / len(records)))
+    fine, left = explains(head, one, equal, training, rounding)
+    if not fine:
+        return proof
+    error = torch.full_like(equal.shares, 4 * len(equal) * max(float(left[0]), rounding.relative))
+    # The first step tells what rounding hides; several add up more of it.
+    coarser = Rounding(training.steps * rounding.relative, training.steps * rounding.absolute)
+    first = Recomputed.of(head, update_of(head, equal, LocalTraining()), equal, coarser)
+    error = torch.maximum(error, blended(first, scale_is_known=True))
+    return Proof(equal, error < 0.1, error, left, bool((error < 0.1).all()), len(equal))
+
+
+def proposed(found: Recovered, trial: int = 0) -> Proposal:
+    """What an exact attack names."""
+    kept = found.found[trial]
+    return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
+
+
+def _no_records(one: list[Layer]) -> Proposal:
+    weight = one[0][0]
+    return Proposal(weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device), weight[:0, 0])
+
+
+_SLOTS = 64  # guesses that are returned at least, so that reconstructions of several units have one shape
+
+
+_COPIED = 2**24  # weights of a network that is copied in double precision
+
+
+_AGREES = 1e-6  # relative: two ways to compute one gradient in double precision, in networks that cancel much
+
+
+@final
+@dataclass(frozen=True)
+class Own:
+    """The client's own module, by which what dense layers are said to make of records is computed once more."""
+
+    model: nn.Module
+    head: DenseHead  # with the module's names
+    shape: tuple[int, ...]  # of an input
+
+    @classmethod
+    def of(cls, model: nn.Module, head: DenseHead, shape: tuple[int, ...] | None) -> Own | None:
+        """None where it would take a copy of a large network, or normalisation was folded into its layers."""
+        numbers = sum(value.numel() for value in model.parameters())
+        shape = shape or ((head.weights[0].shape[1],) if head.is_whole_network else None)
+        return None if numbers > _COPIED or head.folded or shape is None else cls(model, head, shape)
+
+    def agrees(self, records: Proposal) -> bool:
+        """Whether autograd on the module makes what the layers' formulas make, in double precision."""
+        made = own_gradients(
+            self.model, self.head, self.shape, records.inputs, records.labels, records.shares
+        )
+        said = self.head.layers_of({name: value[None] for name, value in made.items()})
+        told = self.head.gradients(records.inputs.cpu(), records.labels.cpu(), records.shares.cpu())
+        return all(
+            float((own[0].double() - weight).norm()) <= _AGREES * float(weight.norm())
+            for (own, _), (weight, _) in zip(said, told, strict=True)
+        )
+
+
+@final
+@dataclass(frozen=True)
+class DenseReader:
+    """A network that ends in dense layers: what enters them is read."""
+
+    head: DenseHead
+    own: Own | None = field(default=None, repr=False, compare=False)
+    many: ClassVar[str] = "samples"
+    counts: ClassVar[str] = ""
+    counts_records: ClassVar[bool] = True
+    _held: list[tuple[Gradient, list[Belonging]]] = field(default_factory=list, repr=False, compare=False)
+
+    def note(self, gradients: Gradient, found: Sequence[Belonging]) -> None:
+        """These updates were held against the weights already."""
+        self._held[:] = [(gradients, list(found))]
+
+    def belongings(self, gradients: Gradient, rounding: Rounding) -> list[Belonging]:
+        """How well updates meet the identities of these weights; they are held against them once."""
+        if not self._held or self._held[0][0] is not gradients:
+            head, updates = self._updates(gradients)
+            self.note(gradients, [belonging(head, one, rounding) for one in updates])
+        return self._held[0][1]
+
+    def _updates(self, gradients: Gradient) -> tuple[DenseHead, list[list[Layer]]]:
+        """The dense layers, and each update of them."""
+        head = self.head.to(next(iter(gradients.tensors.values())).device)
+        layers = head.layers_of(gradients.tensors)
+        return head, [
+            [(weight[index], None if bias is None else bias[index]) for weight, bias in layers]
+            for index in range(len(gradients))
+        ]
+
+    def fits(self, gradients: Gradient, mechanism: SharedGradient) -> None:
+        """Neurons balance, and the last layer's columns add up to nothing."""
+        if mechanism.sent.training.is_plain:
+            for number, fit in enumerate(self.belongings(gradients, mechanism.sent.rounding)):
+                if not fit.is_one_step:
+                    raise misfit(fit, f"update {number}")
+
+    def caveats(self, gradients: Gradient, mechanism: SharedGradient) -> Iterator[Caveat]:
+        """What the network or the numbers keep from being tested or proven."""
+        head, sent = self.head, mechanism.sent
+        other = sent.training.is_plain and any(
+            fit.loss_is_other for fit in self.belongings(gradients, sent.rounding)
+        )
+        where = (
+            (UPDATE_UNTESTED, not head.activation.is_kinked),
+            (UPDATE_SINGLE_LAYER, len(head.weights) == 1),
+            (UPDATE_ONE_OUTPUT, has_one_logit(head)),
+            (UPDATE_COARSE, sent.rounding.is_coarse),
+            (UPDATE_OTHER_LOSS, other),
+        )
+        yield from (caveat for caveat, holds in where if holds)
+
+    def proofs(
+        self, guess: Reconstruction, gradients: Gradient, mechanism: SharedGradient, *, claims: bool
+    ) -> list[Proof]:
+        """By the whole update, by some of its neurons, or by rows alone."""
+        (head, updates), sent = self._updates(gradients), mechanism.sent
+        signs = guess.diagnostics.get("sign", torch.ones(len(updates)))
+        found = []
+        for index, one in enumerate(updates):
+            named = _proposal(guess.records[index])
+            if not claims:
+                found.append(verify(head, one, named[:0], rounding=sent.rounding))
+                continue
+            turned = bool(signs[index] < 0)
+            sent_as = [(-weight, None if bias is None else -bias) for weight, bias in one] if turned else one
+            known = sent.scale_is_known and not turned
+            proof = prove(head, sent_as, named, sent.rounding, sent.training, scale_is_known=known)
+            if proof.explains_all and self.own is not None:
+                records = named.with_shares(proof.proposal.shares)[proof.proven]
+                if not self.own.agrees(records):  # the layers were taken for what they are not
+                    proof = verify(head, one, named[:0], rounding=sent.rounding)
+            found.append(proof)
+        return found
+
+    def check(self, mechanism: SharedGradient) -> None:
+        """What enters the head is a record, and one step leaves enough of it, or rows of its own through several."""
+        head, example = self.head, torch.Size(mechanism.example_shape)
+        numbers = head.weights[0].shape[1]
+        if example.numel() != numbers or not (head.is_whole_network or len(example) == 1):
+            raise InputError(
+                "What enters the dense layers is no record.",
+                needs="a network of dense layers alone",
+                got="features made by earlier layers",
+                hint="remanence update reads the features; remanence_papers.gradients.hybrid draws pictures from them",
+            )
+        if mechanism.sent.training.is_plain:
+            if head.activation.is_relu and len(head.weights) > 1:
+                head.require_readable()
+        elif len(head.weights) > 1 and (head.biases[0] is None or not head.activation.is_relu):
+            raise InputError(
+                "Through several local steps nothing is left of this network's records.",
+                needs="ReLU and a bias in the first layer, or a single layer",
+                got=f"several local steps behind {head.activation.name}",
+                hint="audit an update of one step: what it gives away, the batch gives away",
+            )
+
+    def reconstruct(self, release: Gradient, mechanism: SharedGradient, effort: Effort) -> Reconstruction:
+        """Samples with their shares; a sign of −1 where an update goes against the gradient."""
+        device = next(iter(release.tensors.values())).device
+        head = self.head.to(device).double(only_first=True)
+        found = read_dense(head, head.layers_of(release.tensors), mechanism.sent, seed=effort.seed)
+        slots = max([_SLOTS, *(len(one.named) for one in found)])
+        inputs = torch.stack([pad(one.named.inputs, (0, 0, 0, slots - len(one.named))) for one in found])
+        labels = torch.stack(
+            [pad(one.named.labels.double(), (0, slots - len(one.named)), value=torch.nan) for one in found]
+        )
+        shares = torch.stack([pad(one.named.shares, (0, slots - len(one.named))) for one in found])
+        records = Records(inputs.unflatten(-1, mechanism.example_shape), labels, shares)
+        numbers = {
+            "proposed": torch.tensor([len(one.named) for one in found]),
+            "sign": torch.tensor([one.sign for one in found]),
+        }
+        return Reconstruction(records, diagnostics=numbers)
+
+
+def _proposal(records: Records) -> Proposal:
+    """What an attack names for one update; without shares, all samples have the same."""
+    named = ~records.labels.isnan()
+    labels = records.labels[named].long()
+    shares = torch.full_like(labels, 1 / max(1, len(labels)), dtype=torch.float64)
+    if records.weights is not None:
+        shares = records.weights[named]
+    return Proposal(records.features[named].flatten(1).double(), labels, shares)

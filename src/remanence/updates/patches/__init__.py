@@ -1,0 +1,1 @@
+"""Networks that read pictures in patches."""
