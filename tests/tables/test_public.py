@@ -61,7 +61,7 @@ def test_what_is_believed_is_said_and_stored():
     ("change", "message"),
     [
         ({"drop": "sex"}, "missing: sex"),
-        ({"age": "old"}, "numbers in the columns that are numbers"),
+        ({"age": "old"}, "No row of the public table"),
         ({"region": "west"}, "No row of the public table"),
     ],
 )

@@ -18,13 +18,9 @@ from remanence.core.releases import Release
 from remanence.tables.linear import Equations
 from remanence.tables.mechanism import FittedModel
 from remanence.tables.parts import Part, rows_depend_on_labels
-from remanence.tables.recovery import UNKNOWN, as_numbers, known, recover
-from remanence.tables.rows import Rows
-from remanence.tables.statistics import (
-    CountTable,
-    LabelCounts,
-    Published,
-)
+from remanence.tables.recovery import recover
+from remanence.tables.rows import UNKNOWN, known
+from remanence.tables.statistics import Counts, LabelSum, Published
 from remanence.tables.stored import StoredRows, StoredValues
 from remanence.tables.trees import Bins, Leaves
 
@@ -83,7 +79,7 @@ class FromObject(ExposesInParts[FittedModel], Attack[Release]):
         clue = recover(whole, None, plans)
         if not mechanism.others_known:  # whether a value was a gap is told by the others
             clue.values[np.array([[value is None for value in row] for row in clue.values])] = UNKNOWN
-        features = torch.from_numpy(_encoded(mechanism.rows, clue.values))
+        features = torch.from_numpy(mechanism.rows.encode(clue.values))
         unknown = ~known(clue.labels)
         names = np.where(unknown, labels[0], clue.labels)
         codes = np.where(unknown, np.nan, mechanism.codes(np.array(names.tolist())))
@@ -129,7 +125,7 @@ class PublishedStatistics(FromObject):
         "the fitted object",
         REMANENCE,
     )
-    kinds: ClassVar[tuple[type, ...]] = (Published, CountTable, LabelCounts)
+    kinds: ClassVar[tuple[type, ...]] = (Published, Counts, LabelSum)
 
 
 @final
@@ -175,37 +171,6 @@ class WholeObject(FromObject):
         REMANENCE,
     )
     kinds: ClassVar[tuple[type, ...]] = (object,)
-
-
-def _encoded(rows: Rows, values: np.ndarray) -> np.ndarray:
-    """Recovered values as features; NaN where nothing is known. Where all numbers are whole, they are rounded."""
-    parts = []
-    for place, column in enumerate(rows.columns):
-        said = known(values[:, place])
-        own = values[:, place].copy()
-        own[~said] = None
-        if column.categories and set(column.categories) <= {
-            False,
-            True,
-        }:  # behind a pipeline these are 0 and 1
-            own = np.array([_truth(value) for value in own], dtype=object)
-        if not column.categories:
-            numbers = as_numbers(own)
-            numbers = np.round(numbers) if column.whole else numbers
-            own = np.array(
-                [None if np.isnan(number) else number for number in numbers.tolist()], dtype=object
-            )
-        encoded = column.encode(own)
-        encoded[~said, 0] = np.nan
-        if column.gaps:
-            encoded[~said, 1] = 0.0
-        parts.append(encoded)
-    return np.concatenate(parts, 1)
-
-
-def _truth(value: Any) -> Any:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return bool(value > 0.5) if number and value == value else value
 
 
 def stored_in(mechanism: FittedModel) -> Iterator[StoredRows]:

@@ -34,8 +34,8 @@ from remanence.tables.glm.families import (
 )
 from remanence.tables.glm.model import GLM
 from remanence.tables.parts import Part
-from remanence.tables.recovery import UNKNOWN, Clue, as_values, matrix_of
-from remanence.tables.rows import encoded, numbers
+from remanence.tables.recovery import Clue
+from remanence.tables.rows import UNKNOWN, as_values, encoded, numbers
 
 
 def measured(
@@ -342,8 +342,7 @@ class Equations:
 
     def clue(self, part: Part) -> Clue:
         """Solve for every row in turn."""
-        matrix = matrix_of(part.features)
-        assert matrix is not None
+        matrix = part.matrix
         found = ClosedForm().expose(self.mechanism, self.records(part, matrix), self.release)
         values = np.full(matrix.shape, UNKNOWN, dtype=object)
         values[:, self.active] = as_values(found.records.flat[:, 0].numpy())
@@ -370,7 +369,7 @@ class Equations:
 
 def equations(part: Part) -> list[Equations]:
     """A linear part's equations, where they determine anything."""
-    matrix = None if part.features is None else matrix_of(part.features)
+    matrix = part.numbers
     if matrix is None or part.labels is None or not is_linear(part.estimator) or np.isnan(matrix).any():
         return []
     try:

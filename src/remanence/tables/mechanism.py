@@ -26,7 +26,7 @@ from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ, TABLE_NO
 from remanence.tables.linear import equations
 from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of
 from remanence.tables.rows import Rows
-from remanence.tables.statistics import count_tables, label_counts, published
+from remanence.tables.statistics import category_counts, label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
 from remanence.tables.trees import bins, leaves
 
@@ -34,12 +34,12 @@ from remanence.tables.trees import bins, leaves
 _LOOKS: tuple[Callable[[Part], list], ...] = (
     stored_rows,
     published,
-    count_tables,
+    category_counts,
     stored_values,
     bins,
     equations,
     leaves,
-    label_counts,
+    label_statistics,
 )
 _SAME_MODEL = 1e-3  # of what another row in its place changes
 

@@ -10,6 +10,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -349,9 +350,23 @@ class Part:
     weights: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the object's own table; None: all of them
     sparse: Any = None  # the sparse matrix that it was fitted on: some solvers take other steps then
-    circular: bool = (
-        False  # whether every row of its table depends on every other's label, behind a TargetEncoder
-    )
+    circular: bool = False  # whether, behind a TargetEncoder, every row depends on every other's label
+
+    @cached_property
+    def numbers(self) -> np.ndarray | None:
+        """Its table as numbers, gaps as NaN; None where it is not known or has words."""
+        if self.features is None:
+            return None
+        try:
+            return np.asarray(self.features).astype(np.float64)
+        except (TypeError, ValueError):
+            return None
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The same where it is known that there is one."""
+        assert self.numbers is not None
+        return self.numbers
 
 
 def parts_of(

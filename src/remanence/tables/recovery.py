@@ -7,7 +7,7 @@ follows from the part and the other rows alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from sklearn import impute, preprocessing
@@ -15,8 +15,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from remanence.tables.parts import Member, Part, members_of, places_of, spared, transformed
-
-UNKNOWN: Final = ...
+from remanence.tables.rows import UNKNOWN, as_numbers, as_values, known, plain
 
 
 @dataclass(frozen=True)
@@ -39,40 +38,6 @@ class Clue:
 def fill(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The first values where they are known, the second elsewhere."""
     return np.where(known(first), first, second)
-
-
-def known(values: np.ndarray) -> np.ndarray:
-    """Which values are known."""
-    return np.asarray(np.frompyfunc(lambda value: value is not UNKNOWN, 1, 1)(values), dtype=bool)
-
-
-def as_numbers(values: np.ndarray) -> np.ndarray:
-    """Values as numbers; NaN for what is unknown or no number."""
-
-    def number(value: Any) -> float:
-        try:
-            return float("nan") if value is UNKNOWN or value is None else float(value)
-        except (TypeError, ValueError):
-            return float("nan")
-
-    return np.asarray(np.frompyfunc(number, 1, 1)(values), dtype=np.float64)
-
-
-def as_values(numbers: np.ndarray) -> np.ndarray:
-    """Numbers as values; `UNKNOWN` for NaN."""
-    values = numbers.astype(object)
-    values[np.isnan(numbers)] = UNKNOWN
-    return values
-
-
-def matrix_of(features: Any) -> np.ndarray | None:
-    """A table as numbers, gaps as NaN; None where it has words."""
-    try:
-        return np.asarray(features.to_numpy() if hasattr(features, "to_numpy") else features).astype(
-            np.float64
-        )
-    except (TypeError, ValueError):
-        return None
 
 
 _INVERTIBLE = (
@@ -163,7 +128,7 @@ def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, 
     """The largest entry of each block, which holds a single 1; a dropped category is a block of zeros."""
     found, start = np.full((len(after), columns), UNKNOWN, dtype=object), 0
     for column, categories in enumerate(step.categories_):
-        names, other = _names_of_block(step, column, [_plain(name) for name in categories.tolist()])
+        names, other = _names_of_block(step, column, [plain(name) for name in categories.tolist()])
         block, start = after[:, start : start + len(names)], start + len(names)
         if not names or block.shape[1] != len(names):
             continue
@@ -198,19 +163,15 @@ def _nearest(after: np.ndarray, pairs: list[tuple[list, list]]) -> np.ndarray:
         given = np.flatnonzero(~np.isnan(after[:, column]))
         distance = np.abs(after[given, column][:, None] - np.asarray(codes, dtype=np.float64)[None])
         for row, place in zip(given, distance.argmin(1), strict=True):
-            found[row, column] = _plain(names[place])
+            found[row, column] = plain(names[place])
     return found
-
-
-def _plain(value: Any) -> Any:
-    return None if value is None or value != value else value
 
 
 def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.ndarray:
     """A value like the filling was a gap if more of the others with that value were."""
     table = before.to_numpy(dtype=object) if hasattr(before, "to_numpy") else np.asarray(before, dtype=object)
     statistics: Any = step.statistics_
-    kept = [place for place, fill in enumerate(statistics) if _plain(fill) is not None]
+    kept = [place for place, fill in enumerate(statistics) if plain(fill) is not None]
     found = np.full(table.shape, UNKNOWN, dtype=object)
     flags = (
         {}
@@ -221,7 +182,7 @@ def _unfilled(step: impute.SimpleImputer, after: np.ndarray, before: Any) -> np.
         if place >= after.shape[1]:
             break
         fill, own = statistics[column], table[:, column]
-        gaps = np.array([_plain(value) is None for value in own])
+        gaps = np.array([plain(value) is None for value in own])
         common = np.array([alike(value, fill) for value in own]) & ~gaps
         found[:, column] = after[:, place]
         filled = np.array([value is not UNKNOWN and alike(value, fill) for value in after[:, place]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -103,15 +103,23 @@ class RowColumn:
         return 1 + self.gaps
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Values as features, `(rows, width)`. A value that the table has not is NaN: it matches nothing."""
+        """Values as features, `(rows, width)`. What is unknown, and a word that the table has not, is NaN."""
         missing = gaps_in(values)
         if self.categories:
             places = {category: place for place, category in enumerate(self.categories)}
-            numbers = np.array([places.get(value, np.nan) for value in values.tolist()], dtype=np.float64)
+            numbers = np.array(
+                [places.get(self._word(value), np.nan) for value in values.tolist()], dtype=float
+            )
         else:
-            numbers = np.where(missing, 0.0, values).astype(np.float64)
+            numbers = as_numbers(values)
+            numbers = np.round(numbers) if self.whole else numbers
         numbers[missing] = 0.0 if self.gaps else np.nan
         return np.stack([numbers, missing.astype(np.float64)], 1) if self.gaps else numbers[:, None]
+
+    def _word(self, value: Any) -> Any:
+        """Behind a pipeline truths are numbers near 0 and 1."""
+        truth = isinstance(value, float) and value == value and set(self.categories) <= {False, True}
+        return value > 0.5 if truth else value
 
     def decode(self, features: np.ndarray) -> np.ndarray:
         """Features as values again; what is no number of the column is a gap."""
@@ -236,12 +244,42 @@ def gaps_in(values: np.ndarray) -> np.ndarray:
     """Which cells are empty."""
     if values.dtype.kind in "fiub":
         return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    return np.array([is_gap(value) for value in values.tolist()], dtype=bool)
+    return np.array([plain(value) is None for value in values.tolist()], dtype=bool)
 
 
-def is_gap(value: object) -> bool:
-    """Whether a cell is empty."""
-    return value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")
+def plain(value: Any) -> Any:
+    """A cell's value; None for an empty one, in whatever way a library writes it."""
+    gap = value is None or (isinstance(value, float) and value != value) or str(value) in ("<NA>", "NaT")
+    return None if gap else value
+
+
+UNKNOWN: Final = ...  # a value that does not follow from what is known; None is a gap
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    """Which values are known."""
+    return np.asarray(np.frompyfunc(lambda value: value is not UNKNOWN, 1, 1)(values), dtype=bool)
+
+
+def as_numbers(values: np.ndarray) -> np.ndarray:
+    """Values as numbers; NaN for what is unknown or no number."""
+
+    def number(value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            return float("nan")
+
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    return np.asarray(np.frompyfunc(number, 1, 1)(values), dtype=np.float64)
+
+
+def as_values(numbers: np.ndarray) -> np.ndarray:
+    """Numbers as values; `UNKNOWN` for NaN."""
+    values = numbers.astype(object)
+    values[np.isnan(numbers)] = UNKNOWN
+    return values
 
 
 def _column(name: str, start: int, values: np.ndarray) -> RowColumn:

@@ -301,7 +301,6 @@ def _refuse_partly_active(coefficient: np.ndarray, active: np.ndarray) -> None:
 
 
 TableGame = LeaveOneOut[FittedModel]
-_SAME_UNITS = "the columns in the same units and words as in the training table"
 
 
 def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = True) -> TableGame:
@@ -348,10 +347,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
     mechanism = game.mechanism
     names = [column.name for column in mechanism.rows.columns]
     same_columns(table.columns, names, "a table with the same columns; the label may be missing", more=True)
-    summary = "The public table cannot be compared with the model's."
-    needs = "numbers in the columns that are numbers in the training table"
-    with refusing((ValueError, TypeError), summary, needs=needs, got="the public table", hint=_SAME_UNITS):
-        features = mechanism.rows.encode(table.rename(columns=str)[names])
+    features = mechanism.rows.encode(table.rename(columns=str)[names])
     codes = np.full(len(table), np.nan) if labels is None else mechanism.codes(np.asarray(labels))
     fits = np.isfinite(features).all(1)
     if not fits.any():
@@ -359,7 +355,7 @@ def with_public(game: TableGame, table: Any, labels: Any = None) -> TableGame:
             "No row of the public table could be one of the training table.",
             needs="at least one row without gaps or words that the training table has not",
             got=f"{len(table)} rows, none of them",
-            hint=_SAME_UNITS,
+            hint="the columns in the same units and words as in the training table",
         )
     public = Records(torch.from_numpy(features[fits]), torch.from_numpy(codes[fits]))
     prior = EmpiricalPrior(public, called="rows of a public table")

@@ -13,7 +13,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 
 from remanence.tables.parts import Part, arrays_in
-from remanence.tables.recovery import UNKNOWN, Clue, matrix_of
+from remanence.tables.recovery import Clue
+from remanence.tables.rows import UNKNOWN, column_values, plain
 
 _FEWEST = 2  # stored rows; a single one may be a mean that happens to be a row
 _SNAPS = 1e-10  # of a column's size
@@ -35,8 +36,7 @@ class StoredRows:
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
-        matrix = matrix_of(part.features)
-        assert matrix is not None
+        matrix = part.matrix
         keys, clue = _keys(matrix), Clue.nothing(*matrix.shape)
         if self.alone:  # all stored rows are read, and the row's own is one of them or not
             for row in [row for row, key in enumerate(keys) if key in self.keys]:
@@ -62,7 +62,7 @@ class StoredRows:
 
 def stored_rows(part: Part) -> list[StoredRows]:
     """Every array of a part that holds nothing but rows of its table."""
-    matrix = None if part.features is None else matrix_of(part.features)
+    matrix = part.numbers
     if matrix is None or not matrix.size:
         return []
     own, found, seen = _keys(matrix), [], set()
@@ -151,7 +151,7 @@ class StoredValues:
     def clue(self, part: Part) -> Clue:
         """The stored value that no known row explains."""
         clue = Clue.nothing(*part.features.shape)
-        table = _column(part.features, self.column)
+        table = _plain(column_values(part.features, self.column))
         counts = Counter(table)
         if self.whole:
             surplus = [value for value, count in self.values.items() if count > counts[value]]
@@ -170,7 +170,7 @@ def stored_values(part: Part) -> list[StoredValues]:
     if part.features is None or not part.features.shape[1]:
         return []
     columns, found = part.features.shape[1], []
-    table = [Counter(_column(part.features, place)) for place in range(columns)]
+    table = [Counter(_plain(column_values(part.features, place))) for place in range(columns)]
     for name, place, values in _held(part.estimator, columns):
         stored = Counter(_snapped(values, table[place]))
         if stored and stored.keys() <= table[place].keys():
@@ -215,12 +215,6 @@ def _held(estimator: Any, columns: int) -> Iterator[tuple[str, int, list]]:
                 yield from ((name, place, _plain(held[place : place + 1])) for place in range(columns))
 
 
-def _column(features: Any, place: int) -> list:
-    return _plain(
-        features.iloc[:, place].to_numpy() if hasattr(features, "iloc") else np.asarray(features)[:, place]
-    )
-
-
 def _plain(values: np.ndarray) -> list:
     """Values that can be counted: gaps are None."""
-    return [None if value is None or value != value else value for value in np.asarray(values).tolist()]
+    return [plain(value) for value in np.asarray(values).tolist()]

@@ -22,7 +22,8 @@ from sklearn.tree import BaseDecisionTree
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from remanence.tables.parts import Part
-from remanence.tables.recovery import Clue, as_values, matrix_of
+from remanence.tables.recovery import Clue
+from remanence.tables.rows import UNKNOWN, as_values
 
 _ALIKE = 1e-6  # of the largest number, between sums in another order
 _FORESTS = (
@@ -58,10 +59,8 @@ def multiplicities(part: Part, tree: BaseDecisionTree) -> np.ndarray | None:
         return _drawn_rows(part, tree, count)
     if isinstance(model, BaseDecisionTree) and part.weights is not None:
         return np.asarray(part.weights)
-    if getattr(model, "subsample", 1.0) != 1.0 or isinstance(model, ensemble.AdaBoostRegressor):
-        return None
-    if getattr(model, "n_iter_no_change", None) is not None:
-        return None  # some rows were held out
+    if getattr(model, "subsample", 1.0) != 1.0 or getattr(model, "n_iter_no_change", None) is not None:
+        return None  # some rows were drawn, or held out
     return np.ones(count, dtype=np.int64)
 
 
@@ -113,7 +112,7 @@ class _Grown:
     weights: np.ndarray  # (rows,), 0 for rows that it never saw
     targets: (
         np.ndarray | None
-    )  # (rows, outputs), whose means stand in its nodes; None where nothing is known of them
+    )  # (rows, outputs), whose means stand in its nodes; None where they are not known
     leaves_hold_means: bool = True  # boosting puts steps into the leaves
     medians: bool = False  # whether medians of the targets stand in its nodes
     labels: np.ndarray | None = None  # with which it can be grown again from its own seed
@@ -283,89 +282,64 @@ _TRIED = 64  # values of others that are looked at within a box
 
 
 @dataclass(frozen=True)
-class Boxes:
-    """Between which numbers each row must lie, column by column, and its value where a threshold tells it."""
-
-    low: np.ndarray  # (rows, columns), −∞ where nothing tells
-    high: np.ndarray
-    exact: np.ndarray  # (rows, columns), NaN where no threshold tells
-    seen: np.ndarray  # (rows,), in how many trees' training sets the row was
-    alone: np.ndarray  # (rows,), in how many of these it has a leaf of its own
-
-    def widths(self, table: np.ndarray) -> np.ndarray:
-        """The boxes' sides within the range of the table, 0 where the value is known."""
-        high, low = np.minimum(self.high, np.nanmax(table, 0)), np.maximum(self.low, np.nanmin(table, 0))
-        return np.where(np.isnan(self.exact), np.maximum(high - low, 0.0), 0.0)
-
-
-@dataclass(frozen=True)
 class Leaves:
     """The trees of an estimator."""
 
     path: str
-    trees: int
 
     def clue(self, part: Part) -> Clue:
         """A value where a threshold tells it; elsewhere the likeliest of the known values in the box, or its middle."""
-        boxes, matrix = boxes_of(part), matrix_of(part.features)
-        assert matrix is not None
-        guesses = boxes.exact.copy()
+        low, high, guesses = boxes_of(part)
+        matrix = part.matrix
         for column in range(matrix.shape[1]):
             own = matrix[:, column]
             values, counts = np.unique(own[~np.isnan(own)], return_counts=True)
             for row in np.flatnonzero(np.isnan(guesses[:, column])):
                 left = counts - (values == own[row])
                 others, times = values[left > 0], left[left > 0]
-                low, high = boxes.low[row, column], boxes.high[row, column]
-                within = (others > low) & (others <= high)
+                within = (others > low[row, column]) & (others <= high[row, column])
                 if 0 < within.sum() <= _TRIED:
                     guesses[row, column] = others[within][times[within].argmax()]
                 else:
-                    guesses[row, column] = (max(low, others[0]) + min(high, others[-1])) / 2
-        labels = np.full(len(matrix), ..., dtype=object)
-        if part.labels is not None and not hasattr(
-            part.estimator, "init_"
-        ):  # a boosted tree's leaves hold no labels
-            labels = _labels(part, labels)
-        return Clue(as_values(guesses), labels)
+                    ends = max(low[row, column], others[0]), min(high[row, column], others[-1])
+                    guesses[row, column] = sum(ends) / 2
+        return Clue(as_values(guesses), _labels(part))
 
 
 def leaves(part: Part) -> list[Leaves]:
     """The trees of a part, where it can be told which rows each saw."""
-    if part.features is None or matrix_of(part.features) is None:
-        return []
-    trees = trees_of(part.estimator)
-    told = [tree for tree in trees if multiplicities(part, tree) is not None]
-    return [Leaves(part.path, len(told))] if told else []
+    trees = trees_of(part.estimator) if part.numbers is not None else []
+    return [Leaves(part.path)] if trees and multiplicities(part, trees[0]) is not None else []
 
 
-def boxes_of(part: Part) -> Boxes:
-    """The box of each row, as somebody sees it who knows the others."""
-    matrix = matrix_of(part.features)
-    assert matrix is not None
-    table = as_float32(matrix)
-    low, high = np.full(matrix.shape, -np.inf), np.full(matrix.shape, np.inf)
-    exact, seen, alone = np.full(matrix.shape, np.nan), np.zeros(len(table), int), np.zeros(len(table), int)
-    for tree in trees_of(part.estimator):
-        times = multiplicities(part, tree)
-        if times is None:
-            continue
-        inside = np.flatnonzero(times > 0)
-        seen[inside] += 1
-        structure, paths = tree.tree_, _paths(tree, table, inside)
-        alone[inside] += (paths.fell & (structure.children_left == -1) & (structure.n_node_samples == 1)).any(
-            1
-        )
+def boxes_of(part: Part) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Between which numbers each value lies, and the value where a threshold tells it, for who knows the other rows.
+
+    `(rows, columns)` each: −∞, ∞ and NaN where nothing tells.
+    """
+    table = as_float32(part.matrix)
+    low, high, exact = (np.full(table.shape, nothing) for nothing in (-np.inf, np.inf, np.nan))
+    for tree, _, inside, paths in _falls(part, table):
+        structure = tree.tree_
         for node in np.flatnonzero(structure.children_left != -1).tolist():
             column, threshold = structure.feature[node], structure.threshold[node]
             values = table[inside, column].astype(np.float64)
-            here = [~np.isnan(values) & each for each in paths.through(structure, node)]
-            high[inside[here[0]], column] = np.minimum(high[inside[here[0]], column], threshold)
-            low[inside[here[1]], column] = np.maximum(low[inside[here[1]], column], threshold)
+            left, right = (~np.isnan(values) & each for each in paths.through(structure, node))
+            high[inside[left], column] = np.minimum(high[inside[left], column], threshold)
+            low[inside[right], column] = np.maximum(low[inside[right], column], threshold)
             if tree.splitter == "best":
-                for row, value in _told(values, here[0], here[1], paths, node, structure):
+                for row, value in _told(values, left, right, paths, node, structure):
                     exact[inside[row], column] = value
-    return Boxes(low, high, exact, seen, alone)
+    return low, high, exact
+
+
+def _falls(part: Part, table: np.ndarray) -> Iterator[tuple[Any, np.ndarray, np.ndarray, _Paths]]:
+    """Each tree, how many times each row was in its training set, which ones were, and the way that these fell."""
+    for tree in trees_of(part.estimator):
+        times = multiplicities(part, tree)
+        assert times is not None
+        inside = np.flatnonzero(times > 0)
+        yield tree, times, inside, _paths(tree, table, inside)
 
 
 @dataclass(frozen=True)
@@ -426,39 +400,32 @@ def _halfway(low: float, high: float, threshold: float) -> bool:
     return abs((low + high) / 2 - threshold) <= _ROUNDING * (abs(threshold) + abs(high))
 
 
-def _labels(part: Part, labels: np.ndarray) -> np.ndarray:
-    """What the other labels of its leaf leave for the missing row."""
-    table, own = as_float32(matrix_of(part.features)), np.asarray(part.labels)
+def _labels(part: Part) -> np.ndarray:
+    """What the other labels of its leaf leave for the missing row; nothing in boosted trees, whose leaves hold none."""
+    table, own = as_float32(part.matrix), np.asarray(part.labels)
+    labels = np.full(len(table), UNKNOWN, dtype=object)
     classes = getattr(part.estimator, "classes_", None)
     weighted = getattr(part.estimator, "class_weight", None) is not None
-    if own.ndim != 1 or (weighted and classes is None):
+    if part.labels is None or own.ndim != 1 or hasattr(part.estimator, "init_"):
         return labels
-    columns = (
-        own.astype(np.float64)[:, None] if classes is None else (own[:, None] == classes).astype(np.float64)
-    )
-    for tree in trees_of(part.estimator):
-        times = multiplicities(part, tree)
-        if times is None:
-            continue
-        inside = np.flatnonzero(times > 0)
-        structure, paths = tree.tree_, _paths(tree, table, inside)
+    names = [] if classes is None else np.asarray(classes).tolist()
+    columns = (own[:, None] if classes is None else own[:, None] == classes).astype(np.float64)
+    for tree, times, inside, paths in _falls(part, table):
+        structure = tree.tree_
         sums = (paths.goes.T * times[inside]) @ columns[inside]
-        for place, row in enumerate(inside):
-            if labels[row] is not ...:
+        ends = paths.fell & (structure.children_left == -1)
+        for place in np.flatnonzero(ends.sum(1) == 1):
+            row, leaf = inside[place], ends[place].argmax()
+            if labels[row] is not UNKNOWN:
                 continue
-            leaf = np.flatnonzero(paths.fell[place] & (structure.children_left == -1))
-            if len(leaf) != 1:
-                continue
+            held = structure.value[leaf, 0]
             if weighted:  # a leaf of one class tells it, whatever its weight
-                if classes is not None and structure.value[leaf[0], 0].max() > 1 - 1e-12:
-                    labels[row] = np.asarray(classes).tolist()[int(structure.value[leaf[0], 0].argmax())]
+                if held.max() > 1 - 1e-12:
+                    labels[row] = names[int(held.argmax())]
                 continue
-            total = structure.value[leaf[0], 0] * structure.weighted_n_node_samples[leaf[0]]
-            others = sums[leaf[0]] - times[row] * columns[row] * paths.goes[place, leaf[0]]
-            left = (total - others) / times[row]
-            labels[row] = (
-                float(left[0]) if classes is None else np.asarray(classes).tolist()[int(left.argmax())]
-            )
+            others = sums[leaf] - times[row] * columns[row] * paths.goes[place, leaf]
+            left = (held * structure.weighted_n_node_samples[leaf] - others) / times[row]
+            labels[row] = names[int(left.argmax())] if names else float(left[0])
     return labels
 
 
@@ -472,9 +439,8 @@ class Bins:
 
     def clue(self, part: Part) -> Clue:
         """The value that makes the thresholds which the known values do not."""
-        matrix = matrix_of(part.features)
-        assert matrix is not None
-        clue, own = Clue.nothing(*matrix.shape), matrix[:, self.column]
+        own = part.matrix[:, self.column]
+        clue = Clue.nothing(*part.features.shape)
         values, counts = np.unique(own[~np.isnan(own)], return_counts=True)
         single = set(values[counts == 1].tolist())
         for row, value in enumerate(own.tolist()):
@@ -497,11 +463,9 @@ class Bins:
 
 def bins(part: Part) -> list[Bins]:
     """The columns of a part whose bins are as fine as their values."""
-    mapper = getattr(part.estimator, "_bin_mapper", None)
-    matrix = None if mapper is None or part.features is None else matrix_of(part.features)
+    mapper, matrix, found = getattr(part.estimator, "_bin_mapper", None), part.numbers, []
     if matrix is None or mapper is None:
         return []
-    found = []
     # Within, it puts columns of categories first.
     categorical = getattr(part.estimator, "is_categorical_", None)
     order = np.arange(matrix.shape[1])
