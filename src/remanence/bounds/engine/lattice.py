@@ -295,7 +295,9 @@ def _grouped(
     at once would have √T points for each deviation of one step.
     """
     order, at, log_mass = tilt
-    total, size = segment.steps, round(math.sqrt(segment.steps))
+    total, usual = segment.steps, math.isqrt(segment.steps)
+    sizes = np.arange(usual, usual + usual // 4 + 1)
+    size = int(sizes[np.argmin(total % sizes)])  # that leaves few steps over, or none
     ratio = round(math.sqrt(size))
     count, rest = divmod(total, size)
     parts: dict[str, list[Part]] = {name: [] for name in steps}
@@ -330,26 +332,27 @@ def _grouped(
 def _split(masses: Array, first: int, ratio: int, lowest: int, scale: tuple[float, float]) -> Array:
     """Tilted masses on a lattice `ratio` times as wide: split so that those with and without the target stay."""
     spacing, tilt = scale
-    places = first + np.arange(len(masses))
-    left = places // ratio
-    beyond = spacing * (places - left * ratio)
-    width = spacing * ratio
+    beyond, width = spacing * np.arange(ratio), spacing * ratio
     moved = np.expm1(beyond) / math.expm1(width)
-    down = masses * (1 - moved) * np.exp(-tilt * beyond)
-    up = masses * moved * np.exp(tilt * (width - beyond))
-    size = int(left[-1]) + 2 - lowest
-    return (np.bincount(left - lowest, down, size) + np.bincount(left + 1 - lowest, up, size)).astype(
-        np.float64
-    )
+    cells = _cells(masses, first - lowest * ratio, ratio)
+    wider = np.zeros(len(cells) + 1)
+    wider[:-1] += cells @ ((1 - moved) * np.exp(-tilt * beyond))
+    wider[1:] += cells @ (moved * np.exp(tilt * (width - beyond)))
+    return wider
 
 
 def _rounded(masses: Array, first: int, ratio: int, lowest: int, scale: tuple[float, float]) -> Array:
     """Tilted masses on a lattice `ratio` times as wide, each at the nearest point."""
     spacing, tilt = scale
-    places = first + np.arange(len(masses))
-    nearest = (places + ratio // 2) // ratio
-    retilted = masses * np.exp(tilt * spacing * (nearest * ratio - places))
-    return np.bincount(nearest - lowest, retilted).astype(np.float64)
+    half = ratio // 2
+    return _cells(masses, first - lowest * ratio + half, ratio) @ np.exp(tilt * spacing * (half - np.arange(ratio)))
+
+
+def _cells(masses: Array, first: int, ratio: int) -> Array:
+    """Masses in rows of `ratio`, the first of which starts at point 0."""
+    cells = np.zeros((-(-(first + len(masses)) // ratio), ratio))
+    cells.reshape(-1)[first : first + len(masses)] = masses
+    return cells
 
 
 def _window(

@@ -23,9 +23,9 @@ from remanence.bounds.engine.rounding import UNIT, transform_error
 Array = npt.NDArray[np.floating[Any]]
 
 _LOG_DROPPED = -60.0  # Fourier coefficients smaller than this exponential are set to 0
-_TINY = 1e-300  # for a coefficient of 0, whose logarithm there is none
 _LARGEST_EXPONENT = 600.0  # whose exponential is safely in the range of a float
 _LEAST_POINTS = 16
+_ROW = 64  # points whose exponentials are shared
 _NEGLIGIBLE_WEIGHT = 50.0  # and so are terms with weights below e^-50
 
 
@@ -184,12 +184,11 @@ def compose(laws: Sequence[Part], *, spacing: float, tilt: float, window: Window
         logarithms += part.steps * np.log(modulus)
         inverse += part.steps / modulus
     kept = np.flatnonzero(logarithms > _LOG_DROPPED)
-    exponents = np.zeros(len(kept), dtype=np.complex128)
+    powers = np.ones(len(kept), dtype=np.complex128)
     for transform, steps in transforms:
-        values = transform[kept]
-        exponents += steps * np.log(np.where(values == 0, _TINY, values))
+        powers *= _power(transform[kept], steps)
     product = np.zeros(size // 2 + 1, dtype=np.complex128)
-    product[kept] = np.exp(exponents)
+    product[kept] = powers
     probabilities = np.roll(np.fft.irfft(product, n=size), -(first % size))
 
     # Of each coefficient, twice over: half of the frequencies stand for all.
@@ -240,15 +239,32 @@ def _chernoff(
     return outside
 
 
+def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
+    """A power of every entry by squaring, off by at most about 3u times the exponent: ten times as fast as a logarithm."""
+    result = np.ones_like(values)
+    while True:
+        if exponent & 1:
+            result *= values
+        exponent >>= 1
+        if not exponent:
+            return result
+        values = values * values
+
+
 def log_moment(probabilities: Array, rate: float) -> float:
-    """Log Σ p_i·e^{rate·i}."""
-    shifts = rate * np.arange(len(probabilities))
-    peak = max(float(shifts[-1]), 0.0)
-    moment = float(probabilities @ np.exp(shifts - peak))
+    """Log Σ p_i·e^{rate·i}, of rows of points that share their exponentials."""
+    last = len(probabilities) - 1
+    peak = max(rate * last, 0.0)
+    whole = len(probabilities) // _ROW * _ROW
+    ends = _ROW * np.arange(whole // _ROW) + (_ROW - 1 if rate > 0 else 0)
+    within = np.exp(rate * (np.arange(_ROW) - (_ROW - 1 if rate > 0 else 0)))
+    rows = probabilities[:whole].reshape(-1, _ROW) @ within
+    moment = float(rows @ np.exp(rate * ends - peak))
+    moment += float(probabilities[whole:] @ np.exp(rate * np.arange(whole, last + 1) - peak))
     if moment < 1e-250:
         # So steep that the end of the lattice drowns the points that carry the mass.
-        carrying = probabilities > 0
-        logarithms = np.log(probabilities[carrying]) + shifts[carrying]
+        carrying = np.flatnonzero(probabilities > 0)
+        logarithms = np.log(probabilities[carrying]) + rate * carrying
         peak = float(logarithms.max())
         moment = float(np.exp(logarithms - peak).sum())
     return peak + math.log(moment)
