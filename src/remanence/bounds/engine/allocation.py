@@ -29,7 +29,7 @@ from scipy.special import gammaln, ndtr, ndtri
 
 from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.engine.closed_forms import log_complement
-from remanence.bounds.engine.law import Law, Part, Window, compose, log_moment
+from remanence.bounds.engine.law import Law, Part, Window, compose, log_moments
 from remanence.bounds.engine.quantise import RULES, TIERS, Masses
 from remanence.bounds.engine.rounding import FUNCTION, UNIT, exponent_slack
 
@@ -42,9 +42,12 @@ _CHUNK = 2**16  # nodes handled at once, few enough to stay in the cache
 _ROUNDS = 8
 _FIRST = 0.25  # standard deviations of Y, and of a pass's loss: the first spacings
 _FEW_POINTS = 2**14  # of the first lattice up to the largest Y
-_SHARE = 0.05  # of the tolerance, for what is cut off and what lies outside a window
+_SHARE = 0.05  # of the tolerance, for what lies outside a window
+_SHARE_ABOVE = 0.2  # of the tolerance, for what lies above the largest Y that is looked at
 _MUCH = 0.3  # of the width
-_LOOSE = 5e-3  # a width, with as many points as usual, for which more are worth their time
+_LOOSE = (
+    50.0  # times the tolerance, a width, with as many points as usual, for which more are worth their time
+)
 _AIM, _FINEST, _COARSEST = 0.6, 1 / 32, 0.7  # in choosing the next spacing
 _LARGEST_ORDER = 96  # of the Rényi divergences
 
@@ -80,30 +83,42 @@ def _refined(
     best: Bracket, noise: float, bins: int, passes: int, log_baseline: float, rtol: float
 ) -> Bracket:
     """The bracket of finer and finer lattices."""
-    cut = math.exp(log_baseline) * rtol * _SHARE / passes
-    # Beyond this Y either happens too seldom without the record, or with it.
-    highest = min(-float(ndtri(cut / bins)), 1 / noise - float(ndtri(cut)))
-    log_top = highest / noise - 0.5 / noise**2
-    if log_top - math.log(bins) > math.log(_MOST_POINTS):
-        return best
-    top = math.exp(log_top)
-    square = math.exp(min(1 / noise**2, 700.0)) * float(ndtr(highest - 2 / noise)) + top**2 * float(
-        ndtr(-highest)
-    )
-    spread = math.sqrt(max(square - 1, noise**-2 / 4))
+    cut = math.exp(log_baseline) * rtol / passes
+    top, spread = _largest(noise, bins, cut * _SHARE_ABOVE)
     spacing, share = max(_FIRST * spread, top / _FEW_POINTS), _FIRST
     for _ in range(_ROUNDS):
-        found, points, off = _on_lattices(noise, bins, passes, log_baseline, (spacing, share, top, cut))
+        found, points, off = _on_lattices(
+            noise, bins, passes, log_baseline, (spacing, share, top, cut * _SHARE)
+        )
         best = best.meets(found)
         width = best.log_upper - best.log_lower
         excess = width / rtol
-        most = _MOST_POINTS * (4 if width * (points / _MOST_POINTS) ** 1.5 > _LOOSE else 1)
+        left = excess * (points / _MOST_POINTS) ** 1.5  # with as many points as usual
+        most = _MOST_POINTS * (1.5 if left > _LOOSE else 1)
         # Finer lattices do not cure rounding.
         if excess <= 1 or 2 * points > most or off > _MUCH * width * math.exp(best.log_upper):
             break
         factor = min(max(math.sqrt(_AIM / excess), _FINEST, points / most), _COARSEST)
         spacing, share = spacing * factor, share * factor
+        if left > 1:  # a wider bracket tells fewer large numbers apart
+            before, (top, _) = top, _largest(noise, bins, cut * _SHARE_ABOVE * left)
+            spacing *= top / before
     return best
+
+
+def _largest(noise: float, bins: int, cut: float) -> tuple[float, float]:
+    """Beyond which Y nothing is told apart, and the deviation of Y up to there.
+
+    It happens with a probability of at most `cut` without the record, or with it. What is above counts as an infinite
+    loss, which raises κ·e^s + E_μ(1 − e^{s−S})₊ by e^s times its mass without the record.
+    """
+    highest = min(-float(ndtri(cut / bins)), 1 / noise - float(ndtri(cut)))
+    highest = min(highest, noise * math.log(bins * _MOST_POINTS) + 0.5 / noise)
+    top = math.exp(highest / noise - 0.5 / noise**2)
+    square = math.exp(min(1 / noise**2, 700.0)) * float(ndtr(highest - 2 / noise)) + top**2 * float(
+        ndtr(-highest)
+    )
+    return top, math.sqrt(max(square - 1, noise**-2 / 4))
 
 
 @dataclass(frozen=True)
@@ -274,28 +289,23 @@ def _window(parts: Sequence[Part], spacing: float, log_mass: float) -> Window:
     longest = spacing * max(len(part.masses.probabilities) for part in parts)
     normal = math.sqrt(-2 * log_mass) / deviation
 
-    def edge(sign: float, offsets: Sequence[float]) -> tuple[float, float]:
-        options = []
-        for offset in offsets:
-            cumulant = math.fsum(
-                part.steps
-                * (
-                    log_moment(part.masses.probabilities, sign * offset * spacing)
-                    + sign * offset * part.start
-                )
-                for part in parts
-            )
-            options.append(((cumulant - log_mass) / offset, offset))
-        return min(options)
-
-    below, left = edge(-1.0, [normal / 2, normal, 2 * normal])
-    above, right = edge(
-        1.0, [normal / 4, normal / 2, normal, *(count / longest for count in (5, 15, 30, 60))]
+    rates = np.array(
+        [-normal / 2, -normal, -2 * normal, normal / 4, normal / 2, normal]
+        + [count / longest for count in (5, 15, 30, 60)]
+    )
+    cumulants = sum(
+        part.steps * (log_moments(part.masses.probabilities, rates * spacing) + rates * part.start)
+        for part in parts
+    )
+    edges = (cumulants - log_mass) / rates
+    lowest, highest = int(edges[:3].argmax()), 3 + int(edges[3:].argmin())
+    below, left, above, right = (
+        float(x) for x in (edges[lowest], -rates[lowest], edges[highest], rates[highest])
     )
     least = math.fsum(part.steps * part.start for part in parts)
-    if -below <= least:  # nothing lies below
+    if below <= least:  # nothing lies below
         return Window(least - spacing, mean, above + spacing, (1000 / spacing, right))
-    return Window(-below, mean, above + spacing, (left, right))
+    return Window(below, mean, above + spacing, (left, right))
 
 
 def _connected(masses: Array, losses: Array, grid: Array) -> Array:

@@ -345,7 +345,9 @@ def _rounded(masses: Array, first: int, ratio: int, lowest: int, scale: tuple[fl
     """Tilted masses on a lattice `ratio` times as wide, each at the nearest point."""
     spacing, tilt = scale
     half = ratio // 2
-    return _cells(masses, first - lowest * ratio + half, ratio) @ np.exp(tilt * spacing * (half - np.arange(ratio)))
+    return _cells(masses, first - lowest * ratio + half, ratio) @ np.exp(
+        tilt * spacing * (half - np.arange(ratio))
+    )
 
 
 def _cells(masses: Array, first: int, ratio: int) -> Array:
