@@ -50,13 +50,7 @@ from remanence.bounds.engine.allocation import allocation_bracket
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.roots import boundary
-from remanence.bounds.engine.schedule import (
-    MOST_RECORDS,
-    Schedule,
-    Segment,
-    is_full_batch,
-    normalise,
-)
+from remanence.bounds.engine.schedule import MOST_RECORDS, Schedule, Segment, is_full_batch, normalise
 from remanence.bounds.record_counts import RecordCounts, averaged
 from remanence.core.checks import instance, is_whole, one_of, whole
 from remanence.core.exceptions import InputError

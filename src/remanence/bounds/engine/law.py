@@ -221,10 +221,7 @@ def _folded(probabilities: Array, size: int) -> Array:
 
 
 def _chernoff(
-    laws: Sequence[Part],
-    spacing: float,
-    edges: tuple[float, float],
-    offsets: tuple[float, float],
+    laws: Sequence[Part], spacing: float, edges: tuple[float, float], offsets: tuple[float, float]
 ) -> float:
     """P(S < edges[0]) + P(S ≥ edges[1]) ≤ Σ exp(K(±t) ∓ t·edge), K from the lattice law itself."""
     rates = np.array([-offsets[0], offsets[1]])
