@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from remanence import TransferHead
-from remanence.heads.span import span_coefficients, train_dual, train_fused
+from remanence.heads.span import project, project_fused, span_coefficients, train_dual, train_fused
 from remanence.training.perceptron import initial_layer
 
 
@@ -38,3 +38,17 @@ def test_the_kernel_finds_the_coefficients_of_heads_without_initial_weights(clas
     found, _ = train_fused(head, inputs, torch.arange(classes).expand(5, -1))
     assert torch.allclose(found, expected, atol=1e-6)
     assert expected.abs().amax() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("classes", "numbers", "nonnegative"), [(10, 70, True), (5, 64, False), (20, 33, True)]
+)
+def test_the_kernel_projects_as_a_chain_of_products_does(classes, numbers, nonnegative):
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(3, classes, classes, generator=generator)
+    weight, start = (torch.randn(3, classes, numbers, generator=generator) for _ in range(2))
+    expected = project(mixing, weight, start, steps=20, nonnegative=nonnegative)
+    found = project_fused(mixing, weight, start, steps=20, nonnegative=nonnegative)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert bool((found >= 0).all()) == nonnegative
+    assert (expected - start).abs().amax() > 0.5

@@ -1,4 +1,4 @@
-"""The kernel of `span.py`, in a module of its own because Triton compiles what it finds when this is imported."""
+"""The kernels of `span.py`, in a module of their own because Triton compiles what it finds when this is imported."""
 # pyright: reportMissingImports=false
 
 import triton
@@ -74,3 +74,36 @@ def descend(
             tl.store(own_final + first, share * w + tl.dot(mixing, x, input_precision="ieee"), kept)
         b = tl.load(bias + head * classes + c, c < classes, 0.0)
         tl.store(final_bias + head * classes + c, share * b + tl.sum(coefficients, 0), c < classes)
+
+
+@triton.jit
+def project(
+    mixing,
+    weight,
+    start,
+    final,
+    classes,
+    numbers,
+    steps,
+    CLASSES: tl.constexpr,  # padded to a power of 2
+    NUMBERS: tl.constexpr,  # of an embedding, in one program
+    NONNEGATIVE: tl.constexpr,
+):
+    """Gradient steps on ‖AX − W‖² in some columns of X, for head number `program_id`, above 0 if asked to."""
+    head, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * NUMBERS
+    c, d = tl.arange(0, CLASSES), tl.arange(0, NUMBERS)
+    square = (c < classes)[:, None] & (c < classes)[None, :]
+    a = tl.load(mixing + head * classes * classes + c[:, None] * classes + c[None, :], square, 0.0)
+    normal = tl.dot(tl.trans(a), a, input_precision="ieee")
+    rate = 1.0 / tl.maximum(tl.max(tl.sum(tl.abs(normal), 1), 0), 1e-30)
+    keep = tl.where(c[:, None] == c[None, :], 1.0, 0.0) - rate * normal
+
+    places = head * classes * numbers + c[:, None] * numbers + first + d[None, :]
+    inside = (c < classes)[:, None] & (d < numbers - first)[None, :]
+    pull = rate * tl.dot(tl.trans(a), tl.load(weight + places, inside, 0.0), input_precision="ieee")
+    x = tl.load(start + places, inside, 0.0)
+    for _ in range(steps):
+        x = pull + tl.dot(keep, x, input_precision="ieee")
+        if NONNEGATIVE:
+            x = tl.maximum(x, 0.0)
+    tl.store(final + places, x, inside)

@@ -197,9 +197,9 @@ def _ridge(xx: Tensor, xy: Tensor, asked: Tensor, own: Tensor) -> Tensor:
     def solved(weight: float) -> Tensor:
         return turned / (values.clamp(min=0) + weight * unit)[:, None]
 
-    def error(weight: float) -> float:
+    def error(weight: float) -> Tensor:
         drawn = seen @ solved(weight)
-        return float((drawn.unsqueeze(1) - own).square().mean(2).amin(1).mean())
+        return (drawn.unsqueeze(1) - own).square().mean(2).amin(1).mean()
 
-    best = min(_WEIGHTS, key=error)
-    return (vectors @ solved(best)).float()
+    best = torch.stack([error(weight) for weight in _WEIGHTS]).argmin()  # one wait for the device
+    return (vectors @ solved(_WEIGHTS[int(best)])).float()

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from remanence.core.stratified import StratifiedPrior
 from remanence.heads.head import outgoing
-from remanence.heads.span import span_coefficients
+from remanence.heads.span import project, span_coefficients
 from remanence.reconstructor.readers import FlatReader, Reader, Tensors
 
 if TYPE_CHECKING:
@@ -140,16 +140,9 @@ def estimate_embeddings(
         ]
         return torch.cat(parts)
     estimate = means.expand(len(weight), -1, -1)
-    unit = torch.eye(len(means), device=means.device)
     for _ in range(rounds):
         mixing = span_coefficients(head, estimate)  # (trials, classes of the head, classes)
-        normal = mixing.mT @ mixing
-        rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
-        pull, keep = rate * (mixing.mT @ weight), unit - rate * normal
-        for _ in range(steps):
-            estimate = torch.baddbmm(pull, keep, estimate)
-            if nonnegative:
-                estimate.relu_()
+        estimate = project(mixing, weight, estimate, steps=steps, nonnegative=nonnegative)
     return estimate
 
 

@@ -256,8 +256,15 @@ def fits(head: TransferHead, inputs: Tensor) -> bool:
     records = inputs.shape[1]
     plain = head.noise_multiplier is None and head.class_weights is None
     plain &= head.batch_size is None or head.batch_size >= records
-    few = 1 < head.outputs <= _REGISTERS and records <= _REGISTERS
-    return inputs.is_cuda and plain and few and find_spec("triton") is not None
+    return plain and head.outputs > 1 and _has_kernel(inputs, head.outputs, records)
+
+
+def _has_kernel(values: Tensor, *sizes: int) -> bool:
+    return values.is_cuda and max(sizes) <= _REGISTERS and find_spec("triton") is not None
+
+
+def _padded(size: int) -> int:
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def train_fused(
@@ -271,11 +278,12 @@ def train_fused(
 
     trials, records, numbers = inputs.shape
     if start is None:
-        final = (torch.empty(trials, head.outputs, records, device=inputs.device),) * 2
+        mixing = torch.empty(trials, head.outputs, records, device=inputs.device)
+        final = mixing, mixing
     else:
         start = start[0].contiguous(), start[1].contiguous()
         final = torch.empty_like(start[0]), torch.empty_like(start[1])
-    padded = [max(16, 1 << (count - 1).bit_length()) for count in (records, head.outputs)]
+    padded = [_padded(records), _padded(head.outputs)]
     launch = descend[(trials,)]  # pyright: ignore[reportIndexIssue]
     with torch.cuda.device_of(inputs):
         launch(
@@ -294,5 +302,35 @@ def train_fused(
             32,  # numbers of an embedding at a time: fastest on an H200 of 32, 64, 128 and 256
             start is None,
             num_warps=1 if padded == [16, 16] else 4,
+        )
+    return final
+
+
+def project(mixing: Tensor, weight: Tensor, start: Tensor, *, steps: int, nonnegative: bool) -> Tensor:
+    """Gradient steps on ‖AX − W‖² from some X `(trials, classes, numbers)`, staying above 0 where embeddings do."""
+    if _has_kernel(weight, weight.shape[1]):
+        return project_fused(mixing, weight, start, steps=steps, nonnegative=nonnegative)
+    normal = mixing.mT @ mixing
+    rate = 1 / normal.abs().sum(2).amax(1).clamp(min=1e-30)[:, None, None]
+    pull, keep = rate * (mixing.mT @ weight), torch.eye(normal.shape[1], device=normal.device) - rate * normal
+    for _ in range(steps):
+        start = torch.baddbmm(pull, keep, start)
+        if nonnegative:
+            start.relu_()
+    return start
+
+
+def project_fused(mixing: Tensor, weight: Tensor, start: Tensor, *, steps: int, nonnegative: bool) -> Tensor:
+    """The same by one program for each head and some columns, which keeps X in registers through all steps."""
+    from remanence.heads.gpu_kernel import project
+
+    (trials, classes, numbers), columns = weight.shape, 64
+    final = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    given = (values.contiguous() for values in (mixing, weight, start))
+    launch = project[(trials, -(-numbers // columns))]  # pyright: ignore[reportIndexIssue]
+    with torch.cuda.device_of(weight):
+        warps = 1 if classes <= 16 else 4
+        launch(
+            *given, final, classes, numbers, steps, _padded(classes), columns, nonnegative, num_warps=warps
         )
     return final

@@ -159,8 +159,9 @@ class Reconstructor(Attack[Release]):
         """The same, from shadows that somebody has trained already, and others to watch the learning by."""
         self.check(knowledge)
         ours, aside = split(knowledge) if held_out is None else (knowledge, knowledge)
-        farm = ShadowFarm(ours, generator)
-        belongs_to, stored = self._fingerprint(ours, generator, shadows), shadows
+        farm, stored, belongs_to = ShadowFarm(ours, generator), shadows, ""
+        if self.checkpoint is not None or run.journal is not None:  # a hash of all records takes a while
+            belongs_to = self._fingerprint(ours, generator, shadows)
         if stored is None and not self._streams(knowledge):
             farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)

@@ -18,7 +18,8 @@ from remanence.reconstructor.shadows import finite_trials
 
 _HELD_OUT = 500  # shadows that show how learning goes, fewer where many classes are asked for
 _DRAWN = 2500  # pictures that each of these looks draws, about
-_AT_ONCE = 1024
+_AT_ONCE = 1024  # releases that are read together
+_TOGETHER = 4096  # records that a GPU draws at once, where launches cost more than memory
 _START = "start"
 _COMPARED = 50  # held-out shadows whose reconstructions are held against their records at once
 _NUMBERS = 2**27  # and of how many numbers on a GPU
@@ -93,9 +94,17 @@ class ReconstructorNetwork(nn.Module):
             if self.places is None:
                 parts.append(self(block, None).unsqueeze(1))
                 continue
-            asked = torch.arange(len(self.places) * self.guesses, device=self.places.device)
-            parts.append(torch.stack([self(block, one.expand(size)) for one in asked], 1))
+            every = torch.arange(len(self.places) * self.guesses, device=self.places.device)
+            few = max(1, _TOGETHER // size) if self.places.is_cuda else 1
+            parts.append(torch.cat([self._drawn(block, asked, size) for asked in every.split(few)], 1))
         return torch.cat(parts)
+
+    def _drawn(self, block: Tensors, asked: Tensor, size: int) -> Tensor:
+        """What is asked for, of each of so many releases, `(size, asked, *example)`."""
+        times = len(asked)
+        if times > 1:
+            block = {name: tensor.repeat_interleave(times, 0) for name, tensor in block.items()}
+        return self(block, asked.repeat(size)).unflatten(0, (size, times))
 
 
 @dataclass(frozen=True)

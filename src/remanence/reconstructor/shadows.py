@@ -21,6 +21,7 @@ from remanence.scale.progress import note
 from remanence.scale.run import IN_PROCESS, Run
 from remanence.scale.seeds import unit_seed
 
+_BATCHES = 16  # in a block of fresh shadows on a GPU: more would wait in its memory, and often for nothing
 _PROBED = 8  # models whose training says how long all will take
 _LONG = 60.0  # seconds that nobody needs to be told about
 
@@ -106,9 +107,11 @@ class ShadowFarm:
         return Shadows(release.take(kept).tensors, targets[kept])
 
 
-def finite_trials(release: Release) -> Tensor:
-    """The places of the models whose training came to finite numbers; refuses where fewer than half did."""
+def finite_trials(release: Release) -> Tensor | slice:
+    """Which models' training came to finite numbers: usually all, and nothing is copied; refuses below one half."""
     lost = release.not_finite()
+    if not lost.any():
+        return slice(None)
     if 2 * int(lost.sum()) > len(lost):
         raise training_failed(lost)
     return (~lost).nonzero().squeeze(1).to(next(iter(release.tensors.values())).device)
@@ -134,14 +137,19 @@ def batches(
 ) -> Iterator[Shadows]:
     """Endless batches: fresh ones that are never seen again, or the stored ones, reshuffled each time round.
 
-    `prepare` is applied to whole blocks.
+    `prepare` is applied to whole blocks. Of the targets a batch has what is drawn, and not what training read.
     """
-    kept = None if stored is None else Shadows(prepare(stored.tensors), stored.targets)
+
+    def ready(shadows: Shadows) -> Shadows:
+        targets = Records(shadows.targets.features, shadows.targets.labels)
+        return Shadows(prepare(shadows.tensors), targets)
+
+    kept = None if stored is None else ready(stored)
+    most = farm.at_once if kept is None else 0
+    if farm.generator.device.type == "cuda":
+        most = min(most, _BATCHES * size)
     while True:
-        block = kept
-        if block is None:
-            fresh = farm.block()
-            block = Shadows(prepare(fresh.tensors), fresh.targets)
+        block = ready(farm.block(most)) if kept is None else kept
         order = torch.randperm(len(block), generator=farm.generator, device=farm.generator.device)
         for index in order.split(size):
             if len(index) == size or len(block) < size:
