@@ -98,14 +98,6 @@ def test_one_record_too_many_is_worth_about_one_record():
     assert check_belongs(model.fit(D, T), D, T).worth < 1e-9
 
 
-def test_swapped_columns_are_named():
-    frame, labels = patients()
-    model = linear.Ridge().fit(frame[["age", "income"]], labels == "ill")
-    swapped = frame[["age", "income"]].rename(columns={"age": "income", "income": "age"})[["age", "income"]]
-    with pytest.raises(MisfitError, match="columns age and income look swapped"):
-        leave_one_out(model, swapped, labels == "ill").fits()
-
-
 def test_other_columns_and_another_order_are_named():
     frame, labels = patients()
     model = prepared(linear.LogisticRegression()).fit(frame, labels)

@@ -8,21 +8,19 @@ the same solver then stops at the same place. Everything else is compared with s
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import clone
 from sklearn.linear_model import RANSACRegressor
 
 from remanence.core.checks import same_columns
 from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.records import Records
-from remanence.tables.linear import Objective, is_linear, objective
+from remanence.tables.linear import Objective, as_records, is_linear, objective
 from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of, spared
 from remanence.tables.statistics import published
 from remanence.tables.trees import misplaced_nodes, trees_of
@@ -167,7 +165,6 @@ _EXACT = 0.01  # records' worth: a hundredth of what one record pulls
 _SAME_STOP = 0.05  # records' worth, between two fits that stop early
 _BY_CHANCE = 25.0  # times what two fits of a solver with random draws differ by
 _AT_ONCE = 2**19  # numbers of records' gradients held at once
-_SWAPS = 2**27  # numbers touched in the search for swapped columns
 
 
 @dataclass(frozen=True)
@@ -297,19 +294,13 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | b
         needs="a table on which the model's own equations hold, or stop where its solver stops",
         got=f"{part.path}: what is left of them is worth {worth:.3g} of {len(features)} records"
         + (f", and {off:.3g} after fitting it again on this table" if totals else ""),
-        hint=_hint(own, features, part),
+        hint="the table, its columns in their order, the rows and the sample weights that fit() was called with",
     )
 
 
 def _meets_every_label(own: Objective, features: np.ndarray) -> bool:
     free = own.mechanism.penalty == 0 and own.mechanism.l1_penalty == 0
     return free and len(features) <= features.shape[1] + own.mechanism.fit_intercept
-
-
-def worth_of(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> float:
-    """How many records' worth a model's equations leave on a table."""
-    left = _left_over(own, features, weights)
-    return left.worth(left.total)
 
 
 @dataclass(frozen=True)
@@ -334,11 +325,7 @@ class _LeftOver:
 
 
 def _left_over(own: Objective, features: np.ndarray, weights: np.ndarray | None) -> _LeftOver:
-    data = Records(
-        torch.from_numpy(features),
-        torch.from_numpy(own.labels),
-        None if weights is None else torch.from_numpy(np.asarray(weights, dtype=np.float64)),
-    )
+    data = as_records(features, own.labels, weights)
     mechanism = own.mechanism
     coefficient = own.release["coefficient"][0].numpy()
     active = np.hstack(
@@ -386,24 +373,6 @@ def _refitted(part: Part, features: np.ndarray, seed: int) -> Any:
         return objective(fitted, features, np.asarray(part.labels), part.weights).release
     except InputError:
         return None
-
-
-def _hint(own: Objective, features: np.ndarray, part: Part) -> str:
-    names = [str(name) for name in getattr(part.features, "columns", range(features.shape[1]))]
-    for first, second in _swaps(features):
-        order = np.arange(features.shape[1])
-        order[[first, second]] = second, first
-        swapped = np.ascontiguousarray(features[:, order])
-        if worth_of(own, swapped, part.weights) <= _EXACT:
-            return f"columns {names[first]} and {names[second]} look swapped"
-    return "the table, the rows and the sample weights that fit() was called with"
-
-
-def _swaps(features: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Pairs of columns, as long as trying them is cheap."""
-    count, width = features.shape
-    if count * width**4 <= _SWAPS * 64:
-        yield from itertools.combinations(range(width), 2)
 
 
 def _check_trees(part: Part) -> bool | Inexact | None:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from remanence.auditing import AuditResult
 from remanence.cli.output import console
 from remanence.core.checks import extra
 from remanence.core.plain_text import inert, plain
 from remanence.core.rates import CONFIDENCE, SuccessRate
+from remanence.core.records import Records
+from remanence.core.releases import Release
+from remanence.protocol import AnyGame
 from remanence.results.evidence import Evidence
 from remanence.scale.files import write_files
+from remanence.tables.attacks import WholeObject, stored_in
 from remanence.tables.command import TableOptions
+from remanence.tables.game import LeaveOneOut
 from remanence.tables.mechanism import FittedModel
 from remanence.tables.reading import read_table
 from remanence.tables.single_columns import Columns, PartRate, part_errors
-
-if TYPE_CHECKING:
-    from remanence.auditing import AuditResult
-    from remanence.core.records import Records
-    from remanence.core.releases import Release
-    from remanence.protocol import AnyGame
-    from remanence.tables.mechanism import FittedModel
 
 
 def column_findings(result: AuditResult, model: FittedModel) -> list[dict[str, Any]]:
@@ -51,27 +50,24 @@ def group_findings(result: AuditResult, groups: np.ndarray, threshold: float) ->
     best = result.strongest
     own = groups[best.arrays["record"].numpy()]
     names = sorted(set(own.tolist()), key=str)
-    met = {part.name: part_errors(part.name, best.arrays)[0] <= threshold for part in _parts(best)}
-    met = {"": best.arrays["succeeded"][:, 0].bool(), **met}
-    confidence = 1 - (1 - CONFIDENCE) / (len(names) * len(met))
+    whole = best.arrays["succeeded"][:, 0].bool().numpy()
+    met = {part.name: (part_errors(part.name, best.arrays)[0] <= threshold).numpy() for part in _parts(best)}
+    confidence = 1 - (1 - CONFIDENCE) / (len(names) * (1 + len(met)))
 
-    def rate(group: Any, column: str) -> SuccessRate:
-        here = met[column].numpy()[own == group]
-        return SuccessRate(int(here.sum()), len(here), confidence)
+    def counts(here: np.ndarray) -> dict[str, Any]:
+        return _counts(SuccessRate(int(here.sum()), len(here), confidence))
 
     found = [
         {
             "group": name if isinstance(name, int | float) else str(name),
-            **_counts(rate(name, "")),
-            "columns": [{"column": column, **_counts(rate(name, column))} for column in met if column],
+            **counts(whole[own == name]),
+            "columns": [{"column": column, **counts(right[own == name])} for column, right in met.items()],
         }
         for name in names
     ]
-    return sorted(found, key=lambda each: -sum(_recovered(each)) / each["rows"])
-
-
-def _recovered(entry: dict[str, Any]) -> list[int]:
-    return [each["recovered"] for each in (entry, *entry["columns"])]
+    return sorted(
+        found, key=lambda row: -sum(each["recovered"] for each in (row, *row["columns"])) / row["rows"]
+    )
 
 
 def _counts(rate: SuccessRate) -> dict[str, Any]:
@@ -82,13 +78,6 @@ def show_table(
     result: AuditResult, game: AnyGame, folder: Path, options: TableOptions, *, rows: bool
 ) -> None:
     """Print what came back, by column and by group, and write it to columns.json; and `rows` to rows.csv."""
-    from rich.table import Table
-
-    from remanence.tables.attacks import stored_in
-    from remanence.tables.findings import column_findings, group_findings
-    from remanence.tables.game import LeaveOneOut
-    from remanence.tables.mechanism import FittedModel
-
     assert options.data is not None
     frame, by = read_table(options.data), (options.by or "").split(",")
     cells = {name: frame[name].astype(object).where(frame[name].notna(), "(empty)") for name in by if name}
@@ -109,12 +98,11 @@ def show_table(
             shown.add_row(plain(row["column"]), row["kind"], _rate(row), f"{row['guess'] * 1000:.0f} in 1000")
         out.print(shown)
     for name, found in groups.items():
-        names = [each["column"] for each in found[0]["columns"]]
-        table = Table(plain(name), "whole rows", *map(plain, names), title=f"Came back, by {plain(name)}")
+        names = [plain(each["column"]) for each in found[0]["columns"]]
+        table = Table(plain(name), "whole rows", *names, title=f"Came back, by {plain(name)}")
         for row in found:
-            table.add_row(
-                plain(row["group"]), _rate(row), *(str(each["recovered"]) for each in row["columns"])
-            )
+            by_column = (str(each["recovered"]) for each in row["columns"])
+            table.add_row(plain(row["group"]), _rate(row), *by_column)
         out.print(table)
     if rows and isinstance(game, LeaveOneOut) and game.release and isinstance(model, FittedModel):
         told = write_rows(model, game.data, game.release, folder)
@@ -127,14 +115,10 @@ def _rate(row: dict[str, Any]) -> str:
 
 def write_rows(model: FittedModel, data: Records, release: Release, folder: Path) -> Path:
     """All rows as they came back, in their own words, in a file that only its owner can read."""
-    from remanence.core.records import Records
-    from remanence.tables.attacks import WholeObject
-
+    pd = extra("pandas", "tables", "pandas, which writes tables")
     found = WholeObject().expose(model, data, release).records
     table, labels = model.table(Records(found.flat[:, 0], found.labels[:, 0]))
-    pd = extra("pandas", "tables", "pandas, which writes tables")
-    names = [column.name for column in model.rows.columns]
-    frame = pd.DataFrame(table, columns=names) if not hasattr(table, "columns") else table
+    frame = pd.DataFrame(table, columns=[column.name for column in model.rows.columns])
     cells = frame.assign(label=labels).rename(columns=inert).map(inert)
     write_files(folder, {"rows.csv": cells.to_csv(index=False).encode()})  # for its owner alone
     return folder / "rows.csv"

@@ -8,7 +8,7 @@ coefficients of any other linear model tell: at an optimum the gradient of the l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,11 +46,7 @@ def measured(
     for family, coded in _families(model, labels):
         if family.outputs != len(release["coefficient"][0]):
             continue
-        data = Records(
-            torch.from_numpy(features),
-            torch.from_numpy(coded),
-            None if weights is None else torch.from_numpy(weights),
-        )
+        data = as_records(features, coded, weights)
         plain = GLM(family, penalty=0.0)
         own = plain.record_gradients(data[None], release, weights=data[None].weights)[0].numpy()
         with np.errstate(over="ignore"):
@@ -123,6 +119,20 @@ class Objective:
     labels: np.ndarray
     release: Weights
 
+    @property
+    def active(self) -> np.ndarray:
+        """Which features its equations determine: under an L1 penalty, those without a zero coefficient."""
+        coefficient = self.release["coefficient"][0].numpy()
+        return (coefficient != 0).all(0) if self.mechanism.l1_penalty else np.full(coefficient.shape[1], True)
+
+
+def of_features(release: Weights, chosen: np.ndarray) -> Weights:
+    """The numbers of some features alone, in double precision."""
+    tensors = release.tensors.items()
+    return Weights(
+        {n: (t if n == "intercept" else t[..., torch.from_numpy(chosen)]).double() for n, t in tensors}
+    )
+
 
 def is_linear(model: Any) -> bool:
     """Whether it predicts by coefficients and an intercept."""
@@ -181,7 +191,7 @@ def _parameters(model: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def _class_weights(model: Any) -> tuple[float, ...] | str | None:
+def _class_weights(model: Any) -> Any:
     weights = model.class_weight
     if isinstance(weights, dict):
         return tuple(float(weights.get(label, 1.0)) for label in model.classes_)
@@ -218,7 +228,7 @@ def _logistic(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.nd
         l1_penalty=strength * ratio,
         fit_intercept=model.fit_intercept,
         intercept_penalty=intercept_penalty,
-        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+        class_weights=_class_weights(model),
         tolerance=model.tol,
     )
     return mechanism, coded
@@ -264,7 +274,7 @@ def _indicators(model: Any, labels: np.ndarray, _total: float) -> tuple[GLM, np.
         Indicators(len(model.classes_)),
         penalty=_only("alpha", getattr(model, "alpha_", getattr(model, "alpha", None))),
         fit_intercept=model.fit_intercept,
-        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+        class_weights=_class_weights(model),
     )
     return mechanism, encoded(model, labels)
 
@@ -282,7 +292,7 @@ def _margin(model: LinearSVC, labels: np.ndarray, _total: float) -> tuple[GLM, n
         penalty=1 / model.C,
         fit_intercept=model.fit_intercept,
         intercept_penalty=1 / model.C / model.intercept_scaling**2 if model.fit_intercept else 0.0,
-        class_weights=_class_weights(model),  # pyright: ignore[reportArgumentType]
+        class_weights=_class_weights(model),
         tolerance=model.tol,
     )
     return mechanism, encoded(model, labels)
@@ -337,34 +347,33 @@ class Equations:
 
     path: str
     mechanism: GLM
-    release: Any
+    release: Weights
     active: np.ndarray  # (columns,)
 
     def clue(self, part: Part) -> Clue:
         """Solve for every row in turn."""
-        matrix = part.matrix
-        found = ClosedForm().expose(self.mechanism, self.records(part, matrix), self.release)
-        values = np.full(matrix.shape, UNKNOWN, dtype=object)
-        values[:, self.active] = as_values(found.records.flat[:, 0].numpy())
-        labels = found.records.labels[:, 0].numpy()
-        classes = getattr(part.estimator, "classes_", None)
+        found = ClosedForm().expose(self.mechanism, self.records(part), self.release).records
+        values = np.full(part.matrix.shape, UNKNOWN, dtype=object)
+        values[:, self.active] = as_values(found.flat[:, 0].numpy())
+        labels = found.labels[:, 0].numpy()
         names = labels.astype(object)
-        if classes is not None:
-            names[:] = [np.asarray(classes).tolist()[int(code)] for code in labels]
+        if self.mechanism.family.classes:
+            names[:] = np.asarray(part.estimator.classes_)[labels.astype(int)].tolist()
         return Clue(values, names)
 
-    def records(self, part: Part, matrix: np.ndarray) -> Records:
+    def records(self, part: Part) -> Records:
         """The rows as the equations see them: those features whose coefficients are not zero."""
         labels = np.asarray(part.labels)
         coded = (
             encoded(part.estimator, labels) if self.mechanism.family.classes else labels.astype(np.float64)
         )
-        weights = (
-            None if part.weights is None else torch.from_numpy(np.asarray(part.weights, dtype=np.float64))
-        )
-        return Records(
-            torch.from_numpy(np.ascontiguousarray(matrix[:, self.active])), torch.from_numpy(coded), weights
-        )
+        return as_records(part.matrix[:, self.active], coded, part.weights)
+
+
+def as_records(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Records:
+    """Arrays as records, without a copy where none is needed."""
+    own = None if weights is None else torch.from_numpy(np.asarray(weights, dtype=np.float64))
+    return Records(torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(labels), own)
 
 
 def equations(part: Part) -> list[Equations]:
@@ -374,17 +383,8 @@ def equations(part: Part) -> list[Equations]:
         return []
     try:
         own = objective(part.estimator, np.ascontiguousarray(matrix), np.asarray(part.labels), part.weights)
-        coefficient = own.release["coefficient"][0].numpy()
-        active = (
-            (coefficient != 0).all(0) if own.mechanism.l1_penalty else np.ones(matrix.shape[1], dtype=bool)
-        )
-        tensors = {
-            n: t if n == "intercept" else t[..., torch.from_numpy(active)]
-            for n, t in own.release.tensors.items()
-        }
-        found = Equations(part.path, own.mechanism, replace(own.release, tensors=tensors), active)
-        known = found.records(part, matrix)[1:]
-        ClosedForm().check(Knowledge(own.mechanism, Uninformed(), known))
+        found = Equations(part.path, own.mechanism, of_features(own.release, own.active), own.active)
+        ClosedForm().check(Knowledge(own.mechanism, Uninformed(), found.records(part)[1:]))
     except RemanenceError:
         return []
-    return [found] if active.any() else []
+    return [found] if own.active.any() else []

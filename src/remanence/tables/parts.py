@@ -6,6 +6,7 @@ which rows and labels their members saw.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
+from remanence.tables.rows import UNKNOWN
 
 _DEEPEST = 12
 
@@ -49,82 +51,66 @@ def arrays_in(held: Any, path: str = "model") -> Iterator[tuple[str, np.ndarray]
     >>> found["scaler.mean_"]
     array([2.])
     """
-    yield from _walk(held, path, set(), 0)
+    yield from _walk(held, path, {}, 0)
 
 
-def _walk(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, np.ndarray]]:
-    if (
-        held is None
-        or isinstance(held, str | bytes | int | float | bool | type)
-        or depth > _DEEPEST
-        or id(held) in seen
-    ):
+def _walk(held: Any, path: str, seen: dict[int, Any], depth: int) -> Iterator[tuple[str, np.ndarray]]:
+    if held is None or isinstance(held, str | bytes | int | float | type) or depth > _DEEPEST:
         return
-    seen.add(id(held))
+    if id(held) in seen:
+        return
+    seen[id(held)] = held  # kept: otherwise its id might be another's by then
+    if isinstance(held, np.ndarray) and not held.dtype.names:
+        yield path, held
+    for name, item in _inside(held):
+        yield from _walk(item, f"{path}{name}", seen, depth + 1)
+
+
+def _inside(held: Any) -> list[tuple[str, Any]]:
+    """What an object holds, each with what it adds to the path."""
     if hasattr(held, "to_numpy") and hasattr(held, "index"):  # a pandas table or column, and its index
-        yield from _walk(held.to_numpy(), path, seen, depth + 1)
-        yield from _walk(np.asarray(held.index), f"{path}.index", seen, depth + 1)
-        return
+        return [("", held.to_numpy()), (".index", np.asarray(held.index))]
     if hasattr(held, "toarray") and hasattr(held, "nnz"):  # sparse
-        held = held.toarray() if held.shape[0] * held.shape[1] < 1e8 else held.data
+        return [("", held.toarray() if held.shape[0] * held.shape[1] < 1e8 else held.data)]
     if isinstance(held, np.ndarray):
         if held.dtype.names:
-            for name in held.dtype.names:
-                yield f"{path}.{name}", held[name]
-        elif held.dtype.kind == "O":
-            yield path, held
-            for place, item in enumerate(held.ravel()[:10_000]):
-                yield from _walk(item, f"{path}[{place}]", seen, depth + 1)
-        else:
-            yield path, held
-    elif isinstance(held, Mapping):
-        for name, item in held.items():
-            yield from _walk(
-                item, f"{path}[{name!r}]" if not isinstance(name, str) else f"{path}.{name}", seen, depth + 1
-            )
-    elif isinstance(held, list | tuple | set | frozenset):
-        yield from _items(list(held), path, seen, depth)
-    elif isinstance(held, memoryview):
-        yield path, np.asarray(held)
-    elif hasattr(held, "get_arrays"):  # a tree of neighbours: its first array holds the rows
-        yield f"{path}.data", np.asarray(held.get_arrays()[0])
-    else:
-        yield from _walk_state(held, path, seen, depth)
+            return [(f".{name}", held[name]) for name in held.dtype.names]
+        items = held.ravel()[:10_000] if held.dtype.kind == "O" else ()
+        return [(f"[{place}]", item) for place, item in enumerate(items)]
+    if isinstance(held, Mapping):
+        return [(f".{name}" if isinstance(name, str) else f"[{name!r}]", item) for name, item in held.items()]
+    if isinstance(held, memoryview):
+        return [("", np.asarray(held))]
+    if hasattr(held, "get_arrays"):  # a tree of neighbours: its first array holds the rows
+        return [(".data", np.asarray(held.get_arrays()[0]))]
+    if not isinstance(held, list | tuple | set | frozenset):
+        held = _state(held)
+    if isinstance(held, Mapping):
+        # What a user passed in before fitting (transformers) is not what came out of it (transformers_).
+        shown = {name: item for name, item in held.items() if name != "transformers"}
+        return [("" if name in _LISTS else f".{name}", item) for name, item in shown.items()]
+    items = list(held)
+    if items and all(isinstance(item, int | float) and not isinstance(item, bool) for item in items):
+        return [("", np.asarray(items))]
+    return [_item(place, item) for place, item in enumerate(items)]
 
 
-def _items(held: list[Any], path: str, seen: set[int], depth: int) -> Iterator[tuple[str, np.ndarray]]:
-    numbers = bool(held) and all(
-        isinstance(item, int | float) and not isinstance(item, bool) for item in held
-    )
-    if numbers:
-        yield path, np.asarray(held)
-        return
-    for place, item in enumerate(held):
-        inside = f"{path}[{place}]"
-        if isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], str):  # a named step
-            inside, item = f"{path}.{item[0]}", item[1]
-        yield from _walk(item, inside, seen, depth + 1)
+_LISTS = ("steps", "transformers_", "estimators_", "transformer_list")  # their items have names of their own
 
 
-def _walk_state(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, np.ndarray]]:
+def _item(place: int, item: Any) -> tuple[str, Any]:
+    if isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], str):  # a named step
+        return f".{item[0]}", item[1]
+    return f"[{place}]", item
+
+
+def _state(held: Any) -> Any:
+    """The attributes of an object, or of a compiled class of scikit-learn's, such as a decision tree."""
     state = getattr(held, "__dict__", None)
-    if state is None and type(held).__module__.startswith(
-        "sklearn."
-    ):  # a compiled class, such as a decision tree
-        try:
+    if state is None and type(held).__module__.startswith("sklearn."):
+        with contextlib.suppress(Exception):  # no state is nothing to look at
             state = held.__getstate__()
-        except Exception:  # noqa: BLE001 - no state is nothing to look at
-            return
-    if isinstance(state, Mapping):
-        for name, item in state.items():
-            shown = (
-                "" if name in ("steps", "transformers_", "estimators_", "transformer_list") else f".{name}"
-            )
-            # What a user passed in before fitting (transformers) is not what came out of it (transformers_).
-            if name != "transformers":
-                yield from _walk(item, f"{path}{shown}", seen, depth + 1)
-    elif isinstance(state, tuple | list):
-        yield from _items(list(state), path, seen, depth)
+    return state if isinstance(state, Mapping | tuple | list) else ()
 
 
 @dataclass(frozen=True)
@@ -169,12 +155,11 @@ def members_of(
 ) -> list[Member] | None:
     """The estimators side by side inside one, where it is certain what each saw; None for one that stands alone."""
     if is_a(estimator, ColumnTransformer):
-        steps = [
-            step
-            for step in estimator.transformers_
-            if not isinstance(step[1], str) or step[1] == "passthrough"
+        return [
+            Member(name, step, labels, columns=columns)
+            for name, step, columns in estimator.transformers_
+            if not is_a(step, str) or step == "passthrough"
         ]
-        return [Member(name, step, labels, None, None, columns) for name, step, columns in steps]
     if is_a(estimator, FeatureUnion):
         return [Member(name, step, labels) for name, step in estimator.transformer_list]
     if is_a(estimator, StackingClassifier, StackingRegressor, VotingClassifier, VotingRegressor):
@@ -203,16 +188,13 @@ def members_of(
         return [Member("estimator_", estimator.estimator_, labels, columns=chosen)]
     if is_a(estimator, RANSACRegressor):
         rows = np.flatnonzero(estimator.inlier_mask_)
-        return [
-            Member("estimator_", estimator.estimator_, None if labels is None else labels[rows], rows=rows)
-        ]
+        own = None if labels is None else labels[rows]
+        return [Member("estimator_", estimator.estimator_, own, rows=rows)]
     if is_a(estimator, BaggingClassifier, BaggingRegressor):
         return _bagged(estimator, labels, weights)
-    name = (
-        "best_estimator_" if hasattr(estimator, "best_estimator_") else _SAW_ALL.get(type(estimator).__name__)
-    )
-    member = None if name is None else getattr(estimator, name, None)
-    return [Member(str(name), member, labels, weights)] if hasattr(member, "get_params") else None
+    name = _SAW_ALL.get(type(estimator).__name__, "best_estimator_")
+    member = getattr(estimator, name, None)
+    return [Member(name, member, labels, weights)] if hasattr(member, "get_params") else None
 
 
 def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -222,38 +204,29 @@ def _through(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarr
 
 def _one_against_rest(estimator: Any, labels: np.ndarray | None) -> list[Member]:
     """One problem for each class; two classes make one, that of the second."""
-    classes = np.asarray(estimator.classes_)
-    alone = len(estimator.estimators_) == 1
+    classes = np.asarray(estimator.classes_).tolist()
+    other = classes[0] if len(estimator.estimators_) == 1 else UNKNOWN  # one of several others
+    found = []
+    for member, label in zip(estimator.estimators_, classes[-len(estimator.estimators_) :], strict=True):
+        names = np.array([other, label, UNKNOWN], dtype=object)[:2]
+        own = None if labels is None else (labels == label).astype(int)
+        found.append(Member(str(label), member, own, back=_names(names)))
+    return found
 
-    def names(label: Any) -> Callable[[np.ndarray], np.ndarray]:
-        other = classes.tolist()[0] if alone else ...  # not this one: one of several others
-        return lambda told: np.array([label if each == 1 else other for each in told] + [...], dtype=object)[
-            :-1
-        ]
 
-    return [
-        Member(
-            str(label), member, None if labels is None else (labels == label).astype(int), back=names(label)
-        )
-        for member, label in zip(
-            estimator.estimators_, classes[-len(estimator.estimators_) :].tolist(), strict=True
-        )
-    ]
+def _names(of_codes: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """From the codes of classes to their names."""
+    return lambda codes: np.asarray(of_codes)[codes.astype(int)]
 
 
 def _one_against_one(estimator: Any, labels: np.ndarray | None) -> list[Member] | None:
     """One problem for each pair of classes, on the rows that are of either."""
     if labels is None or estimator.pairwise_indices_ is not None:
         return None
-    classes, found = np.asarray(estimator.classes_), []
-    pairs = itertools.combinations(classes.tolist(), 2)
+    pairs, found = itertools.combinations(np.asarray(estimator.classes_).tolist(), 2), []
     for member, (first, second) in zip(estimator.estimators_, pairs, strict=True):
         rows = np.flatnonzero((labels == first) | (labels == second))
-        own, both = (labels[rows] == second).astype(int), np.array([first, second])
-
-        def back(codes: np.ndarray, both: np.ndarray = both) -> np.ndarray:
-            return both[codes.astype(int)]
-
+        own, back = (labels[rows] == second).astype(int), _names([first, second])
         found.append(Member(f"{first}-{second}", member, own, rows=rows, back=back, by_label=True))
     return found
 
@@ -273,12 +246,11 @@ def _bagged(estimator: Any, labels: np.ndarray | None, weights: Any) -> list[Mem
         return None
     classes, labels = getattr(estimator, "classes_", None), np.asarray(labels)
     labels = labels if classes is None else np.searchsorted(classes, labels)
-    back = None if classes is None else lambda codes: np.asarray(classes)[codes.astype(int)]
-    found = []
-    for number, (member, rows) in enumerate(
-        zip(estimator.estimators_, estimator.estimators_samples_, strict=True)
-    ):
-        columns = estimator.estimators_features_[number]
+    back, found = None if classes is None else _names(classes), []
+    drawn = zip(
+        estimator.estimators_, estimator.estimators_samples_, estimator.estimators_features_, strict=True
+    )
+    for number, (member, rows, columns) in enumerate(drawn):
         if has_fit_parameter(member, "sample_weight"):
             times = np.bincount(rows, minlength=len(labels)).astype(np.float64)
             found.append(Member(str(number), member, labels, times, None, columns, back))
@@ -298,19 +270,11 @@ def _calibrated(
     folds: Any = check_cv(estimator.cv, labels, classifier=True)
     if getattr(folds, "shuffle", False) and not isinstance(getattr(folds, "random_state", None), int):
         return None  # nobody knows which rows each member saw
-    stratified = is_a(folds, StratifiedKFold)
-    return [
-        Member(
-            f"calibrated_classifiers_[{number}]",
-            member,
-            np.asarray(labels)[rows],
-            rows=rows,
-            by_label=stratified,
-        )
-        for number, (member, (rows, _)) in enumerate(
-            zip(members, folds.split(features, labels), strict=False)
-        )
-    ]
+    stratified, found = is_a(folds, StratifiedKFold), []
+    for number, (rows, _) in enumerate(folds.split(features, labels)):
+        own, name = np.asarray(labels)[rows], f"calibrated_classifiers_[{number}]"
+        found.append(Member(name, members[number], own, rows=rows, by_label=stratified))
+    return found
 
 
 def columns_of(features: Any, columns: Any) -> Any:
@@ -485,17 +449,11 @@ def _dense(table: Any) -> Any:
 
 
 def _all_steps(step: Any) -> Iterator[Any]:
+    """A step and all steps inside it."""
     yield step
-    for inner in (
-        [each for _, each in step.steps]
-        if isinstance(step, Pipeline)
-        else [each for _, each, _ in step.transformers_]
-        if isinstance(step, ColumnTransformer)
-        else [each for _, each in step.transformer_list]
-        if isinstance(step, FeatureUnion)
-        else []
-    ):
-        yield from _all_steps(inner)
+    for name in ("steps", "transformers_", "transformer_list"):
+        for _, inner, *_ in getattr(step, name, ()):
+            yield from _all_steps(inner)
 
 
 def require_fitted(estimator: Any) -> None:

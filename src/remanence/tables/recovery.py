@@ -6,6 +6,7 @@ follows from the part and the other rows alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,14 +41,6 @@ def fill(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.where(known(first), first, second)
 
 
-_INVERTIBLE = (
-    preprocessing.StandardScaler,
-    preprocessing.MinMaxScaler,
-    preprocessing.MaxAbsScaler,
-    preprocessing.RobustScaler,
-    preprocessing.PowerTransformer,
-    preprocessing.QuantileTransformer,
-)
 _INVERSES = {"log1p": np.expm1, "log": np.exp, "log10": lambda x: 10.0**x, "log2": np.exp2, "sqrt": np.square}
 _SAME = 1e-6  # of a fill value's size
 _NONE_DROPPED = object()
@@ -62,15 +55,10 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     nothing = np.full((rows, columns), UNKNOWN, dtype=object)
     if not known(after).any():
         return nothing
-    if isinstance(step, _INVERTIBLE):
-        if getattr(step, "clip", False):
-            return nothing
-        return as_values(np.asarray(step.inverse_transform(as_numbers(after)), dtype=np.float64))
     if isinstance(step, preprocessing.OneHotEncoder):
         return _categories_of_blocks(step, as_numbers(after), columns)
     if isinstance(step, preprocessing.OrdinalEncoder):
-        codes = [list(enumerate(c.tolist())) for c in step.categories_]
-        return _nearest(as_numbers(after), [(list(dict(c)), list(dict(c).values())) for c in codes])
+        return _nearest(as_numbers(after), [(range(len(c)), c.tolist()) for c in step.categories_])
     if isinstance(step, preprocessing.TargetEncoder):
         if len(step.encodings_) != columns:
             return nothing
@@ -86,17 +74,28 @@ def backwards(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
     if hasattr(step, "get_support"):
         nothing[:, step.get_support()] = after
         return nothing
-    if (
-        hasattr(step, "components_")
-        and hasattr(step, "inverse_transform")
-        and step.components_.shape[0] == columns
-    ):
-        return as_values(step.inverse_transform(as_numbers(after)))  # a PCA that keeps all components
     if isinstance(step, preprocessing.SplineTransformer):
         return _from_splines(step, as_numbers(after), columns)
-    if isinstance(step, preprocessing.FunctionTransformer):
-        return _undone(step, after)
-    return nothing
+    return _inverted(step, as_numbers(after), before)
+
+
+def _inverted(step: Any, after: np.ndarray, before: Any) -> np.ndarray:
+    """What the step's own inverse gives, or a known one's, in columns in which it gives this table again."""
+    inverse: Any = _INVERSES.get(getattr(getattr(step, "func", None), "__name__", ""))
+    if inverse is None or step.inverse_func is not None or step.kw_args:
+        inverse = getattr(step, "inverse_transform", None)
+    found = np.full(before.shape, UNKNOWN, dtype=object)
+    try:
+        with np.errstate(all="ignore"):
+            table = np.asarray(before, dtype=np.float64)
+            again = np.asarray(inverse(np.asarray(transformed(step, before), dtype=np.float64)))
+            same = np.isclose(again, table, rtol=1e-6, atol=1e-9 * np.nanstd(table, 0), equal_nan=True)
+            own = np.asarray(inverse(after), dtype=np.float64)
+    except (TypeError, ValueError):  # words, or no inverse
+        return found
+    right = same.mean(0) > 0.5
+    found[:, right] = as_values(own[:, right])
+    return found
 
 
 def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, columns: int) -> np.ndarray:
@@ -111,17 +110,6 @@ def _from_splines(step: preprocessing.SplineTransformer, after: np.ndarray, colu
         sites = np.array([knots[i + 1 : i + 1 + step.degree].mean() for i in range(width)])
         found[:, column] = as_values(after[:, column * width : (column + 1) * width] @ sites)
     return found
-
-
-def _undone(step: preprocessing.FunctionTransformer, after: np.ndarray) -> np.ndarray:
-    """A function with an inverse, stated or known."""
-    inverse = step.inverse_func or _INVERSES.get(getattr(step.func, "__name__", ""))
-    if step.func is None:
-        return after
-    if inverse is None or step.kw_args or step.inv_kw_args:
-        return np.full(after.shape, UNKNOWN, dtype=object)
-    with np.errstate(all="ignore"):
-        return as_values(np.asarray(inverse(as_numbers(after)), dtype=np.float64))
 
 
 def _categories_of_blocks(step: preprocessing.OneHotEncoder, after: np.ndarray, columns: int) -> np.ndarray:
@@ -156,7 +144,7 @@ def _names_of_block(step: Any, column: int, categories: list) -> tuple[list, Any
     return names, other
 
 
-def _nearest(after: np.ndarray, pairs: list[tuple[list, list]]) -> np.ndarray:
+def _nearest(after: np.ndarray, pairs: list[tuple[Sequence, list]]) -> np.ndarray:
     """For each number the category whose code is nearest."""
     found = np.full(after.shape, UNKNOWN, dtype=object)
     for column, (codes, names) in enumerate(pairs):

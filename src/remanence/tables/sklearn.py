@@ -31,7 +31,7 @@ from remanence.tables.caveats import (
 from remanence.tables.game import LeaveOneOut
 from remanence.tables.glm.families import Gaussian
 from remanence.tables.glm.model import standard_units
-from remanence.tables.linear import is_described, is_linear, objective
+from remanence.tables.linear import as_records, is_described, is_linear, objective, of_features
 from remanence.tables.mechanism import FittedModel, Fitting, numbers_in
 from remanence.tables.parts import (
     as_input,
@@ -216,34 +216,27 @@ def leave_one_out(estimator: Any, features: Any, labels: Any, sample_weight: Any
     described = objective(model, seen, labels, weights)
     mean_leaks = isinstance(scaler, preprocessing.StandardScaler) and bool(scaler.with_mean)
     _require_equations(described.mechanism, model, matrix, mean_leaks)
-    mechanism = described.mechanism
+    mechanism, release = described.mechanism, described.release
     caveats = duplicates(matrix, described.labels)
-    tensors = {name: tensor.numpy() for name, tensor in described.release.tensors.items()}
     if scaler is not None:
-        tensors["mean"], tensors["scale"] = _affine(scaler, matrix.shape[1])
+        mean, scale = (torch.from_numpy(each) for each in _affine(scaler, matrix.shape[1]))
+        release = Weights({**release.tensors, "mean": mean, "scale": scale})
         mechanism = replace(mechanism, scaler="mean" if mean_leaks else "affine")
-    data = Records(
-        torch.from_numpy(matrix),
-        torch.from_numpy(described.labels),
-        None if weights is None else torch.from_numpy(weights),
-    )
+    data = as_records(matrix, described.labels, weights)
     mechanism.family.check(data.labels)
     mechanism.check_weights(data)
     table = features if hasattr(features, "columns") else matrix
     fitting = Fitting(estimator, table, labels.ravel(), weights, taken_apart=False)
     columns = tuple(str(name) for name in getattr(features, "columns", ()))
-    coefficient = tensors["coefficient"][0]
-    if mechanism.l1_penalty:
-        active = (coefficient != 0).all(0)
-        if not active.all():
-            _refuse_partly_active(coefficient, active)
-            caveats = (*caveats, INACTIVE_FEATURES)
-            data = Records(data.features[:, torch.from_numpy(active)], data.labels, data.weights)
-            columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
-            tensors = {n: t if n == "intercept" else t[..., active] for n, t in tensors.items()}
-    release = Weights(
-        {name: torch.from_numpy(np.array(value, dtype=np.float64)) for name, value in tensors.items()}
-    )
+    active = described.active
+    if not active.all():
+        _refuse_partly_active(release["coefficient"][0].numpy(), active)
+        caveats = (*caveats, INACTIVE_FEATURES)
+        data, release = (
+            replace(data, features=data.features[:, torch.from_numpy(active)]),
+            of_features(release, active),
+        )
+        columns = tuple(name for name, used in zip(columns, active, strict=False) if used)
     label_scale = 1.0 if mechanism.family.classes else float(data.labels.std())
     if weights is not None and not mechanism.family.classes:
         label_scale = None  # a residual times an unknown weight does not tell the label

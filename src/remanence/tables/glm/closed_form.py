@@ -1,7 +1,17 @@
-"""The missing record of a generalised linear model in closed form."""
+"""The missing record of a generalised linear model in closed form.
+
+Without an intercept the left-over gradient −w r ⊗ x is known only as a product. For each label the
+scale τ with −w r = τ u and x = v / τ must satisfy the family's own r = r(θ·x, y): one equation in
+one unknown. Only the label's own entry of −w r is positive, so from three classes on the label is
+known beforehand. For two classes (x, 1) and (−x, 0) explain the release equally well; and the
+equation can have two solutions. Among those, one that completes the known records to the scaler's mean
+is certain, or to a mean of zero without a scaler (data are often centred before training); otherwise
+the one closest to the known records of its class is taken.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,10 +28,14 @@ from remanence.core.records import Records
 from remanence.core.references import BALLE_2022, REMANENCE
 from remanence.core.releases import Release, Weights
 from remanence.tables.glm.model import GLM, balanced_weights, class_counts, in_standard_units, slopes_alone
-from remanence.tables.glm.without_intercept import GRID, Neighbourhood, solve_without_intercept
 
 _ROWS_SUMMED = 2**14  # records that are added up at once
 _NUMBERS_AT_ONCE = 2**19  # of the gradients that are solved for at once: some twenty tensors of this size
+_GRID = 256  # scales that are tried for each record without an intercept
+_BISECTIONS = 60
+_ROOTS = 3  # the equation has one or two in all cases seen
+_ACCEPTED_MISFIT = 1e-3
+_CENTRED = 1e-6  # per record, in standard units
 
 GradientOfKnown = Callable[[Tensor | None], Tensor]  # class weights → (trials, outputs, 1 + features)
 
@@ -84,42 +98,15 @@ class KnownRecords:
         """The sum of each feature, `(., features)`."""
         return self.total + self.records * self.centre
 
-    @property
-    def neighbourhood(self) -> Neighbourhood:
-        """What tells a record from its mirror image."""
+    def distance(self, features: Tensor, labels: Tensor, shift: Tensor) -> Tensor:
+        """How far records are from their class; −1 where they complete the data to the mean `shift`, `(trials,)`."""
         assert self.counts is not None
         assert self.class_sums is not None
-        means = self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)
-        return Neighbourhood(means, self.scale, self.whole, self.records)
-
-
-Features = Callable[[KnownRecords], Tensor]  # (trials, features), where the known records tell them
-
-
-def exposer(
-    mechanism: GLM, data: Records, release: Release, features: Features | None = None
-) -> Callable[[Tensor], Reconstruction]:
-    """From the places of some records to what is found for each from all the others.
-
-    One pass over the records adds up what they are; what the others of a record are is that, less its own part.
-    """
-    everyone = KnownRecords.all_of(data, mechanism)
-    own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
-    for part in data.split(_ROWS_SUMMED):
-        by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
-    each = mechanism.family.outputs * (1 + data.flat.shape[-1])
-    rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * GRID))
-
-    def find(places: Tensor) -> Reconstruction:
-        found = []
-        for some in places.split(rows):
-            part = data.take(some.to(data.labels.device))
-            others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
-            known = None if features is None else features(others)
-            found.append(solve(mechanism, release, others, theirs, features=known))
-        return found[0] if len(found) == 1 else joined(found)
-
-    return find
+        means = (self.class_sums / self.counts.clamp(min=1).unsqueeze(-1)).expand(len(labels), -1, -1)
+        own = means[torch.arange(len(labels), device=labels.device), labels]
+        count = self.records + 1
+        completes = ((self.whole + features - count * shift) / self.scale).norm(dim=1) < _CENTRED * count
+        return ((features - own) / self.scale).norm(dim=1).masked_fill(completes, -1.0)
 
 
 def _own_gradients(mechanism: GLM, release: Release, records: Records) -> Tensor:
@@ -203,8 +190,8 @@ def _solve_at(
         residual = -left_over[..., 0]
     else:
         slopes = slopes_alone(left_over, release)  # −w r (x − mean)
-        features, residual, distance = solve_without_intercept(
-            mechanism, release, slopes, known.neighbourhood, class_weights, only_label
+        features, residual, distance = _without_intercept(
+            mechanism, release, slopes, known, class_weights, only_label
         )
         strength = residual.norm(dim=1)
     guess = Records(features.unsqueeze(1), torch.zeros_like(features[:, :1]))
@@ -266,12 +253,148 @@ def _choose(options: list[Reconstruction], best: Tensor) -> Reconstruction:
     )
 
 
+def _without_intercept(
+    mechanism: GLM,
+    release: Release,
+    left_over: Tensor,
+    known: KnownRecords,
+    class_weights: Tensor | None,
+    only_label: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features `(trials, features)` and weighted residuals `(trials, outputs)` of the missing record.
+
+    Last comes its distance from the known records of its class, infinite where nothing was found.
+    `only_label` rules out the other labels.
+    """
+    trials, outputs, _ = left_over.shape
+    shift = release.tensors.get("mean", left_over.new_zeros(1, left_over.shape[-1]))
+    left, sizes, right = torch.linalg.svd(left_over, full_matrices=False)
+    direction, mixing = right[:, 0] * sizes[:, :1], left[..., 0]
+    if outputs > 1:
+        # One entry of −w r is positive and the others are negative: turn `mixing` to look like that.
+        flip = (mixing > 0).sum(1, keepdim=True) > 1
+        direction, mixing = direction.where(~flip, -direction), mixing.where(~flip, -mixing)
+        hypotheses = [(mixing.argmax(1), torch.ones_like(mixing[:, 0]))]
+    else:
+        signs = mixing[:, 0].sign()
+        zeros = torch.zeros_like(signs, dtype=torch.int64)
+        hypotheses = [(zeros, -signs), (zeros + 1, signs)]
+
+    best_distance = left_over.new_full((trials,), torch.inf)
+    best_tau = torch.ones_like(best_distance)
+    for labels, sign in hypotheses:
+        allowed = torch.ones_like(labels, dtype=torch.bool) if only_label is None else labels == only_label
+        weight = torch.ones_like(sign)
+        if class_weights is not None:
+            weight = class_weights.expand(trials, -1).gather(1, labels[:, None])[:, 0]
+
+        residual = partial(_residual, mechanism, release, direction, shift, labels, weight)
+        gap = partial(_gap, residual, mixing)
+        magnitudes = torch.logspace(-7, 0.2, _GRID, dtype=torch.float64, device=left_over.device)
+        grid = magnitudes * (sign * weight).unsqueeze(1)
+        values = gap(grid)
+        crossing = values[:, 1:].sign() != values[:, :-1].sign()
+        rank = crossing.cumsum(1)
+        for root in range(1, _ROOTS + 1):
+            here = crossing & (rank == root)
+            exists, column = here.any(1), here.int().argmax(1, keepdim=True)
+            if not exists.any():
+                break
+            tau = _bisect(gap, *(t.gather(1, column) for t in (grid[:, :-1], grid[:, 1:], values)))
+            found, wanted = residual(tau)[..., 0], -tau * mixing
+            misfit = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+            distance = known.distance(direction / tau + shift, labels, shift)
+            usable = allowed & exists & (misfit < _ACCEPTED_MISFIT) & (distance < best_distance)
+            best_distance = distance.where(usable, best_distance)
+            best_tau = tau[:, 0].where(usable, best_tau)
+    return direction / best_tau.unsqueeze(1) + shift, -best_tau.unsqueeze(1) * mixing, best_distance
+
+
+def _residual(
+    mechanism: GLM,
+    release: Release,
+    direction: Tensor,
+    shift: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    tau: Tensor,
+) -> Tensor:
+    """What the records direction / τ + shift with these labels leave in the gradient, `(trials, outputs, points)`."""
+    features = direction.unsqueeze(1) / tau.unsqueeze(-1) + shift.unsqueeze(1)
+    guesses = Records(features, labels[:, None].expand_as(tau))
+    own = mechanism.family.residual(mechanism.predictor(guesses, release), guesses.labels)
+    return own * weight[:, None, None]
+
+
+def _gap(residual: Callable[[Tensor], Tensor], mixing: Tensor, tau: Tensor) -> Tensor:
+    """Zero where τ is consistent with the model, `(trials, points)`."""
+    return torch.einsum("tk,tkp->tp", mixing, residual(tau)) + tau
+
+
+def _bisect(gap: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, at_low: Tensor) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        same = gap(middle).sign() == at_low.sign()
+        low, high = middle.where(same, low), high.where(same, middle)
+    return (low + high) / 2
+
+
 _INSTEAD = "retrain-and-compare, if there is a shortlist of candidates"
+
+
+@dataclass(frozen=True)
+class _Solves(ExposesInParts[GLM], Attack[Weights]):
+    """Solves for the one record that is missing from the known ones."""
+
+    @abstractmethod
+    def check(self, knowledge: Knowledge) -> tuple[GLM, Records]:
+        """The mechanism and the known records, where they can be solved with."""
+
+    def features(self, release: Release, known: KnownRecords) -> Tensor | None:
+        """The record's features, `(trials, features)`, where the release and the known records tell them."""
+        return None
+
+    def prepare(
+        self, knowledge: Knowledge, generator: torch.Generator
+    ) -> Callable[[Weights], Reconstruction]:
+        """Nothing is to be learnt: the release is enough."""
+        mechanism, known = self.check(knowledge)
+        view = KnownRecords.all_of(known, mechanism)
+        return lambda release: solve(
+            mechanism,
+            release,
+            view,
+            lambda weights: mechanism.known_gradient(known, release, weights),
+            features=self.features(release, view),
+        )
+
+    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
+        """Any record in turn, from the one release.
+
+        One pass over the records adds up what they are; what the others of a record are is that, less its own part.
+        """
+        everyone = KnownRecords.all_of(data, mechanism)
+        own, by_class = partial(_own_gradients, mechanism, release), torch.zeros(())
+        for part in data.split(_ROWS_SUMMED):
+            by_class = by_class + _by_class(mechanism, own(part), part.labels.long())
+        each = mechanism.family.outputs * (1 + data.flat.shape[-1])
+        rows = max(1, _NUMBERS_AT_ONCE // (each if mechanism.fit_intercept else each * _GRID))
+
+        def find(places: Tensor) -> Reconstruction:
+            found = []
+            for some in places.split(rows):
+                part = data.take(some.to(data.labels.device))
+                others, theirs = everyone.without_each(part), partial(_of_others, by_class, own(part), part)
+                features = self.features(release, others)
+                found.append(solve(mechanism, release, others, theirs, features=features))
+            return found[0] if len(found) == 1 else joined(found)
+
+        return find
 
 
 @final
 @dataclass(frozen=True)
-class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
+class ClosedForm(_Solves):
     """Solve the optimality condition for the one record that is missing from it."""
 
     info: ClassVar[AttackInfo] = AttackInfo(
@@ -298,26 +421,10 @@ class ClosedForm(ExposesInParts[GLM], Attack[Weights]):
             )
         return mechanism, known
 
-    def prepare(
-        self,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-    ) -> Callable[[Weights], Reconstruction]:
-        """Nothing is to be learnt: the release is enough."""
-        mechanism, known = self.check(knowledge)
-        view = KnownRecords.all_of(known, mechanism)
-        return lambda release: solve(
-            mechanism, release, view, lambda weights: mechanism.known_gradient(known, release, weights)
-        )
-
-    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
-        """Any record in turn, from the one release."""
-        return exposer(mechanism, data, release)
-
 
 @final
 @dataclass(frozen=True)
-class ScalerMean(ExposesInParts[GLM], Attack[Weights]):
+class ScalerMean(_Solves):
     """Subtract the known records from n times the scaler's mean; whatever the model's tolerance.
 
     With x known, the label follows from the part of the left-over gradient along (1, x).
@@ -338,22 +445,6 @@ class ScalerMean(ExposesInParts[GLM], Attack[Weights]):
             return mechanism, known
         raise self.refusal(got=knowledge, hint="closed-form, which needs no scaler")
 
-    def prepare(
-        self,
-        knowledge: Knowledge,
-        generator: torch.Generator,
-    ) -> Callable[[Weights], Reconstruction]:
-        """Sum the known records once."""
-        mechanism, known = self.check(knowledge)
-        view = KnownRecords.all_of(known, mechanism)
-        return lambda release: solve(
-            mechanism,
-            release,
-            view,
-            lambda weights: mechanism.known_gradient(known, release, weights),
-            features=(len(known) + 1) * release["mean"] - view.whole,
-        )
-
-    def exposer(self, mechanism: GLM, data: Records, release: Release) -> Callable[[Tensor], Reconstruction]:
-        """Any record in turn, from the one mean."""
-        return exposer(mechanism, data, release, lambda others: len(data) * release["mean"] - others.whole)
+    def features(self, release: Release, known: KnownRecords) -> Tensor:
+        """What the known records lack to the mean."""
+        return (known.records + 1) * release["mean"] - known.whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import torch
@@ -80,13 +80,55 @@ class Gaussian(Family):
         """Any number is a label."""
 
 
+@dataclass(frozen=True)
+class Classes(Family):
+    """Classes, labelled 0, 1, ...: one linear predictor for each, or a single one for two."""
+
+    count: int
+
+    @property
+    def classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How many classes there are."""
+        return self.count
+
+    @property
+    def outputs(self) -> int:
+        """How many linear predictors there are."""
+        return 1 if self.count == 2 else self.count
+
+    def check(self, labels: Tensor) -> None:
+        """Classes from 0 to the last, all present."""
+        found = labels.unique().tolist()
+        if found != list(range(self.count)):
+            raise InputError(
+                "The labels are not the classes of this model.",
+                needs=f"the classes 0 to {self.count - 1}, each present at least once",
+                got=f"{len(found)} distinct labels: {', '.join(f'{label:g}' for label in found[:8])}",
+                hint="encode the classes as 0, 1, ...; a single class trains no classifier",
+            )
+
+    def indicator(self, labels: Tensor) -> Tensor:
+        """1 for the record's own class and 0 for the others, `(..., outputs, records)`."""
+        if self.outputs == 1:
+            return labels.double().unsqueeze(-2)
+        return one_hot(labels.long(), self.count).transpose(-1, -2).double()
+
+    def signs(self, labels: Tensor) -> Tensor:
+        """1 for the record's own class and −1 for the others, `(..., outputs, records)`."""
+        return 2 * self.indicator(labels) - 1
+
+    def largest(self, scores: Tensor) -> Tensor:
+        """The class with the largest score; of two, the second where its score is positive."""
+        return ((scores[:, 0] > 0) if self.outputs == 1 else scores.argmax(1)).to(scores.dtype)
+
+
 @final
 @dataclass(frozen=True)
-class Logistic(Family):
+class Logistic(Classes):
     """Two classes, labelled 0 and 1."""
 
+    count: int = field(default=2, init=False, repr=False)
     name: ClassVar[str] = "binary logistic"
-    classes: ClassVar[int] = 2
 
     def loss(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """log(1 + e^η) − yη."""
@@ -104,25 +146,15 @@ class Logistic(Family):
 
     def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
         """1 where the residual p − y is negative."""
-        return (residual[:, 0] < 0).to(residual.dtype)
-
-    def check(self, labels: Tensor) -> None:
-        """Both classes, and nothing else."""
-        check_classes(labels, 2)
+        return self.largest(-residual)
 
 
 @final
 @dataclass(frozen=True)
-class Multinomial(Family):
-    """Several classes, labelled 0, 1, ..., with one linear predictor each."""
+class Multinomial(Classes):
+    """Several classes, with one linear predictor each."""
 
-    count: int
     name: ClassVar[str] = "multinomial logistic"
-
-    @property
-    def classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many classes there are."""
-        return self.count
 
     @property
     def outputs(self) -> int:
@@ -131,11 +163,11 @@ class Multinomial(Family):
 
     def loss(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """log Σ e^η_k − η_y."""
-        return predictor.logsumexp(1) - (predictor * self._indicator(labels)).sum(1)
+        return predictor.logsumexp(1) - (predictor * self.indicator(labels)).sum(1)
 
     def residual(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """Probability minus indicator, p_k − 1[y = k]."""
-        indicator = self._indicator(labels)
+        indicator = self.indicator(labels)
         probability = predictor.softmax(1)
         # −(1 − p_y) as minus the sum of the others keeps its digits where p_y is near 1.
         others = (probability * (1 - indicator)).sum(1, keepdim=True)
@@ -144,21 +176,11 @@ class Multinomial(Family):
     def curvature(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """p_k(1[k = l] − p_l)."""
         probability = predictor.softmax(1)
-        return torch.diag_embed(probability.transpose(1, 2)).permute(0, 2, 3, 1) - torch.einsum(
-            "tkn,tln->tkln", probability, probability
-        )
+        return _diagonal(probability) - torch.einsum("tkn,tln->tkln", probability, probability)
 
     def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
         """The one class whose residual p_k − 1[y = k] is negative."""
         return residual.argmin(1).to(residual.dtype)
-
-    def check(self, labels: Tensor) -> None:
-        """Classes from 0 to the last, all present."""
-        check_classes(labels, self.count)
-
-    def _indicator(self, labels: Tensor) -> Tensor:
-        indicator = one_hot(labels.long(), self.count).transpose(-1, -2)  # (..., classes, records)
-        return indicator.to(torch.float64)
 
 
 @final
@@ -210,52 +232,9 @@ class Tweedie(Family):
             )
 
 
-def check_classes(labels: Tensor, count: int) -> None:
-    """Refuse labels that are not the classes 0 to the last, all present."""
-    found = labels.unique().tolist()
-    if found != list(range(count)):
-        raise InputError(
-            "The labels are not the classes of this model.",
-            needs=f"the classes 0 to {count - 1}, each present at least once",
-            got=f"{len(found)} distinct labels: {', '.join(f'{label:g}' for label in found[:8])}",
-            hint="encode the classes as 0, 1, ...; a single class trains no classifier",
-        )
-
-
-@dataclass(frozen=True)
-class OneAgainstRest(Family):
-    """A binary problem per class, or a single one for two classes, with signs s = ±1 for labels."""
-
-    count: int
-
-    @property
-    def classes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many classes there are."""
-        return self.count
-
-    @property
-    def outputs(self) -> int:
-        """One linear predictor, or one per class where there are more than two."""
-        return 1 if self.count == 2 else self.count
-
-    def check(self, labels: Tensor) -> None:
-        """Classes from 0 to the last, all present."""
-        check_classes(labels, self.count)
-
-    def signs(self, labels: Tensor) -> Tensor:
-        """1 for the record's own class and −1 for the others, `(..., outputs, records)`."""
-        if self.count == 2:
-            return (2 * labels.double() - 1).unsqueeze(-2)
-        return 2 * one_hot(labels.long(), self.count).transpose(-1, -2).double() - 1
-
-    def largest(self, scores: Tensor) -> Tensor:
-        """The class with the largest score; of two, the second where its score is positive."""
-        return ((scores[:, 0] > 0) if self.count == 2 else scores.argmax(1)).to(scores.dtype)
-
-
 @final
 @dataclass(frozen=True)
-class Indicators(OneAgainstRest):
+class Indicators(Classes):
     """Least squares on signs: scikit-learn's RidgeClassifier."""
 
     name: ClassVar[str] = "least squares on classes"
@@ -270,7 +249,7 @@ class Indicators(OneAgainstRest):
 
     def curvature(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """Always 1."""
-        return torch.diag_embed(torch.ones_like(predictor).transpose(1, 2)).permute(0, 2, 3, 1)
+        return _diagonal(torch.ones_like(predictor))
 
     def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
         """The class whose s_k = η_k − r_k is 1."""
@@ -279,7 +258,7 @@ class Indicators(OneAgainstRest):
 
 @final
 @dataclass(frozen=True)
-class SquaredHinge(OneAgainstRest):
+class SquaredHinge(Classes):
     """max(0, 1 − sη)²: scikit-learn's LinearSVC. Records beyond the margin leave no trace."""
 
     name: ClassVar[str] = "squared hinge"
@@ -295,9 +274,13 @@ class SquaredHinge(OneAgainstRest):
 
     def curvature(self, predictor: Tensor, labels: Tensor) -> Tensor:
         """2 within the margin, 0 beyond."""
-        within = (1 - self.signs(labels) * predictor > 0).to(predictor.dtype)
-        return torch.diag_embed(2 * within.transpose(1, 2)).permute(0, 2, 3, 1)
+        return _diagonal(2 * (1 - self.signs(labels) * predictor > 0).to(predictor.dtype))
 
     def label(self, predictor: Tensor, residual: Tensor) -> Tensor:
         """The class whose residual is negative; of several classes, the most negative one's."""
         return self.largest(-residual)
+
+
+def _diagonal(values: Tensor) -> Tensor:
+    """Second derivatives of outputs that do not mix, `(trials, outputs, outputs, records)`."""
+    return torch.diag_embed(values.transpose(1, 2)).permute(0, 2, 3, 1)
