@@ -94,8 +94,8 @@ COMMANDS = (
     ),
     Command(
         "docs/reproductions/maciazek-heads.md",
-        "time_to_rate.py {data}",
-        "time_to_rate.py --device cpu --steps 2 3",
+        "time_to_rate.py {data} --per-class 1",
+        "time_to_rate.py --device cpu --per-class 1 --steps 2 3",
         [
             Row("MNIST, N = 10, a rate of 0.9: s", "5.5", rf"\d+ steps, {NUMBER} s: "),
             Row("the rate there", "0.908", rf"steps, [\d.]+ s: {NUMBER}"),
