@@ -47,12 +47,17 @@ class Watched:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         paper = self.page.pdf(prefer_css_page_size=True)
         (SCREENSHOTS / f"{name}.pdf").write_bytes(paper)
-        return len(re.findall(rb"/Type\s*/Page\b", paper))
+        return pages_of(paper)
 
     def overflows(self, width: int = 390) -> list[str]:
         """What sticks out to the right of a narrow screen and cannot be scrolled to."""
         self.page.set_viewport_size({"width": width, "height": 900})
         return self.page.evaluate(_OVERFLOWS)
+
+
+def pages_of(paper: bytes) -> int:
+    """How many pages a PDF has."""
+    return len(re.findall(rb"/Type\s*/Page\b", paper))
 
 
 _OVERFLOWS = """() => {

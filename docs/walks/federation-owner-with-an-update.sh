@@ -4,12 +4,12 @@
 python update_files.py
 
 # The usual file: new weights minus old ones. Neither its scale nor its sign needs to be known. Exit code 1 is EXPOSED.
-remanence update model.py:make --before before.safetensors --gradient update.safetensors --out update  # exits with 1
+remanence update network.py:make --before before.safetensors --gradient update.safetensors --out update  # exits with 1
 #> 8 of 8 samples are proven
 #> Open it: remanence report update --open
 
 # Or the weights before and after the round.
-remanence update model.py:make --before before.safetensors --after after.safetensors --out round  # exits with 1
+remanence update network.py:make --before before.safetensors --after after.safetensors --out round  # exits with 1
 #> 8 of 8 samples are proven
 
 # Nothing changed between the two.

@@ -19,7 +19,7 @@ def make():
 
 
 def main() -> None:
-    Path("model.py").write_text(NETWORK)
+    Path("network.py").write_text(NETWORK)
     made: dict = {}
     exec(NETWORK, made)  # noqa: S102
     torch.manual_seed(0)

@@ -66,7 +66,7 @@ def test_a_person_reads_the_verdict_the_scope_and_the_caveats(run):
         "your limit is 200",
         "177 other training records",
         "by scaler-mean",
-        "More caveats in the report",
+        "Caveats in the report",
     ):
         assert words in text
     assert "optimality condition" not in text  # that is about closed-form, which decides nothing

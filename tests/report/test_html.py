@@ -65,7 +65,7 @@ def test_the_first_screen_holds_the_verdict_its_numbers_and_the_scope(verdict):
         str(verdict),
         found.meaning,
         found.done(best),
-        f"That is {thousandths(best.main.rate)} in 1000",
+        f"The rate is {thousandths(best.main.rate)} in 1000",
         f"between {thousandths(best.main.lower)} and {thousandths(best.main.upper)}",
         f"your limit is {thousandths(found.policy.max_success)}",
         words.scope(found),
@@ -315,7 +315,7 @@ def replace_limit(found: AuditResult, limit: float) -> AuditResult:
     [
         (Verdict.PROTECTED, "would make it CONTRADICTED"),
         (Verdict.UNPROVEN, "would make it EXPOSED"),
-        (Verdict.EXPOSED, "No proven bound covers this training"),
+        (Verdict.EXPOSED, "Only a proof can make it PROTECTED"),
         (Verdict.CONTRADICTED, "Find out what differs"),
     ],
 )

@@ -40,7 +40,12 @@ def verify(
     result = AuditResult.load(run)
     checked = verified(result)
     if checked.wrong:
-        raise _differs("The result contradicts itself.", "; ".join(checked.wrong[:3]))
+        raise InputError(
+            "The result contradicts itself.",
+            needs="counts, intervals, ceilings and a verdict that follow from one another",
+            got="; ".join(checked.wrong[:3]),
+            hint="audit again, and do not rely on this result",
+        )
     if checked.open and result.verdict is Verdict.PROTECTED and target is None:
         raise InputError(
             "PROTECTED was not verified.",

@@ -170,7 +170,7 @@ class StratifiedPrior(Prior):
         """One line for a report."""
         counts = self._layout[3]
         each = f"{counts[0]} of each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} of them"
-        return f"{len(self.records)} samples from {len(counts)} classes; sets have {each}"
+        return f"{len(self.records)} samples of {len(counts)} classes; how many were trained on ({each})"
 
     def to(self, device: torch.device | str) -> StratifiedPrior:
         """The same samples on another device."""

@@ -171,9 +171,13 @@ class HeadGame(AnyGame):
 
     @property
     def words(self) -> Words:
-        """Drawings of pictures, one for each class of each head."""
+        """Reconstructions of pictures, one for each class of each head."""
         less = "Train on more pictures of each class, or release answers instead of the head."
-        return Words("matched a training picture with", "reconstructions", less=less)
+        counts = (
+            "A reconstruction counts if it is within the threshold of a training picture: by default, closer than the "
+            "closest public picture usually is."
+        )
+        return Words("matched a training picture with", "reconstructions", counts=counts, less=less)
 
     def findings(self, outcome: Outcome, confidence: float) -> Sequence[Finding]:
         """What came back out of the very head that was handed in."""

@@ -169,9 +169,11 @@ class OneRun(AnyGame):
 
     @property
     def words(self) -> Words:
-        """Canaries, in or out."""
-        counts = "A canary counts if the guess, in or out, is right."
-        return Words("guessed right", "canaries", counts=counts)
+        """Canaries: in or out, or one of a shortlist."""
+        picked = (
+            "it is picked out of its shortlist" if self._candidates > 1 else "the guess, in or out, is right"
+        )
+        return Words("identified", "canaries", counts=f"A canary counts if {picked}.")
 
     def fits(self) -> None:
         """Every file is the one that was recorded, and all of them are about the same steps."""

@@ -8,6 +8,7 @@ from remanence.report.frequencies import ceiling
 from remanence.report.markdown import plain, table
 from remanence.report.remedies import DELTA, epsilon
 from remanence.report.tables import upwards
+from remanence.results.findings import WholeRecords
 
 _NOT_TESTED = "Not tested in this audit."
 _QUERIES = ("answer", "continuation")  # what somebody sees who may only ask
@@ -126,8 +127,10 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 def _extraction(result: AuditResult) -> str:
     best, proven = result.strongest, words.tightest(result)
-    found = f"{best.attack} {result.done(best)}, {words.interval(best.main)} in 1000; control "
-    found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."
+    found = f"{result.reason.headline(result.words)} The attack is {best.attack}."
+    if isinstance(result.reason, WholeRecords):
+        found = f"{best.attack} {result.done(best)}, {words.interval(best.main)} in 1000; control "
+        found += f"{words.interval(best.control)}; guess {words.guessing(best.baseline)}."
     if proven is None or proven.success >= 1:
         return f"{found} Nothing is proven about other attacks."
     return f"{found} Proven for every attack: at most {ceiling(proven)} for {proven.whose}."
@@ -145,8 +148,10 @@ def _membership(result: AuditResult) -> str:
 
 
 def _attributes(result: AuditResult) -> str:
-    tested = "attribute inference" in result.words.tests
-    return _extraction(result) if tested else _NOT_TESTED
+    if "attribute inference" not in result.words.tests:
+        return _NOT_TESTED
+    columns = [each.headline(result.words) for each in result.strongest.findings]
+    return " ".join(columns) or "extraction"
 
 
 def _differential_privacy(result: AuditResult) -> str:

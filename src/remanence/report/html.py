@@ -138,6 +138,7 @@ def _environment() -> Environment:
         "upwards": upwards,
         "ours": Markup,
         "unbroken": _unbroken,
+        "short": lambda value: f"{value:.6g}" if isinstance(value, float) else value,
         "coded": _coded,
     }
     return environment

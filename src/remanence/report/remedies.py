@@ -25,29 +25,29 @@ def remedies(result: AuditResult) -> list[str]:
             "bound was computed for.",
             "Mend it, train again, and audit again. That costs one more training.",
         ]
+    limit = result.policy.max_success
     found = [] if ceiling is None else _noise(result, ceiling)
     if ceiling is None:
         found.append(
-            "No proven bound covers this training, so no number of failed attacks can make it PROTECTED. "
-            "Training with calibrated noise can. It costs accuracy: `remanence calibrate --max-success` says how much "
-            "noise a limit needs."
+            "Only a proof can make it PROTECTED, and none covers this training. Training with calibrated noise has "
+            f"one. It costs accuracy: `remanence calibrate --max-success {limit:g}` says how much noise DP-SGD needs."
         )
     if verdict is Verdict.EXPOSED:
         first = "Do not publish this release as it is. What has been published cannot be taken back."
         less = result.words.less
         return [first, *found, *([f"{less} Audit that release too."] if less else [])]
     if verdict is Verdict.UNPROVEN:
-        limit = thousandths(result.policy.max_success)
+        more = "A stronger attack" if result.words.by_record else "A stronger attack, or more trials,"
         found.append(
-            f"An attack that certainly beats {limit} in 1000, its control and a guess would make it EXPOSED. More "
-            "trials, or a stronger attack, may find one. They cost time alone."
+            f"This is not protection. {more} may still beat {thousandths(limit)} in 1000, its control and a guess. "
+            "That would make it EXPOSED. Trying costs only time."
         )
-    else:
-        found.append(
-            "Keep to the settings that the proof is about. An attack that beats the ceiling would make it "
-            "CONTRADICTED: the training would not be what it claims to be."
-        )
-    return found
+        return found
+    keep = (
+        "Keep to the settings that the proof is about. An attack that beats the ceiling would make it CONTRADICTED: "
+        "the training would not be what it claims to be."
+    )
+    return [keep, *found]
 
 
 def epsilon(result: AuditResult, ceiling: Bound) -> float | None:
@@ -88,9 +88,9 @@ def _noise(result: AuditResult, ceiling: Bound) -> list[str]:
         return []
     limit = f"{thousandths(result.policy.max_success)} in 1000, {result.policy.whose} limit"
     more = needed.noise_multiplier > noise
-    side = f"would cap every attack at {limit}" if more else f"is enough to cap every attack at {limit}"
+    side = f"would cap every attack at {limit}" if more else f"would already cap every attack at {limit}"
     return [
         f"A noise multiplier of {upwards(needed.noise_multiplier)} (now {noise:g}) {side}. "
-        f"That is ({upwards(budget)}, {DELTA:g})-DP; now it is ({upwards(spent)}, {DELTA:g})-DP."
+        f"Its ε is {upwards(budget)}; now it is {upwards(spent)} (at δ = {DELTA:g})."
         + (" More noise costs accuracy." if more else "")
     ]

@@ -44,17 +44,15 @@ def audit_view(result: AuditResult, width: int = 120) -> RenderableType:
         )
         for bound in result.bounds
     ]
-    parts += [
-        Text(f"{entry.attack}: {', '.join(words.numbers(entry))}.")
-        for entry in result.evidence
-        if entry.numbers
-    ]
     parts += [Text(f"For comparison: {entry.attack} {result.done(entry)}.") for entry in result.companions]
-    parts += [Text.assemble(("Mind: ", "yellow"), sentence) for sentence in words.mind(result)]
+    parts += [Text.assemble(("Note: ", "yellow"), sentence) for sentence in words.mind(result)]
     if result.strongest.unresolved:
         parts.append(Text(f"Records that the optimiser's tolerance hides: {words.hidden(result)}."))
-    more = len(words.caveats(result)) - len(words.mind(result))
-    parts += [Text(f"More caveats in the report: {more}.", "dim")] if more > 0 else []
+    said = len(words.mind(result))
+    more = len(words.caveats(result)) - said
+    parts += (
+        [Text(f"{'More caveats' if said else 'Caveats'} in the report: {more}.", "dim")] if more > 0 else []
+    )
     return Group(*parts)
 
 

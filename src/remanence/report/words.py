@@ -25,6 +25,13 @@ SUBJECTS = {
     "prior": "the data that the adversary holds",
     "targets": "the targets",
     "strangers": "the records of the control",
+    "released": "the released head",
+    "gradients": "the update",
+    "canaries": "the canaries",
+    "texts": "the training texts",
+    "unseen": "the texts of the control",
+    "model": "the model",
+    "base": "the base model",
 }
 
 REPEAT = "Audit again after more training, with new data, for another release, or when there is a new attack."
@@ -39,15 +46,17 @@ MEANINGS = {verdict: verdict.meaning for verdict in Verdict}
 
 def not_covered(result: AuditResult) -> str:
     """What the result says nothing about."""
+    kinds = {
+        "membership inference": "whether a person was in the data (membership inference)",
+        "attribute inference": "single attributes of a person (attribute inference)",
+    }
     rest = [
-        kind for kind in ("membership inference", "attribute inference") if kind not in result.words.tests
-    ]
-    rest += [
+        *(told for kind, told in kinds.items() if kind not in result.words.tests),
         "other checkpoints, later fine-tuning or other releases of the same data",
         "adversaries who see or know more than this one",
         "attacks that were not run, unless a proof covers them",
     ]
-    return f"It says nothing about {'; '.join(rest)}."
+    return f"This audit says nothing about {'; '.join(rest)}."
 
 
 _ABOUT = ("title", "owner", "purpose", "data")
@@ -67,7 +76,7 @@ def drawn(result: AuditResult) -> str:
     """What the trials are, where they are not records of one training set."""
     many = result.words.many
     if many != "trials":
-        return f"The rates above are about {many}. Nothing more is stored about single ones."
+        return f"The rates above are about {many}. Nothing is stored about individual ones."
     return (
         "Each trial drew a new target, so the rates above are averages over targets. A ceiling, where there is one, "
         "says whether it holds for every record."
@@ -97,11 +106,12 @@ def checked(result: AuditResult) -> str:
         return f"This result contradicts itself, so do not rely on it: {'; '.join(wrong[:3])}."
     counted = sum("succeeded" in entry.arrays for entry in result.evidence)
     left = f" Not computed again: {'; '.join(again.open)}." if again.open else ""
+    ceilings = f", {again.ceilings} of {len(result.bounds)} ceilings too" if result.bounds else ""
     return (
         f"Verified when this page was made: {counted} of {len(result.evidence)} attacks were counted again from their "
-        f"trials, every interval was computed again, {again.ceilings} of {len(result.bounds)} ceilings too, and the "
-        f"verdict follows from them.{left} Not verified here: the model and the data. `remanence verify RUN --target "
-        "TARGET` compares their hashes and re-runs a sample of the attack."
+        f"trials, every interval was computed again{ceilings}, and the verdict follows from them.{left} Not verified "
+        "here: the model and the data. `remanence verify RUN --target TARGET` compares their hashes and re-runs a "
+        "sample of the attack."
     )
 
 
@@ -135,7 +145,7 @@ def found(result: AuditResult) -> str:
         told += [_rate(result, best), *_undecided(result, best), *_idle(result, best)]
         told += [each.headline(result.words) for each in best.findings if each.tells]
     else:
-        told += [f"The attack {best.attack} found it; {limit(result)}."]
+        told += [f"The attack is {best.attack}; {limit(result)}."]
     return " ".join([*told, *ceilings])
 
 
@@ -148,7 +158,7 @@ def _rate(result: AuditResult, best: Evidence) -> str:
     rate = (
         ""
         if best.of_unknown_many
-        else f"That is {thousandths(best.main.rate)} in 1000 ({ends}), by {best.attack}. "
+        else f"The rate is {thousandths(best.main.rate)} in 1000 ({ends}), by {best.attack}. "
     )
     return (
         f"{rate}On records that were not trained on, the same attack achieves {thousandths(best.control.rate)}, and a "
@@ -187,8 +197,8 @@ def others(result: AuditResult) -> str:
 def mind(result: AuditResult, most: int = 2) -> list[str]:
     """What to mind about this verdict: a sentence each, about the attack that decides."""
     said = {"no-better-than-control", "no-better-than-guessing", "one-release"}  # the numbers say so already
-    if result.verdict is Verdict.EXPOSED:
-        said |= {"too-few-trials", "loose-baseline"}  # they make it harder to be EXPOSED, and it is
+    if result.verdict in (Verdict.EXPOSED, Verdict.PROTECTED):
+        said |= {"too-few-trials", "loose-baseline"}  # of rates, which are high enough or do not decide
     raised = [caveat for caveat in result.strongest.caveats if caveat.id not in said]
     raised.sort(key=lambda caveat: not (caveat.voids or caveat.contradicts))
     return [f"{caveat.means.split('. ')[0].rstrip('.')}." for caveat in raised[:most]]
@@ -211,16 +221,20 @@ def claim(evidence: Evidence) -> list[str]:
         numbers["p_value_of_the_claim"],
         [c.seen for c in evidence.caveats if c.contradicts and c.seen],
     )
-    word = "suspicious, record again" if p_value <= 0.05 else "consistent"
+    word = (
+        f"suspicious, record again (p = {p_value:.2g})"
+        if p_value <= 0.05
+        else "consistent with the recording"
+    )
     if "claimed_noise_multiplier" not in numbers:  # canaries alone, and no recording
         word = "not refuted, which proves nothing" if p_value > numbers["accused_at"] else "refuted"
         told = f"ε claimed {numbers['claimed_epsilon']:.3g}, at least {numbers['epsilon_at_least']:.3g}"
         return [f"The claim: {word} (p = {p_value:.2g}); {told} by canaries, at δ = {numbers['delta']:g}."]
-    word = "refuted" if seen or evidence.rejects_the_claim else word
+    word = f"refuted (p = {p_value:.2g})" if seen or evidence.rejects_the_claim else word
     noise = [numbers[f"measured_noise_multiplier{end}"] for end in ("", "_from", "_to")]
     claimed = numbers["claimed_noise_multiplier"]
     measured = f"noise claimed {claimed:.2f}, measured {noise[0]:.2f} ({noise[1]:.2f} to {noise[2]:.2f})."
-    return [*seen, f"The claim: {word} (p = {p_value:.2g}); {measured}"]
+    return [*seen, f"The claim: {word}; {measured}"]
 
 
 def proven(ceiling: Bound) -> str:
@@ -242,7 +256,7 @@ def of_whom(ceiling: Bound) -> str:
 def scope(result: AuditResult) -> str:
     """Against whom the numbers hold."""
     model = result.threat_model
-    return f"The adversary sees {model['sees']} and knows {'; '.join(model['knows'])}."
+    return f"The adversary sees {model['sees']}, and knows {'; '.join(model['knows'])}."
 
 
 def counts(result: AuditResult) -> str:
@@ -252,10 +266,13 @@ def counts(result: AuditResult) -> str:
         return result.words.counts
     if criterion["error"] == "mismatch":
         return "Only an exact match counts."
-    words = (
-        f"A record counts as recovered if its {criterion['error']} is at most {criterion['threshold']:.4g}"
+    error, threshold = criterion["error"], criterion["threshold"]
+    close = f"it is close enough to the original ({error} up to {threshold:.2g})"
+    if error.startswith("relative error"):
+        close = f"its numbers are right to within {100 * threshold:.2g} %"
+    return f"A record counts as recovered if {close}" + (
+        "." if criterion["label_scale"] is None else ", and its label too."
     )
-    return words + ("." if criterion["label_scale"] is None else " and its label is right.")
 
 
 def hidden(result: AuditResult) -> str:

@@ -69,7 +69,7 @@ NO_BETTER_THAN_GUESSING = Caveat(
     "no-better-than-guessing",
     "the lower end of the attack's interval is not above the baseline. Where the baseline is loose, what a guess "
     "was seen to achieve counts.",
-    "A guess does as well. The release gave this attack nothing that it could use.",
+    "A guess does as well. The release gave this attack nothing useful.",
     "Try other attacks. A failed attack does not prove protection.",
 )
 SATURATED_CONTROL = Caveat(
@@ -100,14 +100,14 @@ TARGETS_KNOWN = Caveat(
 LOOSE_BASELINE = Caveat(
     "loose-baseline",
     "the proven upper value of the baseline is more than twice what a guess was seen to achieve.",
-    "A guess achieves something between what was seen and a proven upper value, so the attack's gain is uncertain.",
+    "What a guess achieves is known only as a range, so the attack's gain is uncertain.",
     "Read the attack beside both values. A stricter criterion makes the range smaller.",
 )
 OPTIMISER_NOT_CONVERGED = Caveat(
     "optimiser-not-converged",
     "the optimiser stopped so early that some records' predicted error is above the threshold.",
-    "The optimality condition holds only roughly. That hides those records by accident: a little more training "
-    "would expose them. A very large remaining gradient can also mean that the model was trained on other data.",
+    "Training stopped before its optimum, which hides records by accident. A little more training would expose them. A "
+    "very large remaining gradient can also mean that the model was trained on other data.",
     "Do not rely on it. Audit again with a tighter tolerance, and check that these are the training data.",
 )
 NO_TRACE = Caveat(

@@ -93,7 +93,16 @@ class LeaveOneOut(AnyGame[MechanismT]):
         because = self.mechanism.held_because
         if self._recomputes:
             because += ", or training with them gives the model again"
-        return Words("recovered", "records", because, less=less, by_record=True)
+        own: dict[str, Any] = {}
+        if self.tests_more:
+            close = (
+                f"a number to within {self.criterion.threshold:.2g} standard deviations, a category exactly"
+            )
+            own = {
+                "counts": f"A column counts if it is right: {close}. A record counts if all of its columns do."
+            }
+            own["tests"] = ("attribute inference",)
+        return Words("recovered", "records", because, less=less, by_record=True, **own)
 
     @property
     def tests_more(self) -> bool:

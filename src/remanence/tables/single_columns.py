@@ -94,18 +94,21 @@ class Columns(Finding):
         if not self.telling:
             return []
         best = self.telling[0]
-        guess = Row(f"{best.name}: guess", best.guess, best.guess, best.guess, "guess")
+        guess = Row("guess", best.guess, best.guess, best.guess, "guess")
         rates = Row.of("control", best.control, "control"), Row.of("attack", best.main, "attack")
         return [guess, *rates]
 
     def section(self) -> Section | None:
-        """Every column."""
+        """Every column, those that come back because of the release first."""
         headings = "column", "came back", "control", "guess in 1000"
+        ordered = [*self.telling, *(part for part in self.parts if not part.tells)]
         rows = [
             (part.name, _counted(part.main), _counted(part.control), f"{1000 * part.guess:.0f}")
-            for part in self.parts
+            for part in ordered
         ]
-        told = "How often each column came back by itself, in the rows that were tried."
+        told = (
+            "How often each column came back by itself. Those that beat their control and a guess come first."
+        )
         return Section("Column by column", (told,), headings, tuple(rows))
 
     def to_json(self) -> Json:

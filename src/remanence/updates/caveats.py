@@ -88,8 +88,8 @@ TEXTS_OPEN = Caveat(
 NEAR_TWINS = Caveat(
     "near-twins",
     "records of an update are proven.",
-    "Two records of one label that lie close together leave the gradient of their mean. Where rounding hides the rest, "
-    "their mean is what comes back, and they count once, as equal records do. In double precision such records are all "
+    "Nearly equal records with the same label may come back as one record, their mean, and count once. That happens "
+    "where rounding hides the difference. In double precision such records are all "
     "but equal. In half precision, or behind a last layer with small weights, they may be some percent apart.",
     "Read the number of different records as one of records that differ by more than that.",
 )
