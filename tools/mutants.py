@@ -1,16 +1,20 @@
 """Do the tests notice? Change one thing at a time in a copy of the repository, and see whether any test fails.
 
-make mutants                                           # 200 of all rooms, 2 at a time
-.venv/bin/python tools/mutants.py verdict roc --sample 20 --seed 3
+make mutants                                             # 200 of all rooms, 2 at a time
+.venv/bin/python tools/mutants.py bounds --sample 20 --seed 3
+.venv/bin/python tools/mutants.py --map map.json --part 1 16    # a sixteenth of them
 
-Prints every survivor and the share that was killed. A survivor is a gap in the tests, or equivalent: a person decides.
+The tests run once, and it is noted which functions each of them calls; `--map` keeps that. A mutant is given the tests
+that call the function it is in, fastest first. Prints every survivor and the share that was killed. A survivor is
+a gap in the tests, or changes no result: a person decides.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import copy
+import itertools
+import json
 import os
 import random
 import shutil
@@ -23,39 +27,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from types import CodeType, FrameType
+from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/remanence")
+MAP = "REMANENCE_TOUCHED"  # where a run of the tests writes which of them call what
+MOST_S = 150.0  # of tests for one mutant
 
-ROOMS = {  # what is mutated, and the tests that must notice
-    "verdict": (
-        "results/verdict.py results/evidence.py results/outcome.py auditing.py",
-        "tests/test_verdict.py tests/test_wiring.py tests/test_auditing.py tests/test_game.py",
-    ),
-    "games": (
-        "game.py protocol.py games/membership.py games/leave_one_out.py scale/seeds.py",
-        "tests/test_wiring.py tests/test_game.py tests/test_referee.py tests/attacks/test_closed_form.py tests/tables",
-    ),
-    "scoring": (
-        "scoring/rates.py scoring/roc.py scoring/errors.py",
-        "tests/test_statistics.py tests/test_roc.py tests/test_errors.py tests/test_wiring.py",
-    ),
-    "adversary": (
-        "adversary/priors.py adversary/guess_coverage.py",
-        "tests/test_priors.py tests/test_wiring.py tests/bounds/test_baselines.py",
-    ),
-    "bounds": (
-        "bounds/bound.py bounds/settings.py bounds/definitions.py bounds/pairs.py bounds/of_mechanism.py "
-        "bounds/engine/closed_forms.py bounds/engine/bracket.py bounds/engine/lattice.py bounds/engine/law.py",
-        "tests/bounds/test_closed_forms.py tests/bounds/test_dpsgd_bracket.py tests/bounds/test_lattice.py "
-        "tests/bounds/test_public_bounds.py tests/bounds/test_errata.py tests/test_wiring.py",
-    ),
-    "recorded": (
-        "games/recorded_runs/consistency.py games/recorded_runs/exchange_test.py games/recorded_runs/canaries.py "
-        "games/recorded_runs/audit_run.py bounds/one_run.py",
-        "tests/test_wiring.py tests/test_exchange.py tests/test_one_run.py tests/test_opacus.py",
-    ),
+ROOMS = {
+    "results": "results/evidence.py results/findings.py results/outcome.py results/recount.py results/result.py "
+    "results/verdict.py results/verification.py auditing.py",
+    "games": "game.py protocol.py networks/game.py tables/game.py core/rates.py core/roc.py core/priors.py",
+    "bounds": "bounds/*.py bounds/engine/*.py",
+    "recorded": "private/audit_run.py private/canaries.py private/claim_test.py private/consistency.py "
+    "private/exchange_test.py private/one_run_canaries.py private/reading.py",
 }
+TESTS = (
+    "tests/bounds tests/results tests/core tests/private tests/report tests/test_referee.py tests/cli/test_wiring.py "
+    "tests/cli/test_cli_bounds.py tests/tables/test_closed_form.py src/remanence/bounds src/remanence/results "
+    "src/remanence/core src/remanence/private src/remanence/game.py src/remanence/protocol.py src/remanence/auditing.py"
+)
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
@@ -81,7 +73,8 @@ class Mutant:
     line: int
     before: str
     after: str
-    text: str  # of the whole file
+    place: int  # among those of its file
+    functions: frozenset[int]  # the first lines of those that it is in, or that use the constant; none: all
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.before} → {self.after}"
@@ -109,27 +102,56 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Constant(node.value + 1 if isinstance(node.value, int) else node.value * 2)
 
 
-def mutants(path: Path) -> Iterator[Mutant]:
-    """Every mutant of a file, but of what it says to people and of types."""
-    tree = ast.parse((ROOT / path).read_text())
+def mutants(path: Path, tree: ast.Module) -> Iterator[Mutant]:
+    """Every mutant of a file, but of what it says to people and of types. While it is yielded, the tree is it."""
+    count = itertools.count()
 
-    def walk(parent: ast.AST) -> Iterator[Mutant]:
+    def walk(parent: ast.AST, functions: frozenset[int]) -> Iterator[Mutant]:
         for name, field in ast.iter_fields(parent):
             if name in ("annotation", "returns", "decorator_list") or isinstance(parent, TALK):
                 continue
             for place, node in enumerate(field if isinstance(field, list) else [field]):
                 if not isinstance(node, ast.AST):
                     continue
+                inside = _functions(node, tree) or functions
                 for changed in changes(node):
                     ast.copy_location(changed, node)
                     _put(parent, name, place, changed)
-                    text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(tree)))
-                    _put(parent, name, place, node)
                     line = getattr(node, "lineno", getattr(parent, "lineno", 0))
-                    yield Mutant(path, line, ast.unparse(node)[:70], ast.unparse(changed)[:70], text)
-                yield from walk(node)
+                    before, after = (ast.unparse(each)[:70] for each in (node, changed))
+                    yield Mutant(path, line, before, after, next(count), inside)
+                    _put(parent, name, place, node)
+                yield from walk(node, inside)
 
-    yield from walk(tree)
+    yield from walk(tree, frozenset())
+
+
+def text_of(mutant: Mutant) -> str:
+    """The whole file with the change."""
+    tree = parsed(mutant.path)
+    next(itertools.islice(mutants(mutant.path, tree), mutant.place, None))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def parsed(path: Path) -> ast.Module:
+    """A file of the repository."""
+    return ast.parse((ROOT / path).read_text())
+
+
+def _functions(node: ast.AST, tree: ast.Module) -> frozenset[int]:
+    """The first line of a function; or of those that use the constant that is set here."""
+    if isinstance(node, ast.FunctionDef):
+        return frozenset({min(each.lineno for each in (node, *node.decorator_list))})
+    if not (isinstance(node, ast.Assign) and node in tree.body):
+        return frozenset()
+    names = {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    found = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and any(
+            isinstance(each, ast.Name) and each.id in names for each in ast.walk(function)
+        ):
+            found |= _functions(function, tree)
+    return frozenset(found)
 
 
 def _put(parent: ast.AST, name: str, place: int, node: ast.AST) -> None:
@@ -146,23 +168,75 @@ def checkout(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT, folder, symlinks=True, ignore=ignored))
 
 
-def noticed(copied: Path, tests: str, seconds: float) -> bool:
-    """Whether a test fails, or does not end."""
-    sources = os.pathsep.join(str(copied / folder) for folder in ("src", "papers"))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests.split()]
+def run_tests(copied: Path, tests: list[str], seconds: float, **variables: str) -> bool:
+    """Whether all tests pass, and in time."""
+    folders = ("src", "papers", "tests", "tools")
     environment = {
         **os.environ,
-        "PYTHONPATH": sources,
+        "PYTHONPATH": os.pathsep.join(str(copied / folder) for folder in folders),
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
     }
+    options = ["-p", "mutants"] if variables else ["-x"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
     try:
         done = subprocess.run(  # noqa: S603
             command, cwd=copied, env=environment, capture_output=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+        return False
+    return done.returncode == 0
+
+
+class Touched:
+    """A plugin of pytest: which functions of the package each test that passes calls, and how long it takes."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.tests = path, {}
+        self.codes: set[CodeType] = set()
+        self.began = 0.0
+
+    def _called(self, frame: FrameType, *_: object) -> None:
+        self.codes.add(frame.f_code)
+
+    def pytest_runtest_logstart(self) -> None:
+        self.codes, self.began = set(), time.perf_counter()
+        sys.settrace(self._called)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when != "call" or not report.passed:
+            return
+        sys.settrace(None)
+        found = set()
+        for code in self.codes:
+            if str(SOURCE) in code.co_filename:
+                found.add(f"{code.co_filename.split(str(SOURCE) + '/')[1]}:{code.co_firstlineno}")
+        self.tests[report.nodeid] = {"seconds": time.perf_counter() - self.began, "functions": sorted(found)}
+
+    def pytest_sessionfinish(self) -> None:
+        sys.settrace(None)
+        Path(self.path).write_text(json.dumps(self.tests))
+
+
+def pytest_configure(config: Any) -> None:
+    """Called where this file is loaded as a plugin."""
+    config.pluginmanager.register(Touched(os.environ[MAP]))
+
+
+def tests_of(mutant: Mutant, touched: dict[str, Any]) -> tuple[list[str], float]:
+    """The tests that call what was changed, fastest first, and how long they take."""
+    path = str(mutant.path.relative_to(SOURCE))
+    wanted = {f"{path}:{line}" for line in mutant.functions}
+    chosen, total = [], 0.0
+    for name, test in sorted(touched.items(), key=lambda entry: entry[1]["seconds"]):
+        calls = wanted & set(test["functions"])
+        if not wanted:
+            calls = {each for each in test["functions"] if each.startswith(f"{path}:")}
+        if calls and total < MOST_S:
+            chosen.append(name)
+            total += test["seconds"]
+    return chosen, total
 
 
 def main() -> None:
@@ -174,39 +248,53 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=200, help="how many in all")
     parser.add_argument("--seed", type=int, default=int(time.time()) // 86400, help="another one every day")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--part", type=int, nargs=2, default=(1, 1), help="the first of three parts: 1 3")
+    parser.add_argument("--map", type=Path, help="which tests call what; made if it is not there")
     options = parser.parse_args()
-    rooms = options.rooms or list(ROOMS)
-    every = [(room, m) for room in rooms for part in ROOMS[room][0].split() for m in mutants(SOURCE / part)]
-    chosen = random.Random(options.seed).sample(every, min(options.sample, len(every)))  # noqa: S311
+    rooms = [
+        [
+            mutant
+            for pattern in ROOMS[room].split()
+            for path in sorted((ROOT / SOURCE).glob(pattern))
+            for mutant in mutants(path.relative_to(ROOT), parsed(path))
+        ]
+        for room in options.rooms or ROOMS
+    ]
+    part, parts = options.part
+    generator = random.Random(options.seed)  # noqa: S311
+    each = options.sample // len(rooms)  # as many of every room
+    sample = [mutant for room in rooms for mutant in generator.sample(room, min(each, len(room)))]
+    chosen = sample[part - 1 :: parts]
     with tempfile.TemporaryDirectory() as folder:
         copies: Queue[Path] = Queue()
         for number in range(options.jobs):
             copies.put(checkout(Path(folder) / str(number)))
-        seconds = {}
-        for room in sorted({room for room, _ in chosen}):
-            copied, clock = copies.get(), time.perf_counter()
-            if noticed(copied, ROOMS[room][1], 3600):
-                sys.exit(f"The tests of {room} fail without any mutant.")
-            seconds[room] = 60 + 4 * (time.perf_counter() - clock)
+        path = options.map or Path(folder) / "map.json"
+        if not path.exists():
+            copied = copies.get()
+            run_tests(copied, TESTS.split(), 7200, **{MAP: str(path.resolve())})
             copies.put(copied)
+        touched = json.loads(path.read_text())
+        print(f"{len(touched)} tests pass without a mutant.", flush=True)
 
-        def attempt(entry: tuple[str, Mutant]) -> bool:
-            room, mutant = entry
+        def attempt(mutant: Mutant) -> bool:
+            tests, seconds = tests_of(mutant, touched)
             copied = copies.get()
             original = (copied / mutant.path).read_text()
             try:
-                (copied / mutant.path).write_text(mutant.text)
-                killed = noticed(copied, ROOMS[room][1], seconds[room])
+                (copied / mutant.path).write_text(text_of(mutant))
+                killed = bool(tests) and not run_tests(copied, tests, 60 + 4 * seconds)
             finally:
                 (copied / mutant.path).write_text(original)
                 copies.put(copied)
-            print(f"{'killed  ' if killed else 'SURVIVES'} {mutant}", flush=True)
+            print(f"{'killed  ' if killed else 'SURVIVES'} {mutant} ({len(tests)} tests)", flush=True)
             return killed
 
         with ThreadPoolExecutor(options.jobs) as pool:
             killed = sum(pool.map(attempt, chosen))
+    share = killed / max(len(chosen), 1)
     print(
-        f"seed {options.seed}: {killed} of {len(chosen)} mutants killed ({killed / len(chosen):.0%}), of {len(every)}."
+        f"seed {options.seed}: {killed} of {len(chosen)} mutants killed ({share:.0%}), of {sum(map(len, rooms))}."
     )
 
 

@@ -92,6 +92,41 @@ def test_replacing_under_balls_in_bins_is_chained_from_the_same_law():
     assert swapped.lower is None
 
 
+def test_a_persons_records_are_put_back_one_after_the_other():
+    """G(G(G(κ))); as a shuffle where that is less."""
+    run, log = Segment(1.1, 0.01, 1000), math.log(0.01)
+    for _ in range(3):
+        log = allocation_bracket(1.1, 100, 10, log, 1e-4).log_upper
+    found = dpsgd(0.01, schedule=run, person=Person(3, "balls-in-bins"))
+    assert found.log_success == log
+    assert found.lower == dpsgd(0.01, schedule=run, person=Person(batches="balls-in-bins")).lower
+    loud = Segment(0.3, 0.5, 2)
+    as_a_shuffle = dpsgd(0.3, schedule=loud, person=Person(40, "shuffled")).success
+    assert dpsgd(0.3, schedule=loud, person=Person(40, "balls-in-bins")).success <= as_a_shuffle
+
+
+@pytest.mark.parametrize(("noise", "bins", "baseline"), [(0.8, 5, 0.1), (1.5, 10, 0.05), (0.6, 3, 0.3)])
+def test_two_records_thrown_at_random_stay_below_their_ceiling(noise, bins, baseline):
+    generator = np.random.default_rng(1)
+    pairs = np.eye(bins)[:, None] + np.eye(bins)  # both places, all equally likely
+    places = pairs.reshape(-1, bins)
+
+    def drawn(present):
+        noisy = noise * generator.standard_normal((DRAWS, bins))
+        noisy += present * places[generator.integers(len(places), size=DRAWS)]
+        exponents = (noisy @ places.T - (places**2).sum(axis=1) / 2) / noise**2
+        return np.log(np.exp(exponents).mean(axis=1))
+
+    threshold = float(np.quantile(drawn(0), 1 - baseline))
+    reached = float((drawn(1) > threshold).mean())
+    found = dpsgd(
+        baseline, noise_multiplier=noise, sample_rate=1 / bins, steps=bins, person=Person(2, "balls-in-bins")
+    )
+    margin = 5 * math.sqrt(reached * (1 - reached) / DRAWS) + 0.02 * reached  # the threshold is drawn too
+    assert reached - margin <= found.success
+    assert found.success < 2 * reached  # and not far from it
+
+
 def test_all_records_in_every_batch_are_a_gaussian_mechanism():
     found = dpsgd(0.05, noise_multiplier=2.0, steps=4, person=Person(batches="balls-in-bins"))
     assert (

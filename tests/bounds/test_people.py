@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, norm
+from scipy.stats import binom, hypergeom, norm
 
 from remanence import InputError, calibrate
 from remanence.bounds import (
@@ -165,10 +165,35 @@ def test_fixed_batches_say_which_comparison_the_number_is_for():
     )
 
 
-def test_three_records_in_draws_of_a_fixed_size_move_a_step_by_three():
+def test_three_records_in_draws_of_a_fixed_size_take_the_places_of_others():
+    """q = 0.1, so each is in with at most 0.1/0.8, and one in another's place moves a step by two."""
     run = {"noise_multiplier": 20.0, "sample_rate": 0.1, "steps": 9}
     found = dpsgd(0.05, **run, person=Person(3, "fixed"))
-    assert found.success == pytest.approx(gaussian_ceiling(0.05, 3 * math.sqrt(9) / 20))
+    by_hand = dpsgd(0.05, noise_multiplier=10.0, sample_rate=0.125, steps=9, person=Person(3))
+    assert found.success == pytest.approx(by_hand.success, rel=1e-9)
+    assert "same training without the target" in found.assumptions[3]
+    known = dpsgd(0.05, **{**run, "sample_rate": 0.4}, person=Person(3, "fixed"))  # more than all draws
+    assert known.success == pytest.approx(gaussian_ceiling(0.05, 3 * math.sqrt(9) / 20))
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "batch", "noise"),
+    [
+        (2, 10, 1, 0.8),
+        (2, 10, 4, 2.0),
+        (3, 40, 10, 1.5),
+        (5, 100, 1, 3.0),
+        (5, 60, 10, 1.0),
+        (8, 1000, 30, 2.0),
+    ],
+)
+def test_no_draw_of_a_fixed_size_passes_the_ceiling_of_a_person(records, size, batch, noise):
+    """One step against a training without them, all others opposite: J of theirs in the places of J, hypergeometric."""
+    weights = hypergeom(size, records, batch).pmf(np.arange(records + 1))
+    _, put_in = Person(records, "fixed").schedules(Segment(noise, batch / size))
+    for baseline in (1e-6, 0.01, 0.3, 0.9):
+        reached = weights @ norm.cdf(norm.ppf(baseline) + 2 * np.arange(records + 1) / noise)
+        assert math.log(reached) <= dpsgd_bracket(put_in, math.log(baseline)).log_upper
 
 
 def test_replacing_a_person_of_three_records_moves_a_step_by_six():

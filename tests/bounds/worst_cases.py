@@ -6,6 +6,7 @@ training guesses the sign by its likelihood. `python tests/bounds/worst_cases.py
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from dataclasses import dataclass
@@ -71,8 +72,9 @@ class OneSign(Mechanism):
             drawn = torch.rand(trials, self.steps, copies, generator=generator) < self.rate
             return drawn.sum(2).double(), {}
         bins = round(1 / self.rate)
-        place = torch.randint(bins, (trials, self.steps // bins), generator=generator)
-        counts = torch.nn.functional.one_hot(place, bins).flatten(1).double() * self.records
+        thrown = self.records if self.batches == "balls-in-bins" else 1
+        place = torch.randint(bins, (trials, self.steps // bins, thrown), generator=generator)
+        counts = torch.nn.functional.one_hot(place, bins).sum(2).flatten(1).double() * (self.records / thrown)
         return counts, ({"counts": counts} if self.batches == "shuffled" else {})
 
     def surer(self, release):
@@ -81,8 +83,18 @@ class OneSign(Mechanism):
         if self.batches == "shuffled":
             return (sums * release["counts"].numpy()).sum(1)
         if self.batches == "balls-in-bins":
-            passes = sums.reshape(len(sums), -1, round(1 / self.rate)) * self.records / self.noise**2
-            plus, minus = (np.logaddexp.reduce(sign * passes, axis=2) for sign in (1, -1))
+            bins = round(1 / self.rate)
+            places = np.array(
+                [
+                    np.bincount(each, minlength=bins)
+                    for each in itertools.product(range(bins), repeat=self.records)
+                ]
+            )
+            fits = sums.reshape(len(sums), -1, bins) @ places.T
+            lengths = (places**2).sum(axis=1) / 2
+            plus, minus = (
+                np.logaddexp.reduce((sign * fits - lengths) / self.noise**2, axis=2) for sign in (1, -1)
+            )
             return (plus - minus).sum(1)
         run = Segment(self.noise, self.rate, 1, self.records if self.batches == "poisson" else 1)
         return (run.loss(sums) - run.loss(-sums)).sum(1)
@@ -185,6 +197,7 @@ CASES = {
     "3 equal records, shuffled, order known": (OneSign(9.0, 0.1, 50, 3, "shuffled"), 0.001),
     "one record, fixed-size draws": (OneSign(3.0, 0.2, 20, 1, "fixed"), 0.2),
     "one record, balls in bins": (OneSign(1.0, 0.2, 20, 1, "balls-in-bins"), 0.03),
+    "2 equal records, balls in bins": (OneSign(2.0, 0.2, 20, 2, "balls-in-bins"), 0.03),
     "banded noise": (Correlated(2.0, 1.0, 20), 0.001),
     "final weights of a quadratic": (Final(3.0, 1.0, 25), 0.001),
 }

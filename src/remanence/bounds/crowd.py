@@ -67,10 +67,12 @@ def crowd(
             hint="batches='shuffled', which holds for balls in bins too",
         )
     bound = dpsgd(1 / candidates, schedule=schedule, person=person)
-    curve, level = dpsgd_curve(runs[0]), 1 - confidence
+    curves, level = [dpsgd_curve(run) for run in runs], 1 - confidence
 
     def ruled_out(most: int) -> bool:
-        return GuessCount(most + 1, people, people, candidates).rejects(curve, level)
+        """Whether one of the pairs, each of which holds, says so."""
+        count = GuessCount(most + 1, people, people, candidates)
+        return any(count.rejects(curve, level) for curve in curves)
 
     most = bisect_left(range(people), True, key=ruled_out)  # all counts beyond it are
     assumptions = (

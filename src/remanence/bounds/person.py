@@ -24,13 +24,17 @@ one batch of a known order. No amplification.
 (1) Training without the target. Draw a batch without it, and with probability q put it in the place of one of its
 records: given all other draws, N(0, σ²) against (1−q)·N(0, σ²) + q·N(c, σ²) with |c| ≤ 2, because one gradient
 comes and another one goes. A `Segment` of half the noise. (2) The same batches with the target's gradient left out:
-at most 1 in every step, μ = √T/σ. The bound says which of the two gave its number. With k > 1 records only the second
-is proven, μ = k·√T/σ.
+at most 1 in every step, μ = √T/σ, and k·√T/σ for k records. The bound says which of the two gave its number.
+For k > 1 records in (1), J of them take the places of J others, J hypergeometric: N(0, σ²) against the mean of
+N(2J, σ²), as for `Segment`. Whatever the records before it do, each of theirs is in with probability at most
+B/(N − k + 1) ≤ q′ = q/(1 − (k − 1)·q), because B ≥ 1. So J is at most a binomial J′ of k and q′ on the same probability
+space, and growing J to J′ dominates: a `Segment` of half the noise, the rate q′ and k records, wherever q·k < 1.
 
 **balls-in-bins**: each pass throws every record into one of b = 1/q batches. Reference: the same throws with the
 target's gradient left out: N(0, σ²·I_b) against the mean of N(e_t, σ²·I_b) over t = 1 … b, once for each pass
-(`engine/allocation.py`, certified from both sides). It is dominated by the shuffle's pair, because telling t helps. For
-k > 1 records only that is proven.
+(`engine/allocation.py`, certified from both sides). It is dominated by the shuffle's pair, because telling t helps.
+A person's k records are put back one after the other, each given the places of all others: γ ≤ G(G(… G(κ))), k times,
+with G = γ of one record. The better of the two holds.
 
 **Replacement.** Where neighbours differ by one record replaced by another, ν is a training with the other record.
 Take it out, put the target in: ν(E) ≤ 1 − G⁻¹(1 − κ) and μ(E) ≤ G(ν(E)) for the training without either, G = γ of
@@ -79,6 +83,7 @@ _EITHER = (
 )
 _REPLACED = "the comparison is with the same training on another record in the target's place"
 _WHOLE_BATCHES = 1e-6  # how near to a whole number the batches of a pass must be
+_UP = 1 + 1e-12  # of a rate, upwards
 _ROUNDING = 1e-12  # of N/B, far less than two different data sets of any size differ by
 _LEAST_INVERTED = 1e-12  # below it, 1 − κ is too near to 1 for a float to tell
 _CHAIN_WIDTH = 1e-5  # relative, of the inverse of γ; its error is on the safe side
@@ -203,11 +208,10 @@ class Person:
         if self.batches == "fixed" and not self.replaced:
             # Tests that exist: the other records' gradients may be 0, and all opposite to the target's.
             log_lower = dpsgd_bracket(schedule, log_baseline, rtol=rtol).log_lower
-            if options[-1].log_upper < options[0].log_upper:
+            if self.most == 1 and options[-1].log_upper < options[0].log_upper:
                 log_lower = options[-1].log_lower
-        if self.batches == "balls-in-bins" and self.most == 1 and not is_full_batch(schedule):
-            passes, bins = _passes(schedule)
-            thrown = partial(allocation_bracket, schedule[0].noise_multiplier, bins, passes)
+        if self.batches == "balls-in-bins" and not is_full_batch(schedule):
+            thrown = partial(_thrown, schedule, self.most)
             if self.replaced:
                 options.append(chained(partial(thrown, rtol=_THROWN_WIDTH), log_baseline, _THROWN_WIDTH))
             else:
@@ -257,6 +261,16 @@ def chained(success: Callable[[float], Bracket], log_baseline: float, width: flo
     return replace(found, log_lower=-math.inf, log_estimate=None)
 
 
+def _thrown(schedule: Schedule, records: int, log_baseline: float, *, rtol: float) -> Bracket:
+    """γ of balls in bins, of one record after the other."""
+    passes, bins = _passes(schedule)
+    once = partial(allocation_bracket, schedule[0].noise_multiplier, bins, passes, rtol=rtol)
+    found = once(log_baseline)
+    for _ in range(records - 1):
+        found = replace(once(found.log_upper), log_lower=found.log_lower) if found.log_upper < 0 else found
+    return found
+
+
 def _passes(schedule: Schedule) -> tuple[int, int]:
     """How many passes over the data, and how many batches in each; refuses what is no whole number of batches."""
     (run, *more) = schedule
@@ -287,8 +301,13 @@ def _shuffled(schedule: Schedule, records: int) -> list[Schedule]:
 
 def _fixed(schedule: Schedule, records: int) -> list[Schedule]:
     told = tuple(replace(s, noise_multiplier=s.noise_multiplier / records, sample_rate=1.0) for s in schedule)
-    half = tuple(replace(s, noise_multiplier=s.noise_multiplier / 2) for s in schedule)
-    return [told, half] if records == 1 and not is_full_batch(schedule) else [told]
+    if max(s.sample_rate for s in schedule) * records >= 1:
+        return [told]
+    put_in = []
+    for s in schedule:
+        rate = s.sample_rate / (1 - s.sample_rate * (records - 1)) * (_UP if records > 1 else 1)
+        put_in.append(replace(s, noise_multiplier=s.noise_multiplier / 2, sample_rate=rate, records=records))
+    return [told, normalise(put_in)]
 
 
 def _poisson(schedule: Schedule, records: int) -> list[Schedule]:
