@@ -48,8 +48,10 @@ def figure_2(settings: Settings) -> Outcome:
         accuracies = [accuracy(mechanism, train[: known + 1], test, settings) for mechanism in tried]
         best = max(range(len(RATES)), key=accuracies.__getitem__)
         game = shortlist_game(train, tried[best], candidates=10, known=known)
-        cells = measure(game, {"prior-aware": PriorAware()}, settings, trials)
-        matched = measure(game, {"gradient-based": GradientBased(matched=True, starts=2)}, settings, searched)
+        cells = measure(game, {"prior-aware": PriorAware()}, settings, trials, train[known:])
+        matched = measure(
+            game, {"gradient-based": GradientBased(matched=True, starts=2)}, settings, searched, train[known:]
+        )
         renyi = bounds.dpsgd_renyi(0.1, noise_multiplier=linear.noise_multiplier, steps=STEPS)
         row: dict[str, Cell] = {"epsilon": epsilon, **cells, "gradient-based": matched["gradient-based"]}
         row |= {"Rényi bound": float(renyi.success), "accuracy": accuracies[best]}

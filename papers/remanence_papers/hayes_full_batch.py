@@ -36,7 +36,11 @@ def shortlist_of_ten(settings: Settings) -> Outcome:
         mechanism = mechanism_of(data, epsilon=epsilon, settings=settings)
         game = shortlist_game(data, mechanism, candidates=10, known=known)
         cells = measure(
-            game, {"attack": PriorAware(), "algorithm 2": PriorAware(score="sum")}, settings, trials
+            game,
+            {"attack": PriorAware(), "algorithm 2": PriorAware(score="sum")},
+            settings,
+            trials,
+            data[known:],
         )
         best, error = optimum(game, settings, runs=60 if settings.small else 200)
         attack, ceiling = cells["attack"], cells["bound"]
@@ -120,7 +124,9 @@ def figure_3(settings: Settings) -> Outcome:
         game = shortlist_game(
             data, mechanism_of(data, epsilon=epsilon, settings=settings), candidates=size, known=known
         )
-        rows.append({"epsilon": epsilon, "candidates": size, **measure(game, AWARE, settings, trials)})
+        rows.append(
+            {"epsilon": epsilon, "candidates": size, **measure(game, AWARE, settings, trials, data[known:])}
+        )
     panels = []
     for epsilon in epsilons:
         own = [row for row in rows if row["epsilon"] == epsilon]
@@ -135,7 +141,7 @@ def figure_3(settings: Settings) -> Outcome:
 def figure_7(settings: Settings) -> Outcome:
     """Hidden layers of width 10, 100 and 1000 (10, 30 and 100 at the small scale)."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 100) if settings.small else (999, settings.trials or 400)
+    known, trials = (499, settings.trials or 100) if settings.small else (999, settings.trials or 1000)
     widths = (10, 30, 100) if settings.small else (10, 100, 1000)
     rows: list[dict[str, Cell]] = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):
@@ -143,7 +149,7 @@ def figure_7(settings: Settings) -> Outcome:
         for width in widths:
             mechanism = mechanism_of(data, epsilon=epsilon, width=width, settings=settings)
             game = shortlist_game(data, mechanism, candidates=10, known=known)
-            measured = measure(game, {f"width {width}": PriorAware()}, settings, trials)
+            measured = measure(game, {f"width {width}": PriorAware()}, settings, trials, data[known:])
             cells |= {name: cell for name, cell in measured.items() if name not in cells}
         rows.append({"epsilon": epsilon, **cells})
     lines = ("bound", *(f"width {width}" for width in widths), "guess")
@@ -191,7 +197,11 @@ def figure_10(settings: Settings) -> Outcome:
             )
             attacks = {"attack": PriorAware(), "not subtracted": PriorAware(score="sum", subtract="nothing")}
             rows.append(
-                {"epsilon": epsilon, "known records": known, **measure(game, attacks, settings, trials)}
+                {
+                    "epsilon": epsilon,
+                    "known records": known,
+                    **measure(game, attacks, settings, trials, data[known:]),
+                }
             )
     panels = [
         over_epsilon(
@@ -228,7 +238,7 @@ def figure_13(settings: Settings) -> Outcome:
                     "epsilon": epsilon,
                     "clipping norm": norm,
                     "mean gradient norm": everybody,
-                    **measure(game, AWARE, settings, trials),
+                    **measure(game, AWARE, settings, trials, data[known:]),
                     "individual bound": sum(ceilings) / len(ceilings),
                     "learning rate": mechanism.learning_rate,
                     "paper's mean norm": None

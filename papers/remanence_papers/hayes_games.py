@@ -13,6 +13,7 @@ from remanence.bounds.calibration import noise_for_epsilon
 from remanence.core.attack import Attack
 from remanence.core.errors import Criterion, mismatch
 from remanence.core.priors import FinitePrior
+from remanence.core.rates import SuccessRate
 from remanence.core.records import Records
 from remanence.game import Game, play
 from remanence.scale.seeds import stream
@@ -27,6 +28,7 @@ EXACT = Criterion(mismatch, 0.5)
 LINES = ("bound", "attack", "guess")
 RATES = (0.1, 0.3, 0.9, 3.0, 10.0)  # learning rates times the clipping norm; the authors' notebook has 0.9
 _HELD_OUT = 2000
+_SHORTLISTS = 20
 _TUNED: dict[tuple[Settings, float, tuple[int, ...], float], float] = {}
 
 
@@ -91,19 +93,37 @@ def shortlist_game(
     return Game(mechanism, prior, data[:known], EXACT, bounds=(ceiling,))
 
 
-def measure(game: Game, attacks: Mapping[str, Attack], settings: Settings, trials: int) -> dict[str, Cell]:
-    """A guess, each attack, the first attack's control, and the bound: the cells of a row."""
+def measure(
+    game: Game, attacks: Mapping[str, Attack], settings: Settings, trials: int, pool: Records | None = None
+) -> dict[str, Cell]:
+    """A guess, each attack, the first attack's control, and the bound: the cells of a row.
+
+    At the paper's scale the trials are shared among shortlists that are drawn from the pool.
+    """
+    games = [game] if pool is None or settings.small else _with_other_shortlists(game, pool, settings)
+    own = -(-trials // len(games))
     found = {
-        name: play(game, attack, trials=trials, seed=settings.seed, device=settings.device)
+        name: [play(each, attack, trials=own, seed=settings.seed, device=settings.device) for each in games]
         for name, attack in attacks.items()
     }
     first = next(iter(found.values()))
     return {
-        "guess": first.baseline.value,
-        **{name: interval(evidence.main) for name, evidence in found.items()},
-        "control": interval(first.control),
+        "guess": first[0].baseline.value,
+        **{name: interval(_together([each.main for each in every])) for name, every in found.items()},
+        "control": interval(_together([each.control for each in first])),
         "bound": float(game.bounds[0].success),
     }
+
+
+def _with_other_shortlists(game: Game, pool: Records, settings: Settings) -> list[Game]:
+    size = len(game.prior.candidates)
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(settings.seed))
+    listed = order[: _SHORTLISTS * size].split(size)
+    return [replace(game, prior=FinitePrior(pool[each])) for each in listed if len(each) == size]
+
+
+def _together(rates: Sequence[SuccessRate]) -> SuccessRate:
+    return SuccessRate(sum(rate.successes for rate in rates), sum(rate.trials for rate in rates))
 
 
 def over_epsilon(rows: Sequence[Row], lines: Sequence[str] = LINES, title: str = "") -> Panel:

@@ -36,7 +36,7 @@ def figure_4(settings: Settings) -> Outcome:
     for epsilon in track(epsilons, total=len(epsilons), what="values of ε"):
         mechanism = mechanism_of(data, epsilon=epsilon, sample_rate=rate, steps=steps)
         game = shortlist_game(data, mechanism, candidates=10, known=known)
-        rows.append({"epsilon": epsilon, **measure(game, attacks, settings, trials)})
+        rows.append({"epsilon": epsilon, **measure(game, attacks, settings, trials, data[known:])})
     used = {**table_1(known, trials, candidates=10), "sample rate": rate, "steps": steps}
     notes = [
         "*likelihood* is Appendix G with its sign corrected. It is the best attack on these runs, since all candidates "
@@ -65,7 +65,7 @@ def figure_14(settings: Settings) -> Outcome:
 def _over_rate(settings: Settings, *, epsilons: tuple[float, ...], sizes: tuple[int, ...]) -> Outcome:
     data, name = handwriting(settings)
     few = 300 if len(epsilons) == 1 else 100
-    known, trials = (99, settings.trials or few) if settings.small else (999, settings.trials or 1000)
+    known, trials = (99, settings.trials or few) if settings.small else (999, settings.trials or 3400)
     rates = (0.01, 0.1, 0.5, 0.99)
     cases = [(epsilon, size, rate) for epsilon in epsilons for size in sizes for rate in rates]
     rows: list[dict[str, Cell]] = []
@@ -74,7 +74,10 @@ def _over_rate(settings: Settings, *, epsilons: tuple[float, ...], sizes: tuple[
         game = shortlist_game(data, mechanism, candidates=size, known=known)
         attacks = {"likelihood": PriorAware(), "algorithm 3": PriorAware(score="top")}
         row: dict[str, Cell] = {"epsilon": epsilon, "candidates": size, "sample rate": rate}
-        row |= {"noise multiplier": mechanism.noise_multiplier, **measure(game, attacks, settings, trials)}
+        row |= {
+            "noise multiplier": mechanism.noise_multiplier,
+            **measure(game, attacks, settings, trials, data[known:]),
+        }
         if (epsilon, size) == (4.0, 10):
             row["paper's bound"], row["paper's attack"] = PAPER_FIGURE_5.get(rate, (None, None))
         rows.append(row)

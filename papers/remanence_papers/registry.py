@@ -263,7 +263,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("§4, full batch"),
             f"{_HOME}.hayes_full_batch:shortlist_of_ten",
             minutes=2,
-            reduced="three shortlists for one anew in every trial; five learning rates tried",
+            reduced="sixty shortlists for one anew in every trial; five learning rates tried",
             seeds=3,
         ),
         Reproduction(
@@ -274,6 +274,14 @@ REPRODUCTIONS = {
             minutes=8,
             reduced="300 targets for 1,000 and 40 of Equation 1; 20,000 shadows for 40,000; thousands of iterations "
             "for a million",
+        ),
+        Reproduction(
+            "hayes-figure-1-prior",
+            "The same by whoever knows what pictures of a class look like",
+            HAYES_2023.at("Figure 1a, extended"),
+            f"{_HOME}.hayes_optimisation:with_a_prior",
+            minutes=8,
+            reduced="300 targets for 1,000",
         ),
         Reproduction(
             "hayes-figure-2",
@@ -291,7 +299,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 3"),
             f"{_HOME}.hayes_full_batch:figure_3",
             minutes=2,
-            reduced="three shortlists for one anew in every trial; six of eleven sizes",
+            reduced="up to sixty shortlists for one anew in every trial; six of eleven sizes",
             seeds=3,
         ),
         Reproduction(
@@ -309,7 +317,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 5"),
             f"{_HOME}.hayes_minibatch:figure_5",
             minutes=1,
-            reduced="3,000 trials for 10,000; four rates; learning rate not tuned",
+            reduced="four rates; learning rate not tuned",
             seeds=3,
         ),
         Reproduction(
@@ -326,7 +334,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 7"),
             f"{_HOME}.hayes_full_batch:figure_7",
             minutes=3,
-            reduced="1,200 trials for 10,000",
+            reduced="3,000 trials for 10,000",
             seeds=3,
         ),
         Reproduction(
@@ -352,7 +360,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 10"),
             f"{_HOME}.hayes_full_batch:figure_10",
             minutes=2,
-            reduced="three shortlists for one anew in every trial",
+            reduced="sixty shortlists for one anew in every trial",
             seeds=3,
         ),
         Reproduction(
@@ -379,7 +387,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 13"),
             f"{_HOME}.hayes_full_batch:figure_13",
             minutes=2,
-            reduced="three shortlists for one anew in every trial",
+            reduced="sixty shortlists for one anew in every trial",
             seeds=3,
         ),
         Reproduction(
@@ -388,7 +396,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 14"),
             f"{_HOME}.hayes_minibatch:figure_14",
             minutes=3,
-            reduced="3,000 trials for 10,000; four rates; learning rate not tuned",
+            reduced="four rates; learning rate not tuned",
             seeds=3,
         ),
         Reproduction(

@@ -14,6 +14,7 @@ DOOR = Door(
         "remanence.private.targets:digits_noisy_sum",
         "remanence.private.targets:digits_dpsgd",
         "remanence.private.targets:digits_dpsgd_poisson",
+        "remanence.private.targets:digits_dpsgd_pictures",
     ),
     caveats="remanence.private.caveats",
 )

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
-from remanence.core.checks import one_of
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import FinitePrior
 from remanence.core.records import Records, concatenate
@@ -39,15 +38,15 @@ class ClassGaussians:
     constants: Tensor  # (starts,): half the log-determinants less the logarithms of the classes' shares
 
     @classmethod
-    def of(cls, known: Records, labels: Tensor) -> ClassGaussians:
-        """Fitted on the known records, each class on its own; one that nobody has is like all records together."""
-        flat = known.flat.double()
+    def of(cls, collected: Records, labels: Tensor) -> ClassGaussians:
+        """Fitted on what was collected, each class on its own; one that nobody has is like all records together."""
+        flat = collected.flat.double()
         ridge = (
             _RIDGE * float(flat.max() - flat.min()) ** 2 * torch.eye(flat.shape[1], dtype=flat.dtype).to(flat)
         )
         fitted = {}
         for label in labels.unique().tolist():
-            own = flat[known.labels == label]
+            own = flat[collected.labels == label]
             seen = own if len(own) > 1 else flat
             covariance = seen.mT.cov(correction=0) + ridge
             share = (len(own) + 1) / (len(flat) + 1)
@@ -74,14 +73,13 @@ class GradientBased(Attack[Transcript]):
 
     `labels` are the classes that the target may have: `(3,)` where the adversary knows that it is a three,
     None for all, each tried. `matched` returns the nearest candidate of a shortlist (Appendix D).
-    `prior="gaussian"` adds what records of a class look like: a Gaussian with the mean and the covariance of the known
-    records of that class. The record found is then the likeliest one, given the transcript.
+    An adversary who collected records of the same kind (`EmpiricalPrior`) also uses what a class looks like: a Gaussian
+    with the mean and the covariance of its records. The record found is then the likeliest one, given the transcript.
     """
 
     loss: Literal["likelihood", "equation-1"] = "likelihood"
     labels: tuple[int, ...] | None = None
     matched: bool = False
-    prior: Literal["none", "gaussian"] = "none"
     starts: int = 5
     learning_rate: float = 0.05  # as a share of the known records' range
     most_iterations: int = 4000
@@ -92,11 +90,6 @@ class GradientBased(Attack[Transcript]):
         "transcript",
         HAYES_2023.at("Equation 1 and Appendix D"),
     )
-
-    def __post_init__(self) -> None:
-        one_of("prior", self.prior, ["none", "gaussian"])
-        if self.prior != "none":
-            one_of("loss", self.loss, ["likelihood"])  # which is in the same units
 
     def check(self, knowledge: Knowledge) -> tuple[DPSGD, Records]:
         """DP-SGD's transcript and known records; a shortlist if and only if it is used."""
@@ -117,7 +110,9 @@ class GradientBased(Attack[Transcript]):
         (mechanism, known), prior = self.check(knowledge), knowledge.prior
         starts = self._starts(mechanism.network, known, generator)
         box = known.features.min(), known.features.max()
-        unlikely = None if self.prior == "none" else ClassGaussians.of(known, starts.labels)
+        # The printed loss is not in nats, so that a log-density cannot be added to it.
+        collected = None if self.matched or self.loss == "equation-1" else prior.samples
+        unlikely = None if collected is None else ClassGaussians.of(collected, starts.labels)
 
         def reconstruct(release: Transcript) -> Reconstruction:
             room = _GPU_NUMBERS if starts.features.device.type == "cuda" else _CPU_NUMBERS

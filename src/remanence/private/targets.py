@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from remanence.core.examples import example
 
 if TYPE_CHECKING:
+    from remanence.core.records import Records
     from remanence.game import Game
+    from remanence.training.dpsgd import DPSGD
 
 
 def digits_noisy_sum() -> Game:
@@ -34,26 +36,57 @@ def digits_dpsgd_poisson() -> Game:
     return _digits_dpsgd(noise_multiplier=0.8, sample_rate=0.1, learning_rate=1.0)
 
 
+def digits_dpsgd_pictures() -> Game:
+    """DP-SGD with little noise and no shortlist: whoever collected 1,097 other digits draws the picture."""
+    from remanence import bounds
+    from remanence.core.distances import nearest_neighbour_errors
+    from remanence.core.errors import Criterion, mean_squared_error
+    from remanence.core.priors import EmpiricalPrior
+    from remanence.game import Game
+
+    data = _pictures()
+    known, targets, collected = data[:500], data[500:700], EmpiricalPrior(data[700:])
+    mechanism = _training(noise_multiplier=0.4, steps=20, learning_rate=5.0)
+    threshold = float(nearest_neighbour_errors(targets, collected.records).mean())
+    close = Criterion(mean_squared_error, threshold)
+    bound = bounds.of(mechanism, collected.baseline(close).value)
+    return Game(mechanism, collected, known, close, EmpiricalPrior(targets), bounds=(bound,))
+
+
 def _digits_dpsgd(*, noise_multiplier: float, sample_rate: float, learning_rate: float) -> Game:
     from remanence import bounds
     from remanence.core.errors import Criterion, mismatch
     from remanence.core.priors import FinitePrior
-    from remanence.core.records import Records
     from remanence.game import Game
-    from remanence.training.dpsgd import DPSGD
-    from remanence.training.perceptron import Perceptron
 
-    digits = example("digits", scale=8.0)
-    data = Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
-    mechanism = DPSGD(
-        Perceptron((64, 10, 10)),
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=100,
-        max_grad_norm=0.1,
-        learning_rate=learning_rate,
+    data = _pictures()
+    mechanism = _training(
+        noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=100, learning_rate=learning_rate
     )
     bound = bounds.of(mechanism, 1 / 32)
     return Game(
         mechanism, FinitePrior(data[:32]), data[32:532], Criterion(mismatch, threshold=0.5), bounds=(bound,)
+    )
+
+
+def _pictures() -> Records:
+    from remanence.core.records import Records
+
+    digits = example("digits", scale=8.0)
+    return Records(digits.features.float() - 1, digits.labels)  # pixels in [−1, 1]
+
+
+def _training(
+    *, noise_multiplier: float, steps: int, learning_rate: float, sample_rate: float = 1.0
+) -> DPSGD:
+    from remanence.training.dpsgd import DPSGD
+    from remanence.training.perceptron import Perceptron
+
+    return DPSGD(
+        Perceptron((64, 10, 10)),
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=steps,
+        max_grad_norm=0.1,
+        learning_rate=learning_rate,
     )
