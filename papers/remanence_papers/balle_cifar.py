@@ -12,8 +12,11 @@ from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.networks.mechanism import Queried
 from remanence.networks.modules import AnyModule
+from remanence.scale.progress import track
+from remanence.training.dpsgd import DPSGD
 from remanence.training.sgd import SGD
 from remanence_papers.balle_games import ORACLE, Split, Study, asked, first, gallery
+from remanence_papers.balle_private import DELTA, clipped, noise_for
 from remanence_papers.datasets import load_arrays
 from remanence_papers.reproduction import Cell, Outcome, Settings
 
@@ -21,6 +24,7 @@ CIFAR = "CIFAR-10 (32x32 pixels in colour)"
 PHOTOGRAPHS = "16x16 pieces of the two photographs that scikit-learn carries, a stand-in for CIFAR-10"
 PAPER_BLACK_BOX, PAPER_ORACLE = 0.0198, 0.03
 PAPER_WEIGHTS = {5000: "below the first percentile", 10_000: "below the oracle"}
+KNOWN_UNDER_DP = 100  # every record of every shadow has a gradient of its own
 _SHOWN = 10
 
 
@@ -134,6 +138,24 @@ def prior(settings: Settings) -> Outcome:
         "that of the targets' own kind in both rows, "
         "*closest of his own* that of the adversary."
     )
+    return _outcome(study, training, rows, shown, note)
+
+
+def private(settings: Settings) -> Outcome:
+    """The same with gradients clipped and noise, for a few ε."""
+    study, training = _study(settings)
+    study = replace(study, data=replace(study.data, known=study.data.known[:KNOWN_UNDER_DP]))
+    count = 400 if settings.small else 5000
+    trainings: dict[str, SGD | DPSGD] = {"no DP": training, "clipping only": clipped(training, 0.0)}
+    for epsilon in (1e4,) if settings.small else (1e7, 1e5, 1e3, 10.0):
+        trainings[f"ε = {epsilon:g}"] = clipped(training, noise_for(epsilon, training.epochs))
+    rows: list[dict[str, Cell]] = []
+    shown: dict[str, Tensor] = {"target": study.data.targets.features[:_SHOWN]}
+    for label, mechanism in track(trainings.items(), total=len(trainings), what="trainings"):
+        found = study.attack(mechanism, study.shadows(mechanism, count))
+        rows.append({"training": label, "shadows": count, **study.cells(found)})
+        shown[label] = found.guesses.features[:_SHOWN, 0]
+    note = f"Full batches of {len(study.data.known) + 1} records, gradients clipped to a norm of 1, δ = {DELTA:g}."
     return _outcome(study, training, rows, shown, note)
 
 

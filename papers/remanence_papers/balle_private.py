@@ -46,9 +46,9 @@ def figure_8(settings: Settings) -> Outcome:
     threshold = float(study.oracle.mean())
     kappa = EmpiricalPrior(study.data.public).baseline(Criterion(mean_squared_error, threshold)).value
     settings_of: dict[str, tuple[float | None, Mechanism[Release]]] = {"no DP": (None, plain)}
-    settings_of["clipping only"] = None, _private(plain, 0.0)
+    settings_of["clipping only"] = None, clipped(plain, 0.0)
     for epsilon in reversed(SMALL_EPSILONS if small else EPSILONS):
-        settings_of[f"ε = {epsilon:g}"] = epsilon, _private(plain, _noise(epsilon, plain.epochs))
+        settings_of[f"ε = {epsilon:g}"] = epsilon, clipped(plain, noise_for(epsilon, plain.epochs))
     rows: list[dict[str, Cell]] = []
     shown: dict[str, Tensor] = {"target": study.data.targets.features[:_SHOWN]}
     for label, (epsilon, mechanism) in track(settings_of.items(), total=len(settings_of), what="trainings"):
@@ -100,14 +100,14 @@ def figure_8(settings: Settings) -> Outcome:
     )
 
 
-def _noise(epsilon: float, steps: int) -> float:
+def noise_for(epsilon: float, steps: int) -> float:
     """Starting from ε ≈ μ²/2 + μ·Φ⁻¹(1 − δ), with μ the distance of all steps in units of the noise."""
     tail = -float(ndtri(DELTA))
     distance = -tail + math.sqrt(tail**2 + 2 * epsilon)
     return noise_for_epsilon(epsilon, delta=DELTA, steps=steps, guess=math.sqrt(steps) / distance)
 
 
-def _private(plain: SGD, noise: float) -> DPSGD:
+def clipped(plain: SGD, noise: float) -> DPSGD:
     """The same recipe with gradients clipped to a norm of 1, and noise."""
     return DPSGD(
         plain.network,

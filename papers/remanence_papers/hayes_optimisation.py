@@ -228,11 +228,12 @@ def with_a_prior(settings: Settings) -> Outcome:
         FLAT,
         "*prior*: minus the logarithm of a Gaussian density is added to the loss, with the mean and the covariance of "
         "the target's class over all pictures that are neither known nor targets, and a thousandth of the squared "
-        "range on the diagonal. *0.004*: four times as much, which is what 0.004 on the diagonal is for pixels in [0, 1].",
+        "range on the diagonal. *0.004*: four times as much, which is what 0.004 on the diagonal is for pixels in "
+        "[0, 1].",
         "Errors are in units of [0, 1] in every column, ± two standard errors over targets. The paper has no prior.",
         "*closer than a neighbour*: the share of targets that came back, with the prior in [0, 1], closer than the "
-        "mean distance of a picture to the nearest other one; *control*: against another target. *guess* and *γ* are for "
-        "the same threshold. A guess is bounded from above at 99 % confidence, so γ holds with it.",
+        "mean distance of a picture to the nearest other one; *control*: against another target. *guess* and *γ* are "
+        "for the same threshold. A guess is bounded from above at 99 % confidence, so γ holds with it.",
     ]
     return Outcome(handwriting(settings)[1], rows, panels, table_1(len(known), count), notes)
 

@@ -154,6 +154,15 @@ REPRODUCTIONS = {
             data=("cifar10.npz", "cifar100-features.npz"),
         ),
         Reproduction(
+            "balle-cifar-private",
+            "The same under DP gradient descent",
+            BALLE_2022.at("Appendix E, CIFAR-10"),
+            f"{_HOME}.balle_cifar:private",
+            minutes=2,
+            reduced="100 known records; 5,000 shadows; otherwise as balle-cifar",
+            data=("cifar10.npz",),
+        ),
+        Reproduction(
             "maciazek-table-1",
             "A weak adversary reads training pictures out of transfer-learned heads, one picture per class",
             MACIAZEK_2025.at("Tables 1 and 4, N = 10; Figures 1, 3c and 6 to 9"),

@@ -16,7 +16,6 @@ from remanence import (
     Game,
     GradientBased,
     IncompatibleGameError,
-    InputError,
     Perceptron,
     PriorAware,
     Records,
