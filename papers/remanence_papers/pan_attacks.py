@@ -85,14 +85,17 @@ def optimised(
     steps: int,
     size: int,
     device: str,
+    shape: tuple[int, ...] | None = None,
 ) -> list[Found]:
-    """DLG or Inverting on gradients of one network, all at once; inputs are kept in [−1, 1]."""
+    """DLG or Inverting on gradients of one network, all at once; inputs are kept in [−1, 1], pictures smooth."""
     first = next(iter(network.parameters()))
-    mechanism = SharedGradient(network, (first.shape[1],))
+    mechanism = SharedGradient(network, shape or (first.shape[1],))
     stacked = {name: torch.cat([each[name] for each in gradients]).to(device) for name in gradients[0]}
     own = {
         "DLG": Matching("euclidean", "l-bfgs", "optimise", steps, learning_rate=1.0, value_range=(-1.0, 1.0)),
-        "Inverting": Matching("cosine", "signed-adam", "infer", steps, value_range=(-1.0, 1.0)),
+        "Inverting": Matching(
+            "cosine", "signed-adam", "infer", steps, total_variation=0.01, value_range=(-1.0, 1.0)
+        ),
     }[kind]
     found = match_gradients(mechanism, stacked, batch_size=size, settings=own, seed=0)
     return list(zip(found.inputs.cpu(), found.labels.cpu(), strict=True))
