@@ -16,11 +16,14 @@ from remanence import (
     Logistic,
     Policy,
     Records,
+    SuccessRate,
     Verdict,
     audit,
 )
 from remanence.bounds import gaussian
+from remanence.core.baseline import Baseline
 from remanence.core.references import HAYES_2023
+from remanence.results.verdict import decide
 
 DATA: Records = synthetic(40, classes=2, seed=3)
 
@@ -61,3 +64,45 @@ def poisoned(found: AuditResult) -> AuditResult:
     document["evidence"][0]["caveats"] = [{"id": evil, "means": evil, "do": evil}]
     arrays = {f"{evil}.{name}": values for name, values in found.evidence[0].arrays.items()}
     return AuditResult.from_json(document, arrays)
+
+
+def made_up(successes: int, trials: int, *, control: int = 0, guess: float = 0.0, limit: float = 0.1):
+    """A result in which these numbers were measured."""
+    exposed = result(Verdict.EXPOSED)
+    best = replace(
+        exposed.strongest,
+        main=SuccessRate(successes, trials),
+        control=SuccessRate(control, trials),
+        baseline=Baseline(guess, guess, "exact"),
+        findings=(),
+        arrays={},
+    )
+    return judged(replace(exposed, evidence=(best,), policy=Policy(limit), companions=()))
+
+
+def judged(found):
+    return replace(found, verdict=decide(found.evidence, found.bounds, found.policy))
+
+
+def proven(count: int, of: int | None):
+    found = made_up(0, 40)
+    return judged(replace(found, evidence=(replace(found.strongest, proven=count, proven_of=of),)))
+
+
+def bounded(success: float):
+    found = made_up(1, 400)
+    return judged(replace(found, bounds=(Bound("a proof", math.log(success), ("nothing",), HAYES_2023),)))
+
+
+MADE_UP = {
+    "everything": lambda: made_up(442, 442),
+    "nothing": lambda: made_up(0, 200),
+    "a third": lambda: made_up(70, 210, limit=0.2),
+    "as the control": lambda: made_up(150, 250, control=160),
+    "as a guess": lambda: made_up(150, 250, guess=0.65),
+    "below a high limit": lambda: made_up(50, 100, limit=0.9),
+    "one proven": lambda: proven(1, 8),
+    "proven of unknown many": lambda: proven(3, None),
+    "protected": lambda: bounded(0.05),
+    "a ceiling above the limit": lambda: bounded(0.5),
+}

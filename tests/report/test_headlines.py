@@ -1,65 +1,17 @@
 """What the page says first is what the verdict rests on: one sentence, its number, and its row of the picture."""
 
-import math
 import re
-from dataclasses import replace
 
 import pytest
 
-from audit_results import result
-from remanence import Bound, Policy, SuccessRate, Verdict, audit
-from remanence.core.baseline import Baseline
-from remanence.core.references import HAYES_2023
+from audit_results import MADE_UP
+from remanence import Verdict, audit
 from remanence.report.figures import line
 from remanence.report.html import report
 from remanence.report.tables import thousandths
 from remanence.report.words import headline, tightest
 from remanence.results.findings import ProvenRecords, WholeRecords
-from remanence.results.verdict import decide
 from remanence.targets import TARGETS
-
-EXPOSED = result(Verdict.EXPOSED)
-
-
-def made_up(successes: int, trials: int, *, control: int = 0, guess: float = 0.0, limit: float = 0.1):
-    """A result in which these numbers were measured."""
-    best = replace(
-        EXPOSED.strongest,
-        main=SuccessRate(successes, trials),
-        control=SuccessRate(control, trials),
-        baseline=Baseline(guess, guess, "exact"),
-        findings=(),
-        arrays={},
-    )
-    return judged(replace(EXPOSED, evidence=(best,), policy=Policy(limit), companions=()))
-
-
-def judged(found):
-    return replace(found, verdict=decide(found.evidence, found.bounds, found.policy))
-
-
-def proven(count: int, of: int | None):
-    found = made_up(0, 40)
-    return judged(replace(found, evidence=(replace(found.strongest, proven=count, proven_of=of),)))
-
-
-def bounded(success: float):
-    found = made_up(1, 400)
-    return judged(replace(found, bounds=(Bound("a proof", math.log(success), ("nothing",), HAYES_2023),)))
-
-
-MADE_UP = {
-    "everything": lambda: made_up(442, 442),
-    "nothing": lambda: made_up(0, 200),
-    "a third": lambda: made_up(70, 210, limit=0.2),
-    "as the control": lambda: made_up(150, 250, control=160),
-    "as a guess": lambda: made_up(150, 250, guess=0.65),
-    "below a high limit": lambda: made_up(50, 100, limit=0.9),
-    "one proven": lambda: proven(1, 8),
-    "proven of unknown many": lambda: proven(3, None),
-    "protected": lambda: bounded(0.05),
-    "a ceiling above the limit": lambda: bounded(0.5),
-}
 
 
 @pytest.mark.parametrize("name", MADE_UP)
