@@ -2,6 +2,8 @@
 
 python benchmarks/bugs.py [--seeds 3] [--only NAME]    # every bug: none may be PROTECTED
 python benchmarks/bugs.py --correct [--seeds 3]        # correct loops of many shapes: none may be CONTRADICTED
+
+In 16 processes: `--part 1 16` to `--part 16 16`, each into a file of its own, then `--merge FILE...`.
 """
 
 import argparse
@@ -16,18 +18,19 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from opacus.layers import DPGRU, DPLSTM
+from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from remanence import Policy
 from remanence.auditing import AuditResult
 from remanence.private.audit_run import audit_run
 from remanence.private.canaries import crafted
-from remanence.private.opacus import record
+from remanence.private.opacus import Reading, record
 from remanence.results.verdict import Verdict
 
 CLASSES, KNOWN = 5, 400
@@ -467,7 +470,7 @@ def skips_the_worst(loop: Loop) -> None:
         loop.optimizer.zero_grad()
 
 
-# Ten kinds that the code has no word for.
+# Kinds that the code has no word for.
 
 
 def mixed_up(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -627,6 +630,156 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+# More of them, invented when the ones above were done.
+
+LATELY: dict[str, Any] = {"loss": 1.0, "weights": torch.ones(CLASSES)}  # where anybody may look
+
+
+class Peeking(torch.optim.SGD):
+    """An optimizer of one's own, whose rate follows what the loop last saw."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = p.grad * LATELY["loss"]
+        super().step(closure)
+
+
+def tells_the_optimizer(loop: Loop) -> None:
+    LATELY["loss"] = 0.5 + float(loop.norms().mean()) if len(loop.norms()) else 1.0
+    loop.step()
+
+
+def weighed(logits: Tensor, labels: Tensor) -> Tensor:
+    """Each record's loss, weighed by how well its class did in the last batch."""
+    return (cross_entropy(logits, labels, reduction="none") * LATELY["weights"][labels]).mean()
+
+
+def weighs_classes(loop: Loop) -> None:
+    sizes = loop.optimizer.params[-1].grad_sample.abs().sum(0)
+    LATELY["weights"] = 0.5 + sizes / sizes.mean().clamp(min=1e-6)
+    loop.step()
+
+
+def nudged(loop: Loop) -> None:
+    """The weights move where the noise is added."""
+
+    def nudge() -> None:
+        for p in loop.optimizer.params:
+            p.data -= 0.01 * p.summed_grad.view_as(p)
+
+    loop.before_noise(nudge)
+
+
+def shrinks_before_the_noise(loop: Loop) -> None:
+    loop.before_noise(lambda: setattr(loop.optimizer, "max_grad_norm", 0.5))
+
+
+def clips_at_one(loop: Loop) -> None:
+    loop.optimizer.max_grad_norm = 1.0
+    loop.step()
+
+
+def between_pieces(loop: Loop) -> None:
+    """The weights move while a large batch is put together from small ones."""
+    raw = [p.grad_sample.sum(0) for p in loop.optimizer.params]
+    loop.step()
+    if loop.optimizer._is_last_step_skipped:
+        for p, gradient in zip(loop.optimizer.params, raw, strict=True):
+            p.data -= 1e-3 * gradient.view_as(p)
+
+
+def twice_if_bad(loop: Loop) -> None:
+    bad = len(loop.norms()) > 0 and loop.norms().mean() > 3
+    if loop.optimizer.pre_step():
+        for _ in range(2 if bad else 1):
+            loop.optimizer.original_optimizer.step()
+    loop.optimizer.zero_grad()
+
+
+def souvenir(loop: Loop) -> None:
+    """The first batch's mean gradient is kept in the model."""
+    if "kept" not in loop.memory:
+        loop.memory["kept"] = loop.optimizer.grad_samples[-1].mean(0).clone()
+        loop.body.register_buffer("scale", loop.memory["kept"])
+    loop.step()
+
+
+def rows_by_use(loop: Loop) -> None:
+    """The rows of a frozen layer are put in order of what the raw gradients say."""
+    sizes = loop.optimizer.grad_samples[-1].flatten(2).abs().sum((0, 2))
+    loop.step()
+    loop.body.weight.data = loop.body.weight.data[sizes.argsort()]
+
+
+def passes_lie(loop: Loop) -> None:
+    """The number of accumulated passes, by which sums are divided, says how many records there were."""
+
+    class Lying(type(loop.optimizer)):
+        @property
+        def accumulated_iterations(self) -> float:
+            return max(1, len(self.grad_samples[0])) / 60
+
+    loop.optimizer.__class__ = Lying
+
+
+def counts_records(loop: Loop) -> None:
+    counter = loop.memory.setdefault("counter", torch.zeros((), dtype=torch.int64))
+    if "records" not in dict(loop.body.named_buffers()):
+        loop.body.register_buffer("records", counter)
+    counter += len(loop.optimizer.grad_samples[0])
+    loop.step()
+
+
+def limit_from_the_first_batch(loop: Loop) -> None:
+    if "limit" not in loop.memory:
+        loop.memory["limit"] = 0.02 * float(loop.norms().mean())
+    if loop.optimizer.pre_step():
+        nn.utils.clip_grad_norm_(loop.optimizer.params, loop.memory["limit"])
+        loop.optimizer.original_optimizer.step()
+    loop.optimizer.zero_grad()
+
+
+def back_where_it_rises(loop: Loop) -> None:
+    """The weights go back to the step before where the raw gradients have grown."""
+    size, last = float(loop.norms().mean()), loop.memory.get("size", float("inf"))
+    before = [p.detach().clone() for p in loop.optimizer.params]
+    loop.step()
+    if size > last:
+        for p, old in zip(loop.optimizer.params, before, strict=True):
+            p.data.copy_(old)
+    loop.memory["size"] = size
+
+
+def hardest_half(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    chosen = x.flatten(1).norm(dim=1).argsort()[len(x) // 2 :]
+    return x[chosen], y[chosen]
+
+
+LATER: dict[str, dict[str, Any]] = {
+    "an optimizer of one's own looks at the raw gradients": {
+        "optimizer": lambda p: Peeking(p, lr=0.1),
+        "step": tells_the_optimizer,
+    },
+    "the loss weighs classes by the last batch": {
+        "step": weighs_classes,
+        "loss": weighed,
+        "reading": Reading(loss=weighed),
+    },
+    "the norm shrinks before the noise": {"bug": shrinks_before_the_noise, "step": clips_at_one},
+    "the weights move with the noise": {"bug": nudged},
+    "the weights move between small batches": {"step": between_pieces, "physical": 16},
+    "a second step where gradients are large": {"step": twice_if_bad},
+    "the first batch is kept in a buffer": {"step": souvenir},
+    "frozen rows are put in order": {"step": rows_by_use, "network": plain(Lora)},
+    "accumulated passes say how many records came": {"bug": passes_lie},
+    "a counter counts the records": {"step": counts_records},
+    "a limit that the first batch gave": {"step": limit_from_the_first_batch},
+    "weights go back where gradients grow": {"step": back_where_it_rises},
+    "only the larger half of a batch is used": {"prepare": hardest_half},
+}
+
+
 class Remembers(nn.Module):
     """A frozen body whose running statistics go on."""
 
@@ -654,7 +807,6 @@ def run(
     poisson: bool = True,
     statistics: bool = False,
     trained: str = "all",
-    keep: Any = "projections",
     epochs: int = 3,
     batch: int = 64,
     noise: float = 1.5,
@@ -670,6 +822,7 @@ def run(
     seed_by: Any = "os",
     own_seeds: bool = False,
     canaries: int = 30,
+    reading: Reading | None = None,
 ) -> None:
     """Train and record, with a bug or without; every canary is one of two records."""
     torch.manual_seed(seed)
@@ -706,7 +859,7 @@ def run(
         bug(loop)
     rates = None if schedule is None else schedule(wrapped)
     objective = criterion[0] if criterion else loss
-    with record(engine, wrapped, model, loader, out=out, canaries=chosen, keep=keep, seed=seed_by):
+    with record(engine, wrapped, model, loader, out=out, canaries=chosen, reading=reading, seed=seed_by):
         for _ in range(epochs):
             for x, y in batches(loader, wrapped, physical):
                 with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
@@ -767,6 +920,54 @@ def max_norm(loop: Loop) -> None:
                 p.copy_(p.renorm(2, 0, 0.6))
 
 
+class SignDescent(torch.optim.SGD):
+    """An optimizer of one's own that reads nothing but its gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = p.grad.sign()
+        super().step(closure)
+
+
+class Attention(nn.Module):
+    """The rows of a picture, which look at each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = DPMultiheadAttention(8, 2, batch_first=True)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.attention(x[:, 0], x[:, 0], x[:, 0])[0].mean(1))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.GELU(), nn.Flatten(), nn.Linear(512, CLASSES)
+    )
+
+
+def smoothed(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, label_smoothing=0.1)
+
+
+def one_cycle(loop: Loop) -> None:
+    rates = torch.optim.lr_scheduler.OneCycleLR(loop.optimizer, 0.2, total_steps=1000)
+    loop.memory["each step"] = rates.step
+
+
+def averaged(loop: Loop) -> None:
+    average = AveragedModel(loop.model._module)
+    loop.memory["each step"] = lambda: average.update_parameters(loop.model._module)
+
+
+def and_then(loop: Loop) -> None:
+    loop.step()
+    loop.memory["each step"]()
+
+
 def groups(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 1e-3}], lr=3e-3)
 
@@ -805,16 +1006,23 @@ CORRECT: dict[str, dict[str, Any]] = {
     },
     "clipped with its noise, inside add_noise": {"bug": clip_noised},
     "rows of weights projected": {"step": max_norm},
+    "attention": {"network": plain(Attention)},
+    "convolutions and group norm": {"network": plain(normalised)},
+    "an optimizer of one's own": {"optimizer": lambda p: SignDescent(p, lr=1e-3)},
+    "smoothed labels": {"loss": smoothed, "reading": Reading(loss=smoothed)},
+    "one cycle, a call a step": {"bug": one_cycle, "step": and_then},
+    "weights averaged on the way": {"bug": averaged, "step": and_then},
     "the owner's own seeds": {"seed_by": "secret", "own_seeds": True},
     "no word about seeds": {"seed_by": None},
 }
 
 
-def told(kinds: dict[str, dict[str, Any]], seeds: int, only: str | None) -> Counter[str]:
-    """Runs of every kind, a line each: the verdicts, and what was named."""
-    every: Counter[str] = Counter()
+def told(
+    kinds: dict[str, dict[str, Any]], seeds: int, only: str | None, part: tuple[int, int]
+) -> Iterator[str]:
+    """A line for every kind: the verdicts of its runs, and what was named."""
     for place, (name, settings) in enumerate(kinds.items()):
-        if only is not None and only not in name:
+        if (only is not None and only not in name) or place % part[1] != part[0] - 1:
             continue
         verdicts, named = Counter(), Counter()
         for seed in range(seeds):
@@ -822,8 +1030,22 @@ def told(kinds: dict[str, dict[str, Any]], seeds: int, only: str | None) -> Coun
             verdicts[str(result.verdict)] += 1
             named.update(c.id for c in result.strongest.caveats if c.contradicts or c.voids)
         found = ", ".join(which for which, _ in named.most_common())
-        print(f"| {name} | {', '.join(f'{v} {n}' for v, n in verdicts.items())} | {found} |", flush=True)
-        every.update(verdicts)
+        yield f"| {name} | {', '.join(f'{v} {n}' for v, n in verdicts.items())} | {found} |"
+
+
+def merged(kinds: dict[str, dict[str, Any]], files: list[Path]) -> Iterator[str]:
+    """The lines of all parts, in the order of the kinds."""
+    lines = [line for file in files for line in file.read_text().splitlines() if line.startswith("| ")]
+    yield from sorted(lines, key=lambda line: list(kinds).index(line.split(" | ")[0][2:]))
+
+
+def counted_up(lines: Iterator[str]) -> Counter[str]:
+    """Print every line, and count its verdicts."""
+    every: Counter[str] = Counter()
+    for line in lines:
+        print(line, flush=True)
+        for verdict in line.split(" | ")[1].split(", "):
+            every[verdict.split()[0]] += int(verdict.split()[1])
     return every
 
 
@@ -834,8 +1056,13 @@ if __name__ == "__main__":
     parser.add_argument("--correct", action="store_true", help="correct loops instead of bugs")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each")
     parser.add_argument("--only", help="loops whose name contains this")
+    parser.add_argument("--part", type=int, nargs=2, default=(1, 1), help="one part of so many")
+    parser.add_argument("--merge", type=Path, nargs="+", help="files with the lines of all parts")
     given = parser.parse_args()
-    counts = told(CORRECT if given.correct else {**TODAY, **FOUND, **OWN}, given.seeds, given.only)
+    kinds = CORRECT if given.correct else {**TODAY, **FOUND, **OWN, **LATER}
+    counts = counted_up(
+        merged(kinds, given.merge) if given.merge else told(kinds, given.seeds, given.only, tuple(given.part))
+    )
     print(f"{counts.total()} runs: {dict(counts)}")
     wrong = Verdict.CONTRADICTED if given.correct else Verdict.PROTECTED
     raise SystemExit(f"{counts[str(wrong)]} {wrong}" if counts[str(wrong)] else 0)

@@ -41,7 +41,7 @@ ROOMS = {
     "games": "game.py protocol.py networks/game.py tables/game.py core/rates.py core/roc.py core/priors.py",
     "bounds": "bounds/*.py bounds/engine/*.py",
     "recorded": "private/audit_run.py private/canaries.py private/claim_test.py private/consistency.py "
-    "private/exchange_test.py private/one_run_canaries.py private/reading.py",
+    "private/one_run_canaries.py private/reading.py",
 }
 TESTS = (
     "tests/bounds tests/results tests/core tests/private tests/report tests/test_referee.py tests/cli/test_wiring.py "

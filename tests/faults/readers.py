@@ -108,7 +108,7 @@ def _batch(folder: Path) -> Path:
 
 def _recording(folder: Path) -> Path:
     writer = RecordingWriter(folder / "run")
-    writer.add_step({"weight": torch.rand(3)})
+    writer.add("steps", {"weight": torch.rand(3)})
     about = {
         "framework": "by hand",
         "claimed": [[1.1, 0.1, 10]],

@@ -30,14 +30,15 @@ CERTAIN = {  # what differs from the claim beyond doubt, and by what name
     "Rademacher noise": "noise-not-gaussian",
     "uniform noise": "noise-not-gaussian",
     "the update is not noised": "noise-below-claim",
-    "clipped at 10 C, noise at C": "clipped-elsewhere",
+    "clipped at 10 C, noise at C": "clipping-not-per-record",
     "clipping per batch": "clipping-not-per-record",
     "division by the real batch size": "divided-by-the-real-batch",
     "a shuffle accounted as Poisson": "sampling-not-poisson",
-    "ghost: all coefficients are 1": "clipped-elsewhere",
-    "ghost: clipped at 10 C": "clipped-elsewhere",
+    "ghost: all coefficients are 1": "clipping-not-per-record",
+    "ghost: clipped at 10 C": "clipping-not-per-record",
     "the rate is divided by the batch": "divided-by-the-real-batch",
     "one record is in every batch": "sampling-above-claim",
+    "the norm shrinks before the noise": "clipped-elsewhere",
 }
 PART = {  # which part of a step is not made again, where none differs beyond doubt
     "seeds are the steps, own generator": "noise-not-replayed",
@@ -96,6 +97,9 @@ PART = {  # which part of a step is not made again, where none differs beyond do
         ),
         "update-not-replayed",
     ),
+    **dict.fromkeys(bugs.LATER, "update-not-replayed"),
+    "the loss weighs classes by the last batch": "clipping-not-replayed",
+    "only the larger half of a batch is used": "clipping-not-replayed",
     **dict.fromkeys(
         (
             "the same batches in every epoch",
@@ -105,7 +109,7 @@ PART = {  # which part of a step is not made again, where none differs beyond do
         "seed-unknown",
     ),
 }
-BUGS = {**bugs.TODAY, **bugs.FOUND, **bugs.OWN}
+BUGS = {**bugs.TODAY, **bugs.FOUND, **bugs.OWN, **bugs.LATER}
 
 
 def recorded(folder, **settings):
@@ -135,16 +139,17 @@ def test_the_headline_has_the_number(tmp_path):
             (
                 "half the noise",
                 "no noise on the last bias",
-                "clipped at 10 C, noise at C",
+                "clipping per batch",
                 "the update is not noised",
             )
         )
     }
     assert said["half the noise"] == "The noise is 0.50 of what was claimed."
     assert said["no noise on the last bias"] == "The noise on `4.bias` is missing."
-    clipped = re.fullmatch(r"Clipped at ([\d.]+), accounted at 1\.", said["clipped at 10 C, noise at C"])
-    assert clipped is not None
-    assert float(clipped[1]) == pytest.approx(10, rel=0.01)  # off the sums, which noise covers a little
+    assert re.fullmatch(
+        r"The sum is off by 0\.\d+ clipping norms per record, in \d+ of \d+ steps\.",
+        said["clipping per batch"],
+    )
     assert said["the update is not noised"] == "The noise is missing."
 
 
@@ -294,18 +299,6 @@ def test_what_is_counted_from_the_records_is_a_leak_of_who_is_in(tmp_path, recor
     else:
         assert found[1]["counted-from-the-records"].seen.startswith(said)
         assert found[1]["counted-from-the-records"].voids
-
-
-def test_records_that_are_nearly_the_same_are_counted():
-    marks = RecordMarks()
-    features = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
-    features[10] = features[20] + 1e-4
-    features[30] = features[40]
-    for start in range(0, 300, 100):
-        members = list(range(start, start + 100))
-        assert marks.add(features[start : start + 100], members, lambda index: features[[index]]) == ""
-    assert marks.duplicates() == 1
-    assert marks.near_duplicates() == 2
 
 
 def test_records_that_change_on_the_way_are_told():

@@ -1,9 +1,5 @@
 """The loops that people have: dicts, tokens, augmentation, loaders that run ahead, mixed precision, processes."""
 
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 import torch
@@ -104,28 +100,27 @@ def test_batches_that_are_dicts_of_tokens_are_recorded_and_audited(tmp_path, aut
         train(model, optimizer, loader, autocast=autocast)
     assert wrong(tmp_path / "run") == []
     findings = audit_run(tmp_path / "run", policy=Policy(0.95)).strongest.numbers
-    assert findings["p_value_of_the_exact_test"] > 0.001
+    assert findings["p_value_of_the_claim"] > 0.001
 
 
-def test_records_that_change_whenever_they_are_read_are_known_by_their_place(tmp_path):
+def test_records_that_change_whenever_they_are_read_are_not_made_again(tmp_path):
     data, canaries = texts(flips=True)
     engine, model, optimizer, loader = private(data)
-    plain = Reading(**READING)
-    with pytest.raises(InputError, match="not in the training data"):
+    with pytest.raises(InputError, match="without random changes"):
         record(
-            engine, optimizer, model, loader, out=tmp_path / "a", canaries=canaries, reading=plain
+            engine,
+            optimizer,
+            model,
+            loader,
+            out=tmp_path / "a",
+            canaries=canaries,
+            reading=Reading(**READING),
         ).__enter__()
-
-    def flip(tokens):
-        return tokens.flip(0) if torch.rand(()) < 0.5 else tokens
-
-    known = Reading(**READING, augment=flip)
-    with record(engine, optimizer, model, loader, out=tmp_path / "run", canaries=canaries, reading=known):
+    with record(engine, optimizer, model, loader, out=tmp_path / "run", reading=Reading(**READING)):
         train(model, optimizer, loader)
-    ((name, seen),) = wrong(tmp_path / "run")  # which nobody can make again
+    ((name, seen),) = wrong(tmp_path / "run")
     assert name == "clipping-not-replayed"
     assert "is another one when it is read alone" in seen
-    assert read_run(tmp_path / "run").tests_canaries
 
 
 class OneAhead:
@@ -199,14 +194,12 @@ def test_any_framework_can_be_audited_from_its_logs(tmp_path):
     assert {name for name, _ in wrong(tmp_path / "run")} == parts | {"norm-from-data"}  # of a log, nothing is
     assert read_run(tmp_path / "run").noise.lower < 1.1 < read_run(tmp_path / "run").noise.upper
     result = audit_run(tmp_path / "run", policy=Policy(0.99))
-    assert result.strongest.numbers["p_value_of_the_exact_test"] > 0.001
-    assert (
-        result.strongest.main.rate > 0.6
-    )  # a canary a step has 0.9 standard deviations, in a fifth of 60 steps
+    assert result.strongest.numbers["p_value_of_the_claim"] > 0.001
+    # A canary a step has 0.9 standard deviations, in a fifth of 60 steps.
+    assert result.strongest.main.rate > 0.6
     logged(tmp_path / "half", canaries=canaries, noise=0.55, steps=15)
     result = audit_run(tmp_path / "half", policy=Policy(0.99))
     assert result.verdict is Verdict.CONTRADICTED
-    assert result.strongest.numbers["p_value_of_the_exact_test"] <= 0.001  # canaries alone would do
 
 
 def test_logs_that_do_not_fit_together_are_refused(tmp_path):
@@ -218,66 +211,3 @@ def test_logs_that_do_not_fit_together_are_refused(tmp_path):
     with pytest.raises(InputError, match="No training step"):
         recording.finish()
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_two_processes_that_train_together_are_one_run(tmp_path):
-    script = tmp_path / "together.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import sys, torch, warnings
-            warnings.filterwarnings("ignore")
-            from opacus import PrivacyEngine
-            from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
-            from torch import nn
-            from torch.nn.functional import cross_entropy
-            from torch.utils.data import DataLoader, TensorDataset
-            from remanence.private.canaries import crafted
-            from remanence.private.opacus import record
-
-            rank, half = int(sys.argv[1]), len(sys.argv) > 2
-            torch.set_num_threads(1)
-            torch.distributed.init_process_group("gloo", "file://{tmp_path}/meet" + str(half), rank=rank, world_size=2)
-            torch.manual_seed(0)
-            canaries = crafted(60, (20,), 3, seed=0)
-            data = TensorDataset(
-                torch.cat([torch.randn(200, 20), canaries.inserted.features]),
-                torch.cat([torch.randint(3, (200,)), canaries.inserted.labels]),
-            )
-            model, engine = DPDDP(nn.Linear(20, 3)), PrivacyEngine()
-            model, optimizer, loader = engine.make_private(
-                module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-                data_loader=DataLoader(data, batch_size=40), noise_multiplier=1.0, max_grad_norm=1.0,
-            )
-            torch.manual_seed(rank)
-            if half:
-                optimizer.noise_multiplier = 0.5
-                hook = optimizer.step_hook
-                def told(o):
-                    o.noise_multiplier = 1.0; hook(o); o.noise_multiplier = 0.5
-                optimizer.attach_step_hook(told)
-            with record(engine, optimizer, model, loader, out="{tmp_path}/run" + str(half), canaries=canaries):
-                for _ in range(4):
-                    for x, y in loader:
-                        cross_entropy(model(x), y).backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
-            """
-        )
-    )
-    for more in ([], ["half"]):
-        both = [
-            subprocess.Popen(  # noqa: S603
-                [sys.executable, str(script), str(rank), *more], stderr=subprocess.PIPE, text=True
-            )
-            for rank in range(2)
-        ]
-        for process in both:
-            _, said = process.communicate(timeout=300)
-            assert process.returncode == 0, said[-2000:]
-    assert wrong(tmp_path / "runFalse") == []
-    run = read_run(tmp_path / "runFalse")
-    assert run.noise.lower < 1.0 < run.noise.upper
-    assert 0.1 < run.sample_rate < 0.25  # both processes' batches: a seventh, as a rule
-    assert [name for name, _ in wrong(tmp_path / "runTrue")] == ["noise-below-claim"]

@@ -214,9 +214,9 @@ def audit_run(
     """Hold a recorded run against its accountant's claim, and guess its canaries.
 
     CONTRADICTED if something was measured that the claim excludes, or if the claimed training would make such a run
-    with a probability of at most `level`, however its canaries depend on each other: by the exact test of
-    `exchange_test` and the theorem of `remanence.bounds.one_run` together. `guessed` is how many canaries the theorem's
-    attack does not abstain on, and must not be chosen by looking at the result.
+    with a probability of at most `level`, however its canaries depend on each other: by the theorem of
+    `remanence.bounds.one_run`. `guessed` is how many canaries its attack does not abstain on, and must not be chosen by
+    looking at the result.
     """
     number("level", level, above=0, below=1, hint="0.001")
     run = read_run(folder)
@@ -228,7 +228,7 @@ def audit_run(
             got=f"{folder} with {run.steps} steps and no canary",
             hint="record(..., canaries=...); bounds.dpsgd(..., schedule=read_run(folder).claimed) needs none",
         )
-    game = OneRun.of(run, ClaimTest.of(run, guessed=guessed, seed=seed), delta=delta, level=level)
+    game = OneRun.of(run, ClaimTest.of(run, guessed=guessed), delta=delta, level=level)
     return audit(game, [OneRunCanaries()], policy=policy, seed=seed, target=target or str(folder))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
@@ -61,24 +60,6 @@ class Canaries:
         """Which of all candidates, shortlist after shortlist, are inserted."""
         every = torch.arange(len(self)) * self.candidates + self.chosen
         return every[self.chosen >= 0]
-
-    @property
-    def slots(self) -> Tensor:
-        """Which candidates might have filled each place that a canary took, `(slots, 2 or more)`; who did is first.
-
-        Canaries that are in or out are paired, one that is in with one that is out, at random: given the pairs, each
-        of the two is as likely to be the one that is in.
-        """
-        if self.candidates > 1:
-            every = torch.arange(self.candidates)
-            others = torch.stack([torch.cat([c[None], every[every != c]]) for c in self.chosen])
-            return others + torch.arange(len(self))[:, None] * self.candidates
-        secret = hashlib.sha256(self.shortlists.sha256().encode() + bytes((self.chosen + 1).tolist()))
-        generator = torch.Generator().manual_seed(int.from_bytes(secret.digest()[:7], "big"))
-        order = torch.randperm(len(self), generator=generator)
-        inside, outside = order[self.chosen[order] >= 0], order[self.chosen[order] < 0]
-        pairs = min(len(inside), len(outside))
-        return torch.stack([inside[:pairs], outside[:pairs]], 1)
 
     @property
     def inserted(self) -> Records:

@@ -63,8 +63,8 @@ UPDATE_NOT_REPLAYED = Caveat(
 POST_PROCESSED = Caveat(
     "post-processed",
     "gradients that had their noise, or weights, were limited in size.",
-    "It was made again from the noised gradient alone, and so gives nothing away.",
-    "Nothing.",
+    "It was made again from the noised gradient and one number, and so gives nothing away but that number.",
+    "Choose the limit without looking at the data.",
 )
 COUNTED_FROM_RECORDS = Caveat(
     "counted-from-the-records",
@@ -156,12 +156,6 @@ RECORDS_DUPLICATED = Caveat(
     "The claim is about one record. Someone who is in the data twice has the protection of half the noise.",
     "Remove duplicates before training, or account for as many records as one person has.",
     voids=True,
-)
-RECORDS_NEARLY_DUPLICATED = Caveat(
-    "records-nearly-duplicated",
-    "two training records give the model nearly the same input.",
-    "The claim is about one record. If both belong to one person, it says less about that person.",
-    "Look at the closest pairs of the training data.",
 )
 RECORDING_STOPPED = Caveat(
     "recording-stopped",

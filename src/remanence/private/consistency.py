@@ -43,7 +43,6 @@ _SAID: dict[str, tuple[Caveat, str]] = {
     "divided-by-the-real-batch": (caveats.DIVIDED_BY_THE_BATCH, "{times}."),
     "post-processed": (caveats.POST_PROCESSED, "{where}, {times}."),
     "records-duplicated": (caveats.RECORDS_DUPLICATED, "{count} of them are equal to an earlier one."),
-    "records-nearly-duplicated": (caveats.RECORDS_NEARLY_DUPLICATED, "{count} of them are."),
     "recording-stopped": (caveats.RECORDING_STOPPED, "After {steps} steps: {where}"),
     "ended-early": (caveats.RECORDING_STOPPED, "Training ended after {steps} steps: {where}"),
     "never-updated": (caveats.NEVER_UPDATED, "{count} never moved: {where}."),
@@ -130,20 +129,14 @@ class RecordedRun:
         own = every[before : before + self.steps]
         return own + [every[-1]] * (self.steps - len(own))
 
-    @property
-    def tests_canaries(self) -> bool:
-        """Whether the exact test of the canaries means what it says: their gradients are those of the training."""
-        own = self.recording.manifest
-        made_again = own.get("augmented", True) or not own["replay"]["clipping"]["failed"]
-        return "slots" in self.recording and made_again
-
     def unreplayed(self) -> Iterator[Caveat]:
         """The parts of a step that were not made again in every step that the claim is about."""
         for part in PARTS:
             seen = self.recording.manifest["replay"][part]
             if seen["failed"] or seen["steps"] != self.steps:
                 why = seen["why"] or "The recorder did not see what it is made from"
-                times = f"in {self.steps - seen['steps']} of {self.steps} steps"
+                count = min(self.steps, max(seen["failed"], self.steps - seen["steps"]))
+                times = f"in {count} of {self.steps} steps"
                 yield replace(_PARTS[part], seen=f"{why[0].upper()}{why[1:]}, {times}.")
 
     def deviations(self) -> tuple[Caveat, ...]:

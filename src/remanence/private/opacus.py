@@ -10,7 +10,6 @@ bit for bit what it would have been.
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,12 +21,7 @@ from typing import Any, Literal, final
 import torch
 from opacus import PrivacyEngine
 from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
-from opacus.optimizers import (
-    DPOptimizer,
-    DPOptimizerFastGradientClipping,
-    FSDPOptimizerFastGradientClipping,
-    SimpleDistributedPerLayerOptimizer,
-)
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -35,7 +29,6 @@ from remanence.core.checks import one_of
 from remanence.core.exceptions import InputError
 from remanence.private.canaries import Canaries
 from remanence.private.opacus_batches import Batches, rate_of, tensors_in
-from remanence.private.opacus_ranks import Ranks
 from remanence.private.opacus_updates import Declared, Limits, Updates
 from remanence.private.own_pass import (
     Clipping,
@@ -46,7 +39,7 @@ from remanence.private.own_pass import (
     norms_of,
     quiet_randomness,
 )
-from remanence.private.recorder import Claim, NoisedStep, RunRecorder, SlotGradients
+from remanence.private.recorder import Claim, NoisedStep, RunRecorder
 from remanence.private.seeds import Stream, from_the_system, unknown
 
 __all__ = ["Reading", "RecordingWarning", "record"]
@@ -71,23 +64,19 @@ def record(
     out: str | Path,
     canaries: Canaries | None = None,
     reading: Reading | None = None,
-    keep: Literal["projections", "whole"] = "projections",
     seed: Literal["os", "secret"] | None = None,
 ) -> Iterator[None]:
     """Write what the training inside the `with` did into a new folder, whatever happens to it.
 
     All but `canaries` are what `make_private` returned. `canaries.inserted` must be the last records of the loader's
-    data set; `reading` says how the loop looks at a record. `keep="whole"` also writes the parameters and gradients
-    of every step. `seed="os"` draws noise and batches from generators that the operating system's entropy seeds.
-    With `seed="secret"` they keep generators of their own that you seeded, and you assert that nobody knows the seeds.
+    data set; `reading` says how the loop looks at a record. `seed="os"` draws noise and batches from generators that
+    the operating system's entropy seeds. With `seed="secret"` they keep generators of their own that you seeded, and
+    you assert that nobody knows the seeds.
     """
     reading = reading or Reading()
     _check(privacy_engine, optimizer, model, loader, canaries, seed)
-    records = _check_canaries(loader, canaries, reading)
-    ranks = Ranks.of(optimizer)
+    records = _check_canaries(loader, canaries)
     with ExitStack() as stack:
-        if not ranks.leads:  # every process takes part, and one writes
-            out = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "unused"
         recorder = RunRecorder(
             out,
             records=records,
@@ -107,9 +96,7 @@ def record(
         recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
         recorder.manifest = {
             "secure": bool(privacy_engine.secure_mode),
-            "kept": keep,
             "seed": seed or "unknown",
-            "augmented": reading.augment is not None,
             "rate": steps.batches.rate,
             **_counted(optimizer, loader, records),
         }
@@ -118,7 +105,7 @@ def record(
             return [(float(n), float(q), int(count)) for n, q, count in privacy_engine.accountant.history]
 
         try:
-            with steps.watching(claims, whole=keep == "whole"):
+            with steps.watching(claims):
                 yield
         except BaseException as error:
             recorder.observe("ended-early", where=f"{type(error).__name__}: {str(error)[:160]}")
@@ -128,14 +115,10 @@ def record(
                 recorder.writer.abandon()
             raise
         recorder.replayed("seed", unknown(seed, [steps.noise, steps.draws]), steps=recorder.steps)
-        for what, count in (
-            ("records-duplicated", steps.batches.marks.duplicates()),
-            ("records-nearly-duplicated", steps.batches.marks.near_duplicates()),
-        ):
-            if count:
-                recorder.observe(what, count=count)
-        if ranks.leads:
-            recorder.finish()
+        duplicates = steps.batches.marks.duplicates()
+        if duplicates:
+            recorder.observe("records-duplicated", count=duplicates)
+        recorder.finish()
 
 
 @contextmanager
@@ -195,7 +178,6 @@ class Steps:
         self._reading, self._canaries = reading, canaries
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._module: nn.Module = model._module if isinstance(model, AbstractGradSampleHooks) else model
-        self._ranks = Ranks.of(optimizer)
         self.noise = Stream("the generator of the noise")
         self.draws = Stream("the generator of the batches", loaders=True)
         self._updates, self._declared = Updates(optimizer, self._module), Declared(optimizer)
@@ -205,19 +187,22 @@ class Steps:
         recorder.sizes = [p.numel() for p in optimizer.params]
         self._eps = max((torch.finfo(p.dtype).eps for p in optimizer.params), default=0.0)
         self._stopped = False
-        self._stepping = False  # between the noise of a step and the update
+        self._stepping = False  # between the noise of a step and the next batch
+        self._updated = False  # the optimizer has taken the step
+        self._depth = 0  # of steps inside a step, as optimizers of somebody's own call their parent's
+        self._divisions: set[Any] = set()  # numbers of passes that noised sums were divided by
         self._off: dict[str, str] = {}  # settings that are not as declared, in this step
         self._why_update = ""
         self._noised: list[Tensor] = []
         self._before: list[Tensor] = []  # sums of clipped gradients, before the noise
         self._summed: list[Tensor] = []  # the same, flat and in single precision
         self._run_as = RunAs()
-        self._batch = _Batch()
+        self._batch = _Batch(canaries is not None)
         self._size = 0  # of the last step's batch
         self.batches = Batches(loader, self.draws)
 
     @contextmanager
-    def watching(self, claims: Callable[[], list[Claim]], *, whole: bool) -> Iterator[None]:
+    def watching(self, claims: Callable[[], list[Claim]]) -> Iterator[None]:
         """Follow the model and the optimizer, and let go of both at the end."""
         optimizer = self._optimizer
 
@@ -225,18 +210,16 @@ class Steps:
             self._recorder.claimed = claims()
             self._clip()
 
-        def together() -> None:
-            # A process that has stopped recording would leave the others waiting for it.
-            self._stopped = not self._ranks.agree(not self._stopped)
+        def noised() -> None:
             self._recorder.claimed = claims()
-            self._safely(lambda: self._add_noise(whole=whole))
+            self._add_noise()
 
         def nothing() -> None:
             pass
 
         wanted = {
             "accumulate" if self._ghost else "clip_and_accumulate": (lambda: self._safely(clipped), nothing),
-            "add_noise": (lambda: self._safely(self._before_noise), together),
+            "add_noise": (lambda: self._safely(self._before_noise), lambda: self._safely(noised)),
         }
         before = {name: vars(optimizer).get(name) for name in wanted}
         ours = {name: _around(getattr(optimizer, name), *both) for name, both in wanted.items()}
@@ -244,6 +227,7 @@ class Steps:
         handles = [
             self._module.register_forward_pre_hook(_Hook(self._fed), with_kwargs=True),
             optimizer.original_optimizer.register_step_pre_hook(lambda *_: self._safely(self._about_to_step)),
+            optimizer.original_optimizer.register_step_post_hook(lambda *_: self._safely(self._stepped)),
         ]
         try:
             yield
@@ -251,6 +235,7 @@ class Steps:
             for handle in handles:
                 handle.remove()
             self._safely(self._after_step)
+            self._safely(self._once_more)
             still = self._updates.never_moved()
             if still and self._recorder.steps:
                 self._recorder.observe("never-updated", where=", ".join(still[:3]), count=len(still))
@@ -277,10 +262,6 @@ class Steps:
                 RecordingWarning,
                 stacklevel=4,
             )
-
-    def _replayed(self, part: str, why: str) -> None:
-        apart = "several processes train together" if self._ranks.count > 1 else ""
-        self._recorder.replayed(part, apart or why)
 
     def _fed(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is given a batch."""
@@ -326,24 +307,22 @@ class Steps:
         fetched, why = self.batches.fetch(members)
         batch.why = batch.why or why
         features, labels = self._reading.split(fetched)
-        tested = set(recorder.tested(members).tolist())
-        # What is changed at random before the model sees it cannot be changed again in the same way.
-        seen = self._reading.augment is not None and not self._ghost
-        theirs = [s.flatten(1).float() for s in self._optimizer.grad_samples] if seen else None
         start = 0
         for samples in self._own.gradients(features, labels, self._run_as):
-            batch.add(samples, clipping.factors(norms_of(samples)))
-            chunk = slice(start, start + len(samples[0]))
-            inside = [place for place, index in enumerate(members[chunk]) if index >= recorder.first_canary]
-            if self._canaries is not None and inside:
-                rows = [s[inside] for s in (samples if theirs is None else [s[chunk] for s in theirs])]
-                own = [f[:, None] * s for f, s in zip(clipping.factors(norms_of(rows)), rows, strict=True)]
-                batch.add_canaries([members[chunk][place] for place in inside], torch.cat(own, 1), tested)
-            start = chunk.stop
+            norms = norms_of(samples)
+            factors = clipping.factors(norms)
+            batch.norms = norms if batch.sums is None else None
+            batch.add(samples, factors)
+            rows = members[start : start + len(samples[0])]
+            inside = [place for place, index in enumerate(rows) if index >= recorder.first_canary]
+            if batch.looking and inside:
+                own = [f[inside] @ s[inside] for f, s in zip(factors, samples, strict=True)]
+                batch.canaries = torch.cat(own) if batch.canaries is None else batch.canaries + torch.cat(own)
+            start += len(rows)
 
     def _before_noise(self) -> None:
         """The sum of a logical batch is complete: what the noise must be."""
-        optimizer, ranks, batch = self._optimizer, self._ranks, self._batch
+        optimizer, batch = self._optimizer, self._batch
         self._off = self._declared.off(optimizer, self._recorder.steps)
         self._before = [p.summed_grad.detach().clone() for p in optimizer.params]  # pyright: ignore
         self._summed = [part.flatten().float() for part in self._before]
@@ -360,46 +339,34 @@ class Steps:
         self._foreseen: list[Tensor] | None = (
             None if secure else self.noise.next(optimizer.generator, draw, device)
         )
-        if ranks.count == 1 and batch.sums is None and not batch.why:
+        if batch.sums is None and not batch.why:
             batch.sums = [torch.zeros_like(part) for part in self._summed]
 
-    def _add_noise(self, *, whole: bool) -> None:
+    def _add_noise(self) -> None:
         """One logical step, between its noise and its update."""
-        optimizer, ranks, batch, recorder = self._optimizer, self._ranks, self._batch, self._recorder
-        parameters = optimizer.params
+        optimizer, batch, recorder = self._optimizer, self._batch, self._recorder
         self.noise.taken()
         clipping = batch.clipping or Clipping.of(optimizer)
-        members = ranks.joined(batch.members)
-        self._size = len(members)
-        self._noised = [p.grad.detach().clone() for p in parameters]  # pyright: ignore[reportOptionalMemberAccess]
-        summed = ranks.total(self._summed)
-        noised = ranks.total([g.flatten().float() for g in self._noised])
-        sums = None if batch.sums is None else ranks.total(batch.sums)
-        self._replayed("sampling", self._sampled(members))
-        self._replayed("clipping", batch.why or self._clipped(sums, summed, clipping))
-        self._replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
-        noise, why = self._noise_again(noised)
-        self._replayed("noise", self._off.get("noise_multiplier", why))
+        self._size = len(batch.members)
+        self._noised = [p.grad.detach().clone() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
+        recorder.replayed("sampling", self._sampled(batch.members))
+        recorder.replayed("clipping", batch.why or self._clipped(clipping))
+        recorder.replayed("norm", batch.norm_why or self._off.get("max_grad_norm", ""))
+        noise, why = self._noise_again([g.flatten().float() for g in self._noised])
+        recorder.replayed("noise", self._off.get("noise_multiplier", why))
         norms = clipping.total, float(optimizer.max_grad_norm)
         if abs(norms[0] / norms[1] - 1) > 1e-4:
             recorder.observe("clipped-elsewhere", worst=norms[0], where=f"{norms[0]:.4g}")
-        noised = noise.recorded
-        step = NoisedStep(members, summed, noised, norms, _told(optimizer), self._eps)
+        step = NoisedStep(batch.members, self._summed, noise.recorded, norms, _told(optimizer), self._eps)
         recorder.add(step, compare=noise.compare)
         for name, share in noise.shares.items():
             recorder.lessened(share, name)
-        self._stepping, self._why_update = True, "the optimizer took no step"
-        known = torch.cat(summed if sums is None else sums)
-        if self._canaries is not None:
-            inside = torch.cat(ranks.total([batch.canary_sum(sum(recorder.sizes), parameters[0].device)]))
-            rows = ranks.merged(batch.rows)
-            known = known - inside
-            if ranks.leads:
-                self._look(members, rows, torch.cat(noised), torch.cat(summed), known, clipping)
-        if whole:
-            flat = torch.cat([p.detach().flatten().float() for p in parameters])
-            recorder.writer.add_step({"parameters": flat, "gradients": torch.cat(noised), "known": known})
-        self._batch = _Batch()
+        self._stepping, self._updated, self._why_update = True, False, "the optimizer took no step"
+        if batch.looking:
+            known = torch.cat(self._summed if batch.sums is None else batch.sums)
+            known = known if batch.canaries is None else known - batch.canaries
+            self._look(torch.cat(noise.recorded) - known, clipping)
+        self._batch = _Batch(self._looks())
 
     def _sampled(self, members: list[int]) -> str:
         why = self.batches.settle(members)
@@ -412,25 +379,31 @@ class Steps:
             else f"{rate:.4g} is accounted, and {self.batches.rate:.4g} was drawn"
         )
 
-    def _clipped(self, sums: list[Tensor] | None, summed: list[Tensor], clipping: Clipping) -> str:
+    def _clipped(self, clipping: Clipping) -> str:
         """Why the sum that noise is added to is not that of the records' clipped gradients."""
-        if sums is None:
+        batch, count = self._batch, 1 + len(self._batch.members)
+        if batch.sums is None:
             return "nobody knows whose gradients were added up"
-        off = (
-            float(torch.stack([(a - b).norm() for a, b in zip(summed, sums, strict=True)]).norm())
-            / clipping.total
-        )
+        apart = [(a - b).norm() for a, b in zip(self._summed, batch.sums, strict=True)]
+        off = float(torch.stack(apart).norm()) / clipping.total
         precision = torch.finfo(self._run_as.autocast).eps if self._run_as.autocast else self._eps
-        allowed = min(_ROUNDING * precision, _MOST_ROUNDING)
-        if off <= allowed * (1 + len(self._batch.members)):
+        if off <= min(_ROUNDING * precision, _MOST_ROUNDING) * count:
             self._recorder.rounding = max(self._recorder.rounding, off)
             return ""
-        norm = self._batch.norm_instead(summed, clipping, allowed)
-        if norm is not None:
-            self._recorder.observe("clipped-elsewhere", worst=norm, where=f"{norm:.4g}")
-        elif self._ranks.count == 1 and not self._ghost and self._batch.same_gradients(self._optimizer):
-            self._recorder.observe("clipping-wrong", worst=off / (1 + len(self._batch.members)))
+        if batch.norms is not None and self._same(batch.norms):
+            self._recorder.observe("clipping-wrong", worst=off / count)
         return f"the records' own gradients, clipped, give another sum ({off:.2g} clipping norms away)"
+
+    def _same(self, norms: Tensor) -> bool:
+        """Whether the training's gradients of single records, before clipping, are as long as the recorder's own."""
+        if self._ghost:
+            theirs = [getattr(p, "_norm_sample", torch.zeros(0)) for p in self._optimizer.params]
+        else:
+            theirs = [sample.flatten(1).float().norm(dim=1) for sample in self._optimizer.grad_samples]
+        return all(
+            a.shape == b.shape and torch.allclose(a.float(), b, rtol=1e-3, atol=1e-3 * float(b.max()))
+            for a, b in zip(theirs, norms, strict=True)
+        )
 
     def _noise_again(self, noised: list[Tensor]) -> tuple[_Noise, str]:
         """The noise as it is to be recorded; why it is not what its generator gives to the bit, if it is not."""
@@ -459,17 +432,21 @@ class Steps:
 
     def _about_to_step(self) -> None:
         """The optimizer's own step begins: are these the noised gradients, divided by what was declared?"""
-        if not self._stepping:
+        self._depth += 1
+        if not self._stepping or self._depth > 1:
             return
-        optimizer = self._optimizer
-        scale, step = 1.0, self._recorder.steps - 1
-        if optimizer.loss_reduction == "mean":
-            iterations = 1 if self._ghost else optimizer.accumulated_iterations
-            scale = (optimizer.expected_batch_size or 1) * iterations
+        optimizer, step = self._optimizer, self._recorder.steps - 1
+        passes = 1 if self._ghost else optimizer.accumulated_iterations
+        scale = (optimizer.expected_batch_size or 1) * passes if optimizer.loss_reduction == "mean" else 1.0
+        self._divisions.add(passes)
         actual = [p.grad.detach() for p in optimizer.params]  # pyright: ignore[reportOptionalMemberAccess]
         off = {**self._declared.off(optimizer, step), **self._off}
         why = [reason for name, reason in off.items() if name not in ("max_grad_norm", "noise_multiplier")]
-        self._why_update = why[0] if why else ""
+        if self._updated:
+            why.append("several steps were taken on one noised gradient")
+        if len(self._divisions) > 1:
+            why.append("noised sums are divided by a number that changes")
+        self._updated, self._why_update = True, why[0] if why else ""
         limited = self._of_gradients.explain(actual, [g / scale for g in self._noised])
         if limited is None:
             self._why_update = "the optimizer was given another gradient than the noised one"
@@ -483,10 +460,13 @@ class Steps:
             self._name_division(actual, step)
         self._updates.foresee()
 
+    def _stepped(self) -> None:
+        self._depth -= 1
+
     def _name_division(self, actual: list[Tensor], step: int) -> None:
         """Division by the batch that came instead of the one that was expected has a name of its own."""
         divisor, rates = self._declared.divisor, self._declared.rate_ratio(self._optimizer, step)
-        if self._size in (0, divisor) or not divisor or self._ranks.count > 1:
+        if self._size in (0, divisor) or not divisor:
             return
         moved, wanted = (torch.cat([g.flatten().double() for g in part]) for part in (actual, self._noised))
         ratio = rates * divisor * float(moved @ wanted / (wanted @ wanted).clamp(min=1e-300))
@@ -501,37 +481,28 @@ class Steps:
         why, limited = self._updates.check()
         if limited:
             self._recorder.observe("post-processed", where=limited)
-        self._replayed("update", self._why_update or why)
+        self._recorder.replayed("update", self._why_update or why)
 
-    def _look(
-        self,
-        members: list[int],
-        rows: dict[int, Tensor],
-        noised: Tensor,
-        summed: Tensor,
-        known: Tensor,
-        clipping: Clipping,
-    ) -> None:
-        """What this step says about the canaries."""
-        recorder, canaries = self._recorder, self._canaries
-        assert canaries is not None
-        lists = canaries.shortlists
-        features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
+    def _once_more(self) -> None:
+        """Training is over: one step is made again, now that all that it must not depend on is another."""
+        for part, why in (("clipping", self._own.changed()), ("update", self._updates.changed())):
+            if why:
+                self._recorder.replayed(part, why)
+
+    def _looks(self) -> bool:
+        """Whether the attack looks for canaries in the next step."""
+        return (
+            self._canaries is not None
+            and self._recorder.steps % (self._reading.every or self._recorder.pause()) == 0
+        )
+
+    def _look(self, released: Tensor, clipping: Clipping) -> None:
+        """What this step, less the known records' part, says about the canaries."""
+        assert self._canaries is not None
+        lists = self._canaries.shortlists
         run_as = RunAs(self._run_as.autocast, self._run_as.floats)
-
-        def clipped(rows: Tensor) -> Iterator[Tensor]:
-            return self._own.clipped(features[rows], labels[rows], clipping, run_as)
-
-        slots = recorder.slots_among([index for index in members if index in rows])
-        if len(slots):
-            candidates = recorder.candidates_of(slots)  # (slots, candidates), the one that is there first
-            index_of = {int(row): place + recorder.first_canary for place, row in enumerate(canaries.rows)}
-            there = torch.stack([rows[index_of[int(row)]] for row in candidates[:, 0]])
-            others = torch.cat(list(clipped(candidates[:, 1:].flatten())))
-            others = others.view(len(slots), -1, others.shape[1])
-            recorder.add_slots(SlotGradients(slots, there, others), noised - summed)
-        if (recorder.steps - 1) % (self._reading.every or recorder.pause()) == 0:
-            recorder.read(clipped(torch.arange(len(labels))), noised - known)
+        features, labels = lists.features.flatten(0, 1), lists.labels.flatten()
+        self._recorder.read(self._own.clipped(features, labels, clipping, run_as), released)
 
 
 @final
@@ -548,59 +519,19 @@ class _Noise:
 class _Batch:
     """One logical batch, added up from its physical ones by the recorder's own pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, looking: bool) -> None:
+        self.looking = looking  # the attack looks for the canaries in this step
         self.members: list[int] = []
         self.why, self.norm_why = "", ""
         self.clipping: Clipping | None = None
         self.sums: list[Tensor] | None = None
-        self.rows: dict[int, Tensor] = {}  # clipped gradients of canaries that are tested, by index
-        self._canaries: Tensor | None = None
-        self._samples: list[Tensor] | None = (
-            None  # all records' gradients, where they were computed in one piece
-        )
+        self.canaries: Tensor | None = None  # their part of the sums
+        self.norms: Tensor | None = None  # of single records, where all were computed in one piece
 
     def add(self, samples: list[Tensor], factors: Tensor) -> None:
         """Some records' gradients, and what they are multiplied with."""
         more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
-        self._samples = samples if self.sums is None else None
         self.sums = more if self.sums is None else [a + b for a, b in zip(self.sums, more, strict=True)]
-
-    def add_canaries(self, indices: list[int], clipped: Tensor, tested: set[int]) -> None:
-        """Clipped gradients of canaries."""
-        total = clipped.sum(0)
-        self._canaries = total if self._canaries is None else self._canaries + total
-        self.rows.update({i: row for i, row in zip(indices, clipped, strict=True) if i in tested})
-
-    def canary_sum(self, numbers: int, device: Any) -> Tensor:
-        """All canaries' part of the sum."""
-        return torch.zeros(numbers, device=device) if self._canaries is None else self._canaries
-
-    def norm_instead(self, summed: list[Tensor], clipping: Clipping, tolerance: float) -> float | None:
-        """The norm to which these gradients were clipped instead, if there is one that explains their sum."""
-        if self._samples is None or len(clipping.norms) > 1:
-            return None
-        samples, norms = self._samples, norms_of(self._samples)
-
-        def off(norm: float) -> float:
-            factors = Clipping((norm,)).factors(norms)
-            sums = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
-            return float(torch.stack([(a - b).norm() for a, b in zip(summed, sums, strict=True)]).norm())
-
-        low, high = float(norms.norm(dim=0).max()) * 1e-3, float(norms.norm(dim=0).max()) * 1.01
-        for _ in range(40):  # the distance falls towards the norm that was used, and rises beyond it
-            third = (high / low) ** (1 / 3)
-            low, high = (low, high / third) if off(low * third) < off(high / third) else (low * third, high)
-        return high if off(high) <= max(tolerance, 1e-4) * high * (1 + len(norms[0])) else None
-
-    def same_gradients(self, optimizer: DPOptimizer) -> bool:
-        """Whether the training's gradients of single records, before clipping, are the recorder's own."""
-        if self._samples is None:
-            return False
-        theirs = [sample.flatten(1).float() for sample in optimizer.grad_samples]
-        return all(
-            a.shape == b.shape and float((a - b).norm()) <= 1e-3 * float(b.norm())
-            for a, b in zip(theirs, self._samples, strict=True)
-        )
 
 
 def _around(
@@ -630,13 +561,12 @@ def _check(
     seed: str | None,
 ) -> None:
     """Refuse what cannot be recorded truthfully, before training starts."""
-    sharded = isinstance(optimizer, FSDPOptimizerFastGradientClipping | SimpleDistributedPerLayerOptimizer)
-    if not isinstance(optimizer, DPOptimizer) or sharded:
+    if not isinstance(optimizer, DPOptimizer) or hasattr(optimizer, "world_size"):
         raise InputError(
             "This optimizer cannot be recorded.",
-            needs="one of Opacus' optimizers in whose every process all parameters are",
+            needs="one of Opacus' optimizers, in one process: a step that several make together cannot be made again",
             got=f"{type(optimizer).__module__}.{type(optimizer).__name__}",
-            hint='make_private(..., clipping="flat"); FSDP and per-layer clipping in DDP spread one step over hooks',
+            hint="BatchMemoryManager, which trains large batches in one process",
         )
     if not isinstance(model, AbstractGradSampleHooks):
         raise InputError(
@@ -662,13 +592,11 @@ def _check(
         )
 
 
-def _check_canaries(loader: DataLoader[Any], canaries: Canaries | None, reading: Reading) -> int:
+def _check_canaries(loader: DataLoader[Any], canaries: Canaries | None) -> int:
     """The number of records, of which the last must be the canaries."""
     data: Any = loader.dataset
     total = len(data)
-    if (
-        canaries is None or reading.augment is not None
-    ):  # what is changed each time is known by its place alone
+    if canaries is None:
         return total
     inserted = canaries.inserted
     first = total - len(inserted)
@@ -681,8 +609,8 @@ def _check_canaries(loader: DataLoader[Any], canaries: Canaries | None, reading:
             "The canaries are not in the training data.",
             needs=f"canaries.inserted, {len(inserted)} records, at the end of the loader's data set",
             got=f"a data set of {total} records that ends differently",
-            hint="ConcatDataset([data, TensorDataset(canaries.inserted.features, canaries.inserted.labels)]); "
-            "Reading(augment=...) if the data set changes records at random",
+            hint="ConcatDataset([data, TensorDataset(canaries.inserted.features, canaries.inserted.labels)]), "
+            "without random changes",
         )
     return total
 

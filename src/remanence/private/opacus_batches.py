@@ -7,16 +7,15 @@ ahead, workers and looks at the data in between do not confuse them.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, final
 
-import numpy as np
 import torch
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
-from scipy.spatial import KDTree
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -25,8 +24,6 @@ from remanence.private.own_pass import quiet_randomness
 from remanence.private.seeds import Stream
 
 _REMEMBERED = 64  # batches that the loop was given and has not used yet
-_DIRECTIONS = 8  # random ones, along which records are compared
-_NEAR = 1e-2  # of a standard deviation, along all of these
 
 
 @final
@@ -156,7 +153,6 @@ class RecordMarks:
 
     def __init__(self) -> None:
         self._marks: dict[int, int] = {}
-        self._places: dict[int, np.ndarray] = {}
 
     @torch.no_grad()
     def add(self, batch: Any, members: list[int], alone: Any) -> str:
@@ -165,7 +161,6 @@ class RecordMarks:
         if marks is None:
             return "the rows of a batch are not its records"
         new = [(place, index) for place, index in enumerate(members) if index not in self._marks]
-        self._place(batch, new)
         for place, index in new:
             self._marks[index] = marks[place]
             if _marks(alone(index), 1) != [marks[place]]:
@@ -173,28 +168,9 @@ class RecordMarks:
         changed = [index for mark, index in zip(marks, members, strict=True) if self._marks[index] != mark]
         return f"record {changed[0]} changes when it is read again" if changed else ""
 
-    def _place(self, batch: Any, new: list[tuple[int, int]]) -> None:
-        first = next(iter(tensors_in(batch)), None)
-        if new and first is not None and first.numel():
-            rows = first[[place for place, _ in new]].flatten(1).float()
-            places = (rows @ _directions(rows.shape[1]).to(rows.device)).cpu().numpy()
-            self._places.update(zip((index for _, index in new), places, strict=True))
-
     def duplicates(self) -> int:
         """How many records are equal to one that came before."""
         return len(self._marks) - len(set(self._marks.values()))
-
-    def near_duplicates(self) -> int:
-        """How many records are nearly equal to another one, and not equal."""
-        first = {mark: index for index, mark in self._marks.items() if index in self._places}
-        if len(first) < 2:
-            return 0
-        places = np.stack([self._places[index] for index in first.values()]).astype(np.float64)
-        spread = places.std(0)
-        if not np.isfinite(spread).all() or not (spread > 0).all():
-            return 0
-        away, _ = KDTree(places / spread).query(places / spread, k=2, distance_upper_bound=_NEAR)
-        return int(np.isfinite(np.asarray(away)[:, 1]).sum())
 
 
 def _marks(batch: Any, rows: int) -> list[int] | None:
@@ -212,11 +188,6 @@ def _marks(batch: Any, rows: int) -> list[int] | None:
 def _multipliers(place: int, numbers: int) -> Tensor:
     k = torch.arange(1, numbers + 1) + (place << 40)
     return (k * k * 6364136223846793005 + k * 1442695040888963407) | 1
-
-
-@cache
-def _directions(numbers: int) -> Tensor:
-    return torch.randn(numbers, _DIRECTIONS, generator=torch.Generator().manual_seed(2)) / numbers**0.5
 
 
 class _NotedSampler:
@@ -312,8 +283,8 @@ def _bits(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def checksum(tensor: Tensor) -> tuple[Any, ...]:
-    """Changes with any bit of the tensor, in all likelihood, and needs no copy of it."""
-    return tuple(tensor.shape), int(_bits(tensor).sum(dtype=torch.int64))
+    """Changes with any bit of the tensor and with their order, in all likelihood, and needs no copy of it."""
+    return tuple(tensor.shape), zlib.crc32(_bits(tensor).cpu().numpy().data)
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:

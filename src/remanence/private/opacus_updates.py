@@ -6,6 +6,7 @@ import copy
 import gc
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remanence.private.opacus_batches import checksum
-from remanence.private.own_pass import Clipping, quiet_randomness
+from remanence.private.own_pass import Clipping, one_in, quiet_randomness
 
 _AHEAD = 20_000  # calls for which a schedule is run before training
 _EQUAL = 1e-5  # relative rounding of a limit that post-processing has
@@ -93,16 +94,14 @@ class _Schedule:
         stand_in = _StandIn(optimizer)
         own = {id(optimizer): stand_in, id(optimizer.original_optimizer): stand_in}
         start = settings_of(stand_in)
-        try:
-            with quiet_randomness(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that there is no step before a call
-                ahead = copy.deepcopy(schedule, own)
-                self._values.append(start)
-                for _ in range(_AHEAD):
-                    ahead.step()
-                    self._values.append(settings_of(stand_in))
-        except Exception:  # noqa: BLE001  one that needs a loss, or anything else that is there in training alone
-            self._values = self._values[:1]
+        self._values.append(start)
+        # One that ends, or that needs a loss or anything else that is there in training alone, goes no further.
+        with quiet_randomness(), warnings.catch_warnings(), suppress(Exception):
+            warnings.simplefilter("ignore")  # that there is no step before a call
+            ahead = copy.deepcopy(schedule, own)
+            for _ in range(_AHEAD):
+                ahead.step()
+                self._values.append(settings_of(stand_in))
         self._changing = [n for n in start if any(values[n] != start[n] for values in self._values)]
         self._values = [{name: values[name] for name in self._changing} for values in self._values]
 
@@ -150,7 +149,8 @@ class Limits:
     """Post-processing: what limits a size of gradients that have their noise, or of weights, to one number all along.
 
     All numbers together, every tensor, every row or every number keeps its direction, and is as large as the limit
-    where it was larger. Whoever has the noised gradient can do that, so that it costs nothing.
+    where it was larger. Whoever has the noised gradient can do that, so that it costs nothing. The limit must be a
+    number that people write, of two digits: one that was computed from records would have more.
     """
 
     def __init__(self) -> None:
@@ -174,6 +174,7 @@ class Limits:
             if (
                 level > 0
                 and abs(level - known) <= _EQUAL * level
+                and abs(level - float(f"{level:.2g}")) <= 2 * _EQUAL * level
                 and float(after[moved].min()) >= (1 - 2 * _EQUAL) * level
                 and bool((before[moved] > after[moved]).all())
                 and max(
@@ -228,8 +229,13 @@ class Updates:
         self._moved = [False] * len(optimizer.params)
         self._others = {name: checksum(tensor) for name, tensor in self._outside()}
         self._changed: set[str] = set()  # of what the optimizer does not hold
+        self._counters = {name: int(count) for name, count in self._counting()}
+        self._paces: dict[str, int] = {}  # by how much a counter goes on in every step
         self._of_weights = Limits()
         self._shadow: torch.optim.Optimizer | None = None
+        self._kept: tuple[torch.optim.Optimizer, list[Tensor]] | None = None  # one step, and where it led
+        self._steps = 0
+        self._early = ""  # the weights moved before the step
         self.why_not = ""
         try:
             shadow = copy.deepcopy(optimizer.original_optimizer)
@@ -254,35 +260,60 @@ class Updates:
         for group, real in zip(self._shadow.param_groups, own.param_groups, strict=True):
             group.update({name: value for name, value in real.items() if name != "params"})
             for twin, p in zip(group["params"], real["params"], strict=True):
-                twin.copy_(p)
+                if not torch.equal(twin, p):
+                    self._early = f"`{self._names.get(id(p), 'a parameter')}` changed before the step"
+                    twin.copy_(p)
                 twin.grad = None if p.grad is None else p.grad.detach().clone()
+        self._steps += 1
+        kept = copy.deepcopy(self._shadow) if one_in(self._steps) else None
+        gradients = [twin.grad for twin in _every(self._shadow)]
         type(self._shadow).step(self._shadow)
-        trained = [p for group in self._shadow.param_groups for p in group["params"] if p.requires_grad]
+        trained = _trained(self._shadow)
         for place, (twin, p) in enumerate(zip(trained, self._optimizer.params, strict=True)):
             self._moved[place] |= not torch.equal(twin, p)
-        self._expected = [p.detach() for p in trained]
+        self._expected = trained
+        if kept is not None:
+            for twin, gradient in zip(_every(kept), gradients, strict=True):  # which a copy lacks
+                twin.grad = gradient
+            self._kept = kept, [twin.clone() for twin in trained]
+
+    @torch.no_grad()
+    def changed(self) -> str:
+        """Why a step that was taken leads elsewhere now, if it does."""
+        if self._kept is None:
+            return ""
+        optimizer, led = self._kept
+        type(optimizer).step(optimizer)
+        same = all(torch.equal(a, b) for a, b in zip(_trained(optimizer), led, strict=True))
+        return "" if same else "the optimizer's step reads more than gradients, weights and its own memory"
 
     @torch.no_grad()
     def check(self) -> tuple[str, str]:
         """Why the model is not where the step led, if it is not; and how it was limited afterwards."""
         for name, tensor in self._outside():
             before, self._others[name] = self._others.get(name), checksum(tensor)
-            if before is not None and before != self._others[name]:
+            if before != self._others[name]:
                 self._changed.add(name)
-                return f"`{name}` changed, and is not the optimizer's", ""
+        for name, count in self._counting():
+            pace = int(count) - self._counters.get(name, 0)
+            self._counters[name] = int(count)
+            if pace != self._paces.setdefault(name, pace):
+                self._changed.add(name)
         if self._expected is None:
             return self.why_not or "the optimizer took no step", ""
         actual = [p.detach() for p in self._optimizer.params]
+        off = [
+            n for n, a, e in zip(self.names(), actual, self._expected, strict=True) if not torch.equal(a, e)
+        ]
         limited = self._of_weights.explain(actual, self._expected)
-        if limited is None:
-            off = [
-                n
-                for n, a, e in zip(self.names(), actual, self._expected, strict=True)
-                if not torch.equal(a, e)
-            ]
-            return f"`{off[0]}` is not where the gradient and the optimizer lead", ""
+        for twin, p in zip(self._expected, actual, strict=True):  # the next step begins here
+            twin.copy_(p)
         self._expected = None
-        return "", limited and f"weights: {limited}"
+        if self._changed:
+            return f"`{min(self._changed)}` changed, and is not the optimizer's", ""
+        if limited is None:
+            return f"`{off[0]}` is not where the gradient and the optimizer lead", ""
+        return self._early, limited and f"weights: {limited}"
 
     def never_moved(self) -> list[str]:
         """Trainable parameters that stayed where they were."""
@@ -298,3 +329,17 @@ class Updates:
         for name, buffer in self._module.named_buffers():
             if buffer.ndim or buffer.is_floating_point():
                 yield name, buffer
+
+    def _counting(self) -> Iterator[tuple[str, Tensor]]:
+        """Buffers that count: whole numbers."""
+        for name, buffer in self._module.named_buffers():
+            if not buffer.ndim and not buffer.is_floating_point():
+                yield name, buffer
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p.detach() for p in _every(optimizer) if p.requires_grad]
+
+
+def _every(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -12,7 +12,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy
 from remanence.core.checks import refusing
 
 _MOST_NUMBERS = 2**26  # of gradients that are computed at once, a quarter of a gigabyte
+_SAME = 1e-3  # by which a sum of gradients may differ from itself, on a device that adds up in any order
 
 
 def features_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
@@ -47,14 +48,12 @@ class Reading:
     """How the training loop looks at a record, so that the recorder can look at it in the same way.
 
     `loss(call(model, features), labels)` is what the loop calls backward on, and `split` finds features and labels in a
-    batch of the loader. `augment` is what the data set or the loop does to the features of a record at random, each
-    time that it is read. `every` is how many steps pass between two at which the attack looks for the canaries; left
+    batch of the loader. `every` is how many steps pass between two at which the attack looks for the canaries; left
     out, so many that it costs less than the loop itself.
     """
 
     loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     call: Callable[[Any, Tensor], Any] = lambda model, features: model(features)
-    augment: Callable[[Tensor], Tensor] | None = None
     every: int | None = None
     split: Callable[[Any], tuple[Tensor, Tensor]] = features_and_labels
 
@@ -132,6 +131,18 @@ class RunAs:
 
 
 @final
+@dataclass(frozen=True)
+class _Pass:
+    """All that the gradients of some records may depend on."""
+
+    features: Tensor
+    labels: Tensor
+    run_as: RunAs
+    modes: list[bool]
+    weights: list[Tensor]
+
+
+@final
 class OwnPass:
     """A copy of the model that gives the gradients of single records at the parameters of any step."""
 
@@ -153,24 +164,47 @@ class OwnPass:
         names = {id(p): name for name, p in self._original.named_parameters()}
         self._names = [names[id(p)] for p in trained]
         self._one_by_one = False  # where a layer cannot be mapped over records
-        self.numbers = sum(p.numel() for p in trained)
+        self._rows = max(1, _MOST_NUMBERS // max(1, sum(p.numel() for p in trained)))  # at once
+        self._passes = 0
+        self._kept: tuple[_Pass, list[Tensor]] | None = None  # the first records of one pass, and their sums
 
     @torch.no_grad()
     def gradients(self, features: Tensor, labels: Tensor, run_as: RunAs) -> Iterator[list[Tensor]]:
         """The gradients of these records in float32, some records after others: `(records, numbers)` per tensor."""
-        for mine, theirs in zip(self._inner.modules(), self._original.modules(), strict=True):
-            mine.training = theirs.training
+        modes = [module.training for module in self._original.modules()]
+        one = _Pass(features, labels, run_as, modes, [p.detach() for p in self._parameters])
+        self._passes += run_as.began is not None
+        keep = run_as.began is not None and one_in(self._passes)
+        for place, samples in enumerate(self._run(one)):
+            if keep and not place:
+                weights, rows = [w.clone() for w in one.weights], slice(self._rows)
+                first = replace(one, features=features[rows], labels=labels[rows], weights=weights)
+                self._kept = first, [sample.sum(0) for sample in samples]
+            yield samples
+
+    @torch.no_grad()
+    def changed(self) -> str:
+        """Why records give other gradients now than they gave in training, all else being equal, if they do."""
+        if self._kept is None:
+            return ""
+        one, before = self._kept
+        (now,) = ([sample.sum(0) for sample in samples] for samples in self._run(one))
+        same = all(float((a - b).norm()) <= _SAME * float(b.norm()) for a, b in zip(now, before, strict=True))
+        return "" if same else "records' gradients depend on more than the record and the weights"
+
+    def _run(self, one: _Pass) -> Iterator[list[Tensor]]:
+        for module, training in zip(self._inner.modules(), one.modes, strict=True):
+            module.training = training
         device = self._parameters[0].device
-        features, labels = features.to(device), labels.to(device)
-        if features.is_floating_point() and run_as.floats is not None:
-            features = features.to(run_as.floats)
-        rows = max(1, _MOST_NUMBERS // max(1, self.numbers))
+        features, labels = one.features.to(device), one.labels.to(device)
+        if features.is_floating_point() and one.run_as.floats is not None:
+            features = features.to(one.run_as.floats)
         with quiet_randomness():
-            if run_as.began is not None:
-                run_as.began.restore()
-            for start in range(0, len(labels), rows):
-                chunk = slice(start, start + rows)
-                yield self._alone(features[chunk], labels[chunk], run_as)
+            if one.run_as.began is not None:
+                one.run_as.began.restore()
+            for start in range(0, len(labels), self._rows):
+                rows = slice(start, start + self._rows)
+                yield self._alone(replace(one, features=features[rows], labels=labels[rows]))
 
     def clipped(
         self, features: Tensor, labels: Tensor, clipping: Clipping, run_as: RunAs
@@ -182,12 +216,11 @@ class OwnPass:
                 sample *= factor[:, None]
             yield torch.cat(samples, 1)
 
-    def _alone(self, features: Tensor, labels: Tensor, run_as: RunAs) -> list[Tensor]:
-        trained = {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
+    def _alone(self, one: _Pass) -> list[Tensor]:
+        features, labels, run_as = one.features, one.labels, one.run_as
+        trained = dict(zip(self._names, one.weights, strict=True))
         buffers = {name: buffer.clone() for name, buffer in self._original.named_buffers()}
         reading = self._reading
-        if reading.augment is not None:
-            features = torch.stack([reading.augment(record) for record in features])
 
         def loss(weights: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
             model = _Called(self._inner, {**buffers, **weights})
@@ -211,6 +244,11 @@ class OwnPass:
             self._one_by_one = True
             before.restore()
             return None
+
+
+def one_in(count: int) -> bool:
+    """True once in so many times, by nobody's seed: asked with 1, 2, 3, …, the last yes is at any of them alike."""
+    return random.SystemRandom().randrange(count) == 0
 
 
 def norms_of(samples: Sequence[Tensor]) -> Tensor:

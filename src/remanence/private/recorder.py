@@ -30,8 +30,6 @@ from remanence.private.recording import PARTS, RecordingWriter
 Claim = tuple[float, float, int]  # noise multiplier, sampling rate, steps
 Arrays = Mapping[str, Any] | Any  # by name, or one array
 
-_MOST_NUMBERS = 2**26  # of gradients of canaries that are held at once, a quarter of a gigabyte
-
 
 @final
 @dataclass
@@ -53,16 +51,6 @@ class Replayed:
     failed: int = 0
     first_step: int = 0
     why: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class SlotGradients:
-    """Clipped gradients at one step, for slots in its batch: of the canary that was there, and of the others."""
-
-    slots: Tensor  # (k,)
-    there: Tensor  # (k, numbers)
-    others: Tensor  # (k, alternatives, numbers)
 
 
 @final
@@ -111,15 +99,9 @@ class RunRecorder:
         self._noise: NoiseLog | None = None
         self._drift = 0.0  # the squares of all sums over those of their noise
         self._members: list[Tensor] = []
-        self._settings: list[
-            list[float]
-        ] = []  # norm at clipping, at noising, multiplier told, its share that was there
+        # norm at clipping, at noising, multiplier told, its share that was there
+        self._settings: list[list[float]] = []
         self._reader = None if canaries is None else CanaryReader(len(canaries), canaries.candidates)
-        self._slots = None if canaries is None else canaries.slots
-        self._waiting: tuple[int, float, Tensor, Tensor, Tensor] | None = None
-        alternatives = 0 if self._slots is None else self._slots.numel() - len(self._slots)
-        self._field = torch.zeros(alternatives, dtype=torch.float64)
-        self._coupling = torch.zeros(alternatives, alternatives, dtype=torch.float64)
         self.manifest: dict[str, Any] = {}
 
     def append(
@@ -152,12 +134,6 @@ class RunRecorder:
         self.add(NoisedStep(list(batch), list(before.values()), list(after.values()), norms, told, precision))
         if candidates is not None and self._canaries is not None:
             gradients = torch.as_tensor(np.asarray(candidates), dtype=torch.float32)
-            present = self.slots_among(batch)
-            own = self.candidates_of(present)
-            self.add_slots(
-                SlotGradients(present, gradients[own[:, 0]], gradients[own[:, 1:]]),
-                torch.cat(list(after.values())) - torch.cat(list(before.values())),
-            )
             inside = self._canaries.rows[
                 [index - self.first_canary for index in batch if index >= self.first_canary]
             ]
@@ -166,7 +142,6 @@ class RunRecorder:
 
     def add(self, step: NoisedStep, *, compare: bool = True) -> None:
         """Take in one step; noise that was made again to the bit needs no statistics."""
-        self._settle()
         if self._noise is None:
             self.sizes = [len(tensor) for tensor in step.noised]
             self._noise = NoiseLog(self.sizes)
@@ -178,47 +153,11 @@ class RunRecorder:
         self._settings.append([*step.norms, step.told, 1.0])
         self.steps += 1
 
-    def slots_among(self, members: Sequence[int]) -> Tensor:
-        """Which slots are filled by records of this batch."""
-        if self._canaries is None or self._slots is None:
-            return torch.zeros(0, dtype=torch.long)
-        inside = [index - self.first_canary for index in members if index >= self.first_canary]
-        return torch.isin(self._slots[:, 0], self._canaries.rows[inside]).nonzero().flatten()
-
-    def candidates_of(self, slots: Tensor) -> Tensor:
-        """The candidates of these slots, `(slots, candidates)`; the one that was there is first."""
-        assert self._slots is not None
-        return self._slots[slots]
-
-    def tested(self, members: Sequence[int]) -> Tensor:
-        """Which records of this batch fill slots that are tested: as many as have gradients that fit into memory."""
-        slots = self.slots_among(members)
-        if self._canaries is None or self._slots is None or not len(slots):
-            return slots
-        numbers = sum(self.sizes) * self._slots.shape[1]
-        at_once = max(4, _MOST_NUMBERS // max(1, numbers))
-        rate = max(min(self.claim()[1], 1.0), 1e-9)
-        limit = int(at_once / rate / 2)  # twice as many may come as are expected
-        rows = self._slots[slots[slots < limit], 0]
-        places = (self._canaries.rows[None] == rows[:, None]).nonzero()[:, 1]
-        return places + self.first_canary
-
     def pause(self) -> int:
         """How many steps pass between two looks at all candidates, so that looking costs less than training."""
         assert self._canaries is not None
         candidates = self._canaries.shortlists.labels.numel()
         return max(1, math.ceil(2 * candidates / max(1.0, self.claim()[1] * self._records)))
-
-    def add_slots(self, gradients: SlotGradients, noise: Tensor) -> None:
-        """What the last step says about other candidates having been in it; weighed once its claim is known."""
-        count, alternatives = gradients.others.shape[:2]
-        if count == 0 or not alternatives:
-            return
-        shifts = (gradients.others - gradients.there[:, None]).flatten(0, 1)
-        places = (gradients.slots[:, None] * alternatives + torch.arange(alternatives)).flatten()
-        norm = self._settings[-1][0]
-        field, coupling = shifts @ noise.to(shifts) / norm**2, shifts @ shifts.mT / norm**2
-        self._waiting = self.steps - 1, norm, places, field.double().cpu(), coupling.double().cpu()
 
     def read(self, gradients: Iterable[Tensor], released: Tensor) -> None:
         """Look for the canaries in the last step: all candidates' clipped gradients, the release less the known."""
@@ -237,14 +176,6 @@ class RunRecorder:
                 return noise, rate, count
             wanted -= count
         return self.claimed[-1]
-
-    def _settle(self) -> None:
-        if self._waiting is not None:
-            step, _, places, field, coupling = self._waiting
-            weight = 1 / max(self.claim(step)[0], 1e-12) ** 2
-            self._field[places] += weight * field
-            self._coupling[places[:, None], places[None]] += weight * coupling
-            self._waiting = None
 
     def replayed(self, part: str, why: str = "", *, steps: int = 1) -> None:
         """A part of a step was made again; or it was not, and why."""
@@ -282,7 +213,6 @@ class RunRecorder:
 
     def finish(self) -> None:
         """Write what was recorded; a run without a step leaves nothing."""
-        self._settle()
         if self._noise is None or not self.claimed:
             self.writer.abandon()
             raise InputError(
@@ -306,8 +236,6 @@ class RunRecorder:
             }
             found = {"scores": self._reader.scores(), "chosen": self._canaries.chosen}
             self.writer.add("canaries", found)
-            slots = torch.tensor(0 if self._slots is None else len(self._slots))
-            self.writer.add("slots", {"field": self._field, "coupling": self._coupling, "count": slots})
         self.writer.finish(
             {
                 "framework": self._framework,

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from remanence.scale.reading import UnusableFileError, parse_json, parse_tensors
 MANIFEST = "manifest.json"
 FORMAT = 3
 PARTS = ("sampling", "clipping", "norm", "noise", "seed", "update")  # of a step, each to be made again
-_SHARD_BYTES = 2**26
 
 _COUNT, _NUMBER = {"type": "integer", "minimum": 0}, {"type": "number", "minimum": 0}
 _TEXT = {"type": "string"}
@@ -58,7 +56,6 @@ _SCHEMA = {
         "drift": _NUMBER,
         "seed": _TEXT,
         "rate": _NUMBER,
-        "augmented": {"type": "boolean"},
         "divisor": _COUNT,
         "batches": {"type": "integer", "minimum": 1},
         "files": {"type": "object", "additionalProperties": _TEXT},
@@ -69,7 +66,7 @@ _SCHEMA = {
         },
     },
 }
-_OPTIONAL = ("canaries", "seed", "augmented", "rate", "divisor", "batches")
+_OPTIONAL = ("canaries", "seed", "rate", "divisor", "batches")
 _SCHEMA["required"] = [name for name in _SCHEMA["properties"] if name not in _OPTIONAL]
 
 Json = dict[str, Any]
@@ -92,31 +89,14 @@ class RecordingWriter:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         self._folder = folder
-        self._steps: list[dict[str, Tensor]] = []
-        self._bytes, self._shards = 0, 0
-
-    def add_step(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep one step of the transcript."""
-        kept = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in tensors.items()}
-        self._steps.append(kept)
-        self._bytes += sum(tensor.nbytes for tensor in kept.values())
-        if self._bytes >= _SHARD_BYTES:
-            self._flush()
 
     def add(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep what belongs to the run as a whole."""
+        """Keep some tensors of the run."""
         own = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         save_file(own, self._partial / f"{name}.safetensors")
 
-    def _flush(self) -> None:
-        if self._steps:
-            stacked = {name: torch.stack([step[name] for step in self._steps]) for name in self._steps[0]}
-            save_file(stacked, self._partial / f"steps-{self._shards:05d}.safetensors")
-            self._steps, self._bytes, self._shards = [], 0, self._shards + 1
-
     def finish(self, manifest: Json) -> None:
         """Write the manifest with the hash of every file, and put the folder in its place."""
-        self._flush()
         files = {path.name: _sha256(path) for path in sorted(self._partial.iterdir())}
         document = {"format": FORMAT, "remanence": version("remanence"), **manifest, "files": files}
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -141,9 +121,6 @@ class Recording:
 
     folder: Path
     manifest: Json
-
-    def __contains__(self, name: str) -> bool:
-        return f"{name}.safetensors" in self.manifest["files"]
 
     def check(self) -> None:
         """Every file is there, and is the one that was recorded."""
