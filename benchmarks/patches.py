@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy
 
 from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
-from remanence.updates.patches.fit import fit_patches, without_decay
+from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
-from remanence.updates.patches.reader import Pictures, verify_pictures
+from remanence.updates.patches.reader import PatchReader, Pictures, verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import SharedGradient
 
@@ -116,7 +116,7 @@ def read(
     """The pictures that come back, and what recomputation says about them."""
     training, patch, precision = way.training, patch_model(model, shape), coarsest([gradient], rounding)
     if training.is_plain:
-        gradient, _ = without_decay(patch, gradient, precision, is_difference=way.is_difference)
+        gradient, _ = PatchReader(patch).without_decay(gradient, rounding)
     mechanism = SharedGradient(model, shape, training.steps, training.learning_rate or 1.0, training.momentum)
     found, said, _ = fit_patches(
         patch, gradient, precision=precision, is_difference=way.is_difference,
@@ -151,11 +151,9 @@ def main() -> None:
         begun = time.process_time()
         found, proof = read(model, shape, gradient, rounding, way)
         true = pictures.double().flatten(1)
-        off = (
-            torch.cdist(true, found.flatten(1)).amin(1) / true.norm(dim=1) if proof.proven else torch.ones(1)
-        )
+        off = torch.cdist(true, found.flatten(1)).amin(1) / true.norm(dim=1) if proof.count else torch.ones(1)
         print(
-            f"{count:8}{positions:9}{numbers:9}{seed:6}{proof.proven:8}{float(off.max()):10.1e}"
+            f"{count:8}{positions:9}{numbers:9}{seed:6}{proof.count:8}{float(off.max()):10.1e}"
             f"{time.process_time() - begun:22.1f}  {way.name}",
             flush=True,
         )

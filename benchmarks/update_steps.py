@@ -89,7 +89,7 @@ def main() -> None:
         sequences = set(found.sequences)
         print(
             f"{family + (', tied' if tied else ''):13} {training.steps:6} {rate:6g} {training.momentum:9g} {right:6} "
-            f"{len(sequences & true):6} {found.proven:7} {len(sequences - true) if found.proven else 0:6}  "
+            f"{len(sequences & true):6} {found.count:7} {len(sequences - true) if found.count else 0:6}  "
             f"{found.similarity:.5f} {time.process_time() - started:10.1f}",
             flush=True,
         )

@@ -138,7 +138,7 @@ def tokens(options: argparse.Namespace) -> None:
         seconds = time.process_time() - started
         true = {tuple(row) for row in ids.tolist()}
         named = set(found.sequences)
-        proven = found.proven
+        proven = found.count
         false = len(named - true) if proven else 0
         line = f"{ids.numel():6} {len(true):6} {len(named & true):6} {proven:7} {false:6}"
         line += f" {found.unexplained:8.1e} {seconds:8.1f}"
@@ -179,7 +179,7 @@ def lora(options: argparse.Namespace) -> None:
             print(
                 f"{name:12} {rank:5}  {'trained' if trained else 'fresh':7} {len(inside):5} "
                 f"{len(inside & set(named.tolist())):13} {len(set(named.tolist()) - inside):6} {count:6} "
-                f"{len(set(found.sequences) & true):6} {found.proven:7}  {'yes' if crowded else 'no'}",
+                f"{len(set(found.sequences) & true):6} {found.count:7}  {'yes' if crowded else 'no'}",
                 flush=True,
             )
 
@@ -210,10 +210,10 @@ def sent(options: argparse.Namespace) -> None:
             named = tokens_in_batch(text, gradient, precision=precision, length=16)
             tokens = set(torch.cat(named).tolist())
             true = {tuple(row.tolist()) for row in rows}
-            false = len(set(found.sequences) - true) if found.proven else 0
+            false = len(set(found.sequences) - true) if found.count else 0
             print(
                 f"{name + (', tied' if tied else ''):37} {len(inside):6} {len(inside & tokens):6} "
-                f"{len(tokens - inside):6} {len(true):6} {len(set(found.sequences) & true):6} {found.proven:7} "
+                f"{len(tokens - inside):6} {len(true):6} {len(set(found.sequences) & true):6} {found.count:7} "
                 f"{false:6}  {found.unexplained:.0e}",
                 flush=True,
             )

@@ -18,14 +18,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from remanence.bounds import gaussian
-from remanence.updates.declared import LocalTraining
-from remanence.updates.dense.belonging import compression_of, realised_noise
-from remanence.updates.dense.layers import dense_head
-from remanence.updates.dense.reader import Reading, read_update
+from remanence.core.exceptions import MisfitError
+from remanence.updates.declared import Declared, LocalTraining
+from remanence.updates.dense.belonging import realised_noise
+from remanence.updates.dense.proofs import Proof
+from remanence.updates.dense.reader import DenseReader
 from remanence.updates.files import rounding_of
+from remanence.updates.inspection import Subject, read
+from remanence.updates.opening import Update, belongs
+from remanence.updates.readers import recognise
 from remanence.updates.rounding import Rounding
 
-Update = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 RATE = 0.1
 
 
@@ -34,7 +38,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 400), nn.ReLU(), nn.Linear(400, 10))
 
 
-def gradient(model: nn.Module, inputs: Tensor, labels: Tensor, **options: object) -> Update:
+def gradient(model: nn.Module, inputs: Tensor, labels: Tensor, **options: object) -> Tensors:
     named = dict(model.named_parameters())
     loss = cross_entropy(model(inputs), labels, **options)  # pyright: ignore[reportArgumentType]
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
@@ -42,7 +46,7 @@ def gradient(model: nn.Module, inputs: Tensor, labels: Tensor, **options: object
 
 def difference(
     inputs: Tensor, labels: Tensor, optimiser: Callable[[nn.Module], torch.optim.Optimizer], steps: int
-) -> Update:
+) -> Tensors:
     """New weights minus old ones after some steps on the same batch."""
     model, start = network(), network().state_dict()
     chosen = optimiser(model)
@@ -53,7 +57,7 @@ def difference(
     return {name: (value - start[name]).detach() for name, value in model.state_dict().items()}
 
 
-def each(update: Update, change: Callable[[Tensor], Tensor]) -> Update:
+def each(update: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
     return {name: change(value) for name, value in update.items()}
 
 
@@ -67,8 +71,8 @@ def largest(values: Tensor, share: float) -> Tensor:
     return values.where(values.abs() >= floor, 0.0)
 
 
-def right(reading: Reading, inputs: Tensor, labels: Tensor) -> int:
-    claimed, errors = reading.proof.proposal[reading.proof.proven], reading.proof.error[reading.proof.proven]
+def right(proof: Proof, inputs: Tensor, labels: Tensor) -> int:
+    claimed, errors = proof.proposal[proof.proven], proof.error[proof.proven]
     off = torch.cdist(claimed.inputs, inputs.double()) / inputs.double().norm(dim=1)
     named = claimed.labels[:, None]  # −1 where the label is left open
     return int(((off <= 4 * errors[:, None] + 1e-6) & ((named == labels) | (named < 0))).any(1).sum())
@@ -76,7 +80,7 @@ def right(reading: Reading, inputs: Tensor, labels: Tensor) -> int:
 
 def cases(
     inputs: Tensor, labels: Tensor, others: tuple[Tensor, Tensor]
-) -> dict[str, tuple[Update, LocalTraining]]:
+) -> dict[str, tuple[Tensors, LocalTraining]]:
     model = network()
     plain, weights = gradient(model, inputs, labels), network().state_dict()
     size = torch.stack([value.square().sum() for value in plain.values()]).sum().sqrt()
@@ -88,7 +92,7 @@ def cases(
     adam = lambda m: torch.optim.Adam(m.parameters(), lr=1e-3)  # noqa: E731
     one = LocalTraining()
 
-    def over(update: Update, rate: float) -> Update:
+    def over(update: Tensors, rate: float) -> Tensors:
         return each(update, lambda value: value.double() / -rate)
 
     return {
@@ -149,7 +153,9 @@ def main() -> None:
     inputs, labels = torch.tensor(pixels / 8 - 1, dtype=torch.float32), torch.tensor(classes)
     batch = inputs[:8], labels[:8]
     together = inputs[:32], labels[:32]
-    head, weights = dense_head(network()), network().state_dict()
+    model = network()
+    reader, weights = recognise(model), model.state_dict()
+    assert isinstance(reader, DenseReader)
     scale = max(float(value.abs().max()) for value in weights.values())
     print(
         f"{'what is sent':38}{'in it':>6}{'proven':>8}{'right':>7}{'size':>6}{'ceiling':>9}  what the audit says"
@@ -161,23 +167,24 @@ def main() -> None:
         if "minus" in name or "step" in name:
             rate = training.learning_rate or 1.0
             rounding = Rounding(1.2e-7, 6e-8 * scale / rate)
-        layers = head.layers_of({n: v[None] for n, v in update.items()})
-        reading = read_update(head, layers, rounding, training=training)
-        own = together if "clients" in name else batch
-        proof, fit = reading.proof, reading.belonging
-        said = "EXPOSED" if proof.count else "UNPROVEN"
-        if training.is_plain and not fit.is_one_step:
-            said = "refused: no gradient here" if fit.is_foreign else "refused: not one step"
-            said = (
-                "UNPROVEN, update-compressed" if compression_of(update, f"{head.names[-1]}.weight") else said
-            )
-        size = "" if proof.batch_size is None else str(proof.batch_size)
+        own, proof = together if "clients" in name else batch, None
+        declared, sent = Declared(training), Update(update, rounding)
+        try:
+            found = belongs(reader, model, sent, declared)
+        except MisfitError as error:
+            said = "refused: no gradient here" if "not a gradient" in str(error) else "refused: not one step"
+        else:
+            (proof,) = read(Subject(model, reader, [found], declared))
+            said = "EXPOSED" if proof.count else "UNPROVEN"
+            said += "" if found.disturbed is None else f", {found.disturbed.id}"
+        size = "" if proof is None or proof.batch_size is None else str(proof.batch_size)
         ceiling = ""
         if "noise" in name:  # multiplier 1, clipped to norm 1, ten candidates
-            found, _ = realised_noise(head, [(w[0], None if b is None else b[0]) for w, b in layers])
-            said = f"UNPROVEN, update-noised (deviation {found:.4f}, declared 0.1250)"
+            deviation, _ = realised_noise(reader.head, reader.head.layers_of(update))
+            said = f"UNPROVEN, update-noised (deviation {deviation:.4f}, declared 0.1250)"
             ceiling = f"{float(gaussian(0.1, noise_multiplier=1.0).success):.3f}"
-        print(f"{name:38}{len(own[1]):6}{proof.count:8}{right(reading, *own):7}{size:>6}{ceiling:>9}  {said}")
+        count, true = (0, 0) if proof is None else (proof.count, right(proof, *own))
+        print(f"{name:38}{len(own[1]):6}{count:8}{true:7}{size:>6}{ceiling:>9}  {said}")
 
 
 if __name__ == "__main__":

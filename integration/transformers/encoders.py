@@ -32,9 +32,9 @@ def main() -> None:
             started = time.process_time()
             found = read_texts(text_model(model), gradient, precision=FLOAT32, longest=12)
             true = set(map(tuple, ids.tolist()))
-            false = len(set(found.sequences) - true) if found.proven else 0
+            false = len(set(found.sequences) - true) if found.count else 0
             print(
-                f"{count} texts, seed {seed}: {found.tokens} tokens of {len(ids.unique())}, proven {found.proven}, "
+                f"{count} texts, seed {seed}: {found.tokens} tokens of {len(ids.unique())}, proven {found.count}, "
                 f"false {false}, {time.process_time() - started:.1f} s",
                 flush=True,
             )

@@ -128,15 +128,15 @@ def main() -> None:
         found = read_texts(text, update(model, ids), precision=FLOAT32, longest=16)
         exact = sorted(found.sequences) == sorted(map(tuple, ids.tolist()))
         claimed = {
-            name: read_texts(text, gradient, precision=FLOAT32, longest=16).proven
+            name: read_texts(text, gradient, precision=FLOAT32, longest=16).count
             for name, gradient in foreign(model, ids).items()
         }
         print(
-            f"{family:12} proven {found.proven} of {len(ids)}, exact: {exact}, {found.tokens} tokens, left "
+            f"{family:12} proven {found.count} of {len(ids)}, exact: {exact}, {found.tokens} tokens, left "
             f"{found.unexplained:.1e}; foreign {claimed}",
             flush=True,
         )
-        if any(claimed.values()) or (found.proven and not exact):
+        if any(claimed.values()) or (found.count and not exact):
             wrong.append(family)
     assert not wrong, wrong
 

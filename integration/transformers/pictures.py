@@ -109,11 +109,11 @@ def main() -> None:
             order = "" if proof.is_ordered else ", order open"
             seconds = time.process_time() - begun
             print(
-                f"{family:20} {patches:2} patches, proven {proof.proven} of {count}{order}, off {off:.1e}, "
+                f"{family:20} {patches:2} patches, proven {proof.count} of {count}{order}, off {off:.1e}, "
                 f"at most {proof.error:.1e}, left {proof.unexplained:.1e}, {seconds:.1f} s",
                 flush=True,
             )
-            if proof.proven and not (proof.proven == count and off <= proof.error):
+            if proof.count and not (proof.count == count and off <= proof.error):
                 wrong.append((family, count))
     assert not wrong, wrong
 

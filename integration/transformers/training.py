@@ -89,11 +89,11 @@ def main() -> None:
             gradient = update(model, loss())
             found = read_texts(text, gradient, precision=FLOAT32, longest=16)
             tokens = set(torch.cat(tokens_in_batch(text, gradient, precision=FLOAT32, length=16)).tolist())
-            wrong = len(set(found.sequences) - true) if found.proven else 0
+            wrong = len(set(found.sequences) - true) if found.count else 0
             print(
                 f"{family:12} {name:28} tokens {len(inside & tokens):3} of {len(inside)}, false "
                 f"{len(tokens - inside)}; texts exact {len(set(found.sequences) & true)} of {len(true)}, proven "
-                f"{found.proven}, false {wrong}, left {found.unexplained:.0e}",
+                f"{found.count}, false {wrong}, left {found.unexplained:.0e}",
                 flush=True,
             )
             false += wrong

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from one_update import read_update
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.candidates import Remainder
 from remanence.updates.dense.coordinates import condensed
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import sharpened
-from remanence.updates.dense.reader import read_update
 from remanence.updates.files import difference, rounding_of_difference
 from remanence.updates.rounding import Rounding
 
@@ -69,7 +69,7 @@ def test_in_a_large_batch_a_record_with_two_neurons_to_itself_comes_back_and_no_
         active = model[0](inputs)[:, 3:5] > 0
     assert active.sum(0).tolist() == [1, 1]
     head, layers = layers_of(model, inputs, labels)
-    proof = read_update(head, layers, Rounding(1.2e-7), search=False).proof
+    proof = read_update(head, layers, Rounding(1.2e-7)).proof
     assert proof.count == 1
     (found,) = proof.proposal.inputs[proof.proven]
     assert (found - inputs[0].double()).norm() < 1e-4 * inputs[0].norm()
@@ -92,7 +92,7 @@ def test_a_difference_of_weights_spans_as_many_directions_as_records_and_is_expl
     after = {name: old - 0.1 * step for (name, old), step in zip(before.items(), steps, strict=True)}
     update = {name: value[None] for name, value in difference(before, after).items()}
     head, rounding = dense_head(model), rounding_of_difference(before)
-    reading = read_update(head, head.layers_of(update), rounding, search=False, scale_is_known=False)
+    reading = read_update(head, head.layers_of(update), rounding, scale_is_known=False)
     assert len(reading.coordinates.basis) == 6
     assert reading.proof.explains_all
     assert reading.proof.batch_size == 6

@@ -5,10 +5,10 @@ import torch
 from test_exact import leak, met
 
 from conftest import relu_network
+from one_update import read_update
 from remanence import gradient_exposure
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
-from remanence.updates.dense.reader import read_update
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
 from remanence.updates.rounding import Rounding
 

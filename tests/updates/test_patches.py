@@ -15,9 +15,9 @@ from remanence import InputError
 from remanence.cli.main import app
 from remanence.updates.declared import LocalTraining
 from remanence.updates.files import rounding_of_difference
-from remanence.updates.patches.fit import fit_patches, without_decay
+from remanence.updates.patches.fit import fit_patches
 from remanence.updates.patches.model import patch_model
-from remanence.updates.patches.reader import verify_pictures
+from remanence.updates.patches.reader import PatchReader, verify_pictures
 from remanence.updates.rounding import Rounding, coarsest
 from remanence.updates.shared_gradient import SharedGradient
 
@@ -79,7 +79,7 @@ def test_a_batch_of_eight_behind_a_vision_transformer_comes_back_exactly():
     found, named, patches = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
     assert (len(found), patches) == (8, 16)
     proof = verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32))
-    assert (proof.proven, proof.count) == (8, 8)
+    assert (proof.count, proof.batch_size) == (8, 8)
     off = distances(found, pictures)
     assert off.max() < proof.error < 1e-2
     nearest = torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)
@@ -105,7 +105,7 @@ def test_mixers_and_convolutions_without_positions_are_solved_for_too(network):
     model, pictures, _, gradient = made(network, 3)
     patch = patch_model(model, (1, 8, 16))
     found, named, _ = fit_patches(patch, gradient_of(gradient), precision=FLOAT32)
-    assert verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32)).proven == 3
+    assert verify_pictures(patch, gradient, found, named, rounding=Rounding(FLOAT32)).count == 3
     assert distances(found, pictures).max() < 1e-3
 
 
@@ -114,7 +114,7 @@ def test_an_update_that_was_multiplied_hides_no_picture(count, factor):
     model, pictures, labels, gradient = made(ViT, count)
     patch, sent = patch_model(model, (1, 8, 16)), {name: factor * value for name, value in gradient.items()}
     found, named, _ = fit_patches(patch, gradient_of(sent), precision=FLOAT32)
-    assert verify_pictures(patch, sent, found, named, rounding=Rounding(FLOAT32)).proven == count
+    assert verify_pictures(patch, sent, found, named, rounding=Rounding(FLOAT32)).count == count
     assert distances(found, pictures).max() < 1e-4
     nearest = torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)
     assert torch.equal(named, labels[nearest])
@@ -141,7 +141,7 @@ def test_frozen_parts_are_not_trained_when_an_update_is_made_again(part, steps, 
         patch, sent, precision=coarsest([sent], rounding), along=along, is_difference=True
     )
     proof = verify_pictures(patch, sent, found, named, rounding=rounding, training=training)
-    assert proof.proven == proven
+    assert proof.count == proven
     assert not proven or distances(found, pictures).max() < 1e-4
 
 
@@ -157,7 +157,7 @@ def test_one_output_is_read_as_two_classes(count):
     sent = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     patch = patch_model(model, (1, 8, 16))
     found, told, _ = fit_patches(patch, gradient_of(sent), precision=FLOAT32)
-    assert verify_pictures(patch, sent, found, told, rounding=Rounding(FLOAT32)).proven == count
+    assert verify_pictures(patch, sent, found, told, rounding=Rounding(FLOAT32)).count == count
     assert distances(found, pictures).max() < 1e-4
     assert torch.equal(told, labels[torch.cdist(found.flatten(1), pictures.double().flatten(1)).argmin(1)])
 
@@ -169,12 +169,12 @@ def test_a_weight_decay_is_found_and_hides_no_picture(decay):
     own = dict(model.named_parameters())
     sent = {name: value + decay * own[name].detach() for name, value in gradient.items()}
     assert fit_patches(patch, gradient_of(sent), precision=FLOAT32)[2] == 0  # everything is filled
-    plain, taken = without_decay(patch, gradient_of(sent), FLOAT32)
+    plain, taken = PatchReader(patch).without_decay(gradient_of(sent), Rounding(FLOAT32))
     assert taken == pytest.approx(decay, rel=1e-2)
     found, named, _ = fit_patches(patch, plain, precision=FLOAT32)
-    assert verify_pictures(patch, plain, found, named, rounding=Rounding(FLOAT32)).proven == 2
+    assert verify_pictures(patch, plain, found, named, rounding=Rounding(FLOAT32)).count == 2
     assert distances(found, pictures).max() < 1e-4
-    assert without_decay(patch, gradient_of(gradient), FLOAT32)[1] == 0
+    assert PatchReader(patch).without_decay(gradient_of(gradient), Rounding(FLOAT32))[1] == 0
 
 
 @pytest.mark.parametrize(("count", "steps", "rate", "momentum", "decay"), [
@@ -196,7 +196,7 @@ def test_several_local_steps_hide_no_single_picture_and_claim_no_others(count, s
     mechanism = SharedGradient(patch.module, (1, 8, 16), steps, rate, momentum, decay)
     found, named, _ = fit_patches(patch, sent, precision=precision, along=mechanism.along, is_difference=True)
     proof = verify_pictures(patch, sent, found, named, rounding=rounding, training=training)
-    assert proof.proven == (count == 1)
+    assert proof.count == (count == 1)
     if count > 1:
         return
     assert distances(found, pictures).max() < 1e-4
@@ -221,20 +221,20 @@ def test_a_picture_is_proven_under_dropout_and_after_steps_that_nobody_declared_
         precision = coarsest([sent], rounding)
         found, named, _ = fit_patches(patch, sent, precision=precision, is_difference=True, starts=2)
         proof = verify_pictures(patch, sent, found, named, rounding=rounding)
-        assert (proof.proven, proof.number) == ((1, 0) if count == 1 else (0, 0))
+        assert (proof.count, proof.batch_size) == (int(count == 1), None)
         if count == 1:
             assert distances(found, pictures).max() < proof.error < 0.1
             wrong = verify_pictures(patch, sent, found + 1e-3, named, rounding=rounding)
-            assert wrong.proven == 0
+            assert wrong.count == 0
             noise = {name: torch.randn_like(value) for name, value in sent.items()}
-            assert verify_pictures(patch, noise, found, named, rounding=rounding).proven == 0
+            assert verify_pictures(patch, noise, found, named, rounding=rounding).count == 0
 
 
 def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():
     model, pictures, labels, gradient = made(ViT, 2)
     patch = patch_model(model, (1, 8, 16))
     true = pictures.double()
-    assert verify_pictures(patch, gradient, true, labels, rounding=Rounding(FLOAT32)).proven == 2
+    assert verify_pictures(patch, gradient, true, labels, rounding=Rounding(FLOAT32)).count == 2
     other = {name: value + 0.01 * value.std() * torch.randn_like(value) for name, value in gradient.items()}
     for wrong in (
         (gradient, true + 1e-3 * torch.randn_like(true), labels),
@@ -242,10 +242,10 @@ def test_wrong_pictures_wrong_labels_and_foreign_updates_prove_nothing():
         (gradient, true[:1], labels[:1]),
         (other, true, labels),
     ):
-        assert verify_pictures(patch, *wrong, rounding=Rounding(FLOAT32)).proven == 0
+        assert verify_pictures(patch, *wrong, rounding=Rounding(FLOAT32)).count == 0
     for foreign in (other, {name: torch.randn_like(value) for name, value in gradient.items()}):
         found, named, _ = fit_patches(patch, gradient_of(foreign), precision=FLOAT32, starts=1)
-        assert verify_pictures(patch, foreign, found, named, rounding=Rounding(FLOAT32)).proven == 0
+        assert verify_pictures(patch, foreign, found, named, rounding=Rounding(FLOAT32)).count == 0
 
 
 def test_patches_that_span_everything_are_left_open():
@@ -299,7 +299,7 @@ def test_half_precision_proves_right_pictures_and_no_others():
         return verify_pictures(reader, sent, guess.double(), labels, rounding=Rounding(precision))
 
     def proven(guess):
-        return verified(guess).proven
+        return verified(guess).count
 
     assert proven(pictures) == 2
     assert (
@@ -329,7 +329,7 @@ def test_an_order_of_patches_that_the_network_cannot_tell_is_not_claimed():
     for order in ([0, 1], [1, 0]):
         shown = patch.pictures(patch.patches(pictures.double())[:, order])
         proof = verify_pictures(patch, gradient, shown, labels, rounding=Rounding(FLOAT32))
-        assert (proof.proven, proof.is_ordered) == (2, False)
+        assert (proof.count, proof.is_ordered) == (2, False)
     model, pictures, labels, gradient = made(Mixer, 2)
     patch = patch_model(model, (1, 8, 16))
     assert verify_pictures(patch, gradient, pictures.double(), labels, rounding=Rounding(FLOAT32)).is_ordered
@@ -342,7 +342,7 @@ def test_half_precision_hides_no_picture_and_the_error_is_stated(dtype, worst):
     patch, precision = patch_model(model, (1, 8, 16)), torch.finfo(dtype).eps
     found, named, _ = fit_patches(patch, sent, precision=precision)
     proof = verify_pictures(patch, sent, found, named, rounding=Rounding(precision))
-    assert proof.proven == 1
+    assert proof.count == 1
     assert torch.equal(named, labels)
     assert distances(found, pictures).max() < min(proof.error, worst)
 

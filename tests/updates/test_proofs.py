@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from conftest import relu_network
+from one_update import read_update
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import belonging
 from remanence.updates.dense.layers import dense_head
 from remanence.updates.dense.peeling import reconstruct
 from remanence.updates.dense.proofs import Proposal, verify
-from remanence.updates.dense.reader import Own, read_update
+from remanence.updates.dense.reader import Own
 from remanence.updates.inspection import Subject
 from remanence.updates.inspection import read as read_whole
 from remanence.updates.opening import belongs, opened
@@ -157,7 +158,7 @@ def test_clipping_a_learning_rate_and_a_sign_hide_nothing(classes, factor):
 def test_a_batch_size_is_not_invented_from_a_scale_that_nobody_knows():
     network, inputs, labels = subject(width=60, count=32)
     gradient = {n: g / 40.3 for n, g in gradient_of(network, inputs, labels).items()}
-    reading = read(network, gradient, search=False)
+    reading = read(network, gradient)
     assert 0 < reading.proof.count < 32, "the problem must leave some samples hidden"
     assert right(reading, inputs, labels) == reading.proof.count
     assert reading.proof.batch_size is None
@@ -224,7 +225,7 @@ def test_near_duplicates_do_not_halve_the_batch():
     torch.manual_seed(3)
     twins = inputs + 1e-2 * torch.randn_like(inputs)
     inputs, labels = torch.cat([inputs, twins]).float(), labels.repeat(2)
-    reading = read(network, gradient_of(network, inputs, labels), search=False)
+    reading = read(network, gradient_of(network, inputs, labels))
     assert reading.proof.batch_size in (None, 8)
     assert right(reading, inputs, labels) == reading.proof.count
 
@@ -284,7 +285,7 @@ def test_the_opposite_of_an_update_is_not_read_as_the_update_of_other_labels(cla
             name: -0.037 * value
             for name, value in gradient_of(network, inputs[:count], labels[:count]).items()
         }
-        reading = read(network, turned, Rounding.of([dtype]), search=False)
+        reading = read(network, turned, Rounding.of([dtype]))
         claimed = reading.proof.proposal[reading.proof.proven]
         nearest = torch.cdist(claimed.inputs, inputs.double()).argmin(1)
         told = claimed.labels >= 0
@@ -312,7 +313,7 @@ def test_a_tenth_of_an_update_is_not_that_of_ten_times_as_many_records():
     for seed in range(12):
         inputs, labels = batch(4, 20, 3, seed)
         tenth = {name: 0.1 * value for name, value in gradient_of(network, inputs, labels).items()}
-        sizes.add(read(network, tenth, Rounding(2.2e-16), search=False).proof.batch_size)
+        sizes.add(read(network, tenth, Rounding(2.2e-16)).proof.batch_size)
     assert sizes <= {None, 4}
 
 

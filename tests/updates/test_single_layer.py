@@ -9,12 +9,12 @@ from tests.updates.test_captured import run
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
+from one_update import read_update
 from remanence import InputError
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.dense.belonging import realised_noise
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import dense_head, head_inputs
-from remanence.updates.dense.reader import read_update
 from remanence.updates.guard import ExclusivityGuard, reason_to_withhold
 from remanence.updates.rounding import Rounding
 

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from one_update import read_update
 from remanence import InputError
 from remanence.updates.dense import span_fit
 from remanence.updates.dense.exposure import gradient_exposure
 from remanence.updates.dense.layers import SMOOTH, Activation, dense_head, recognised
-from remanence.updates.dense.reader import read_update
 from remanence.updates.dense.span_fit import SpanEquations, fit_in_span
 from remanence.updates.guard import ExclusivityGuard
 from remanence.updates.rounding import Rounding

@@ -10,7 +10,6 @@ from remanence.core.releases import Gradient
 from remanence.game import play
 from remanence.results.verdict import Policy
 from remanence.updates.captured import Captured
-from remanence.updates.decay import without_decay
 from remanence.updates.declared import Declared, LocalTraining
 from remanence.updates.files import rounding_of_difference
 from remanence.updates.inspection import Subject, inspect
@@ -21,7 +20,7 @@ from remanence.updates.shared_gradient import SharedGradient
 from remanence.updates.span import Decomposed
 from remanence.updates.texts.model import text_model
 from remanence.updates.texts.naming import name_sequences, tokens_in_batch
-from remanence.updates.texts.reader import read_texts, recompute, verify_texts
+from remanence.updates.texts.reader import TokenReader, read_texts, recompute, verify_texts
 from remanence.updates.texts.shares import Counted
 
 VOCABULARY, LENGTH = 300, 10
@@ -160,7 +159,7 @@ def test_an_update_that_is_not_the_models_proves_no_text(seed):
         {name: value[torch.randperm(len(value))] for name, value in true.items()},
         update(stale, ids),
     ):
-        assert read(model, foreign).proven == 0
+        assert read(model, foreign).count == 0
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -290,12 +289,12 @@ def test_a_weight_decay_is_taken_out_and_hides_no_text(tied, decay):
     model, ids = Tiny(tied=tied).eval(), texts(2, seed=1)
     held = dict(model.named_parameters())
     gradient = {name: value + decay * held[name].detach() for name, value in update(model, ids).items()}
-    assert read(model, gradient).proven == 0
-    cleaned, found = without_decay(text_model(model), gradient, FLOAT32)
+    assert read(model, gradient).count == 0
+    cleaned, found = TokenReader(text_model(model)).without_decay(gradient, Rounding(FLOAT32))
     assert found == pytest.approx(decay, rel=1e-4)
     assert sorted(read(model, cleaned).sequences) == sorted(map(tuple, ids.tolist()))
     noise = {name: torch.randn_like(value) for name, value in gradient.items()}
-    assert without_decay(text_model(model), noise, FLOAT32)[1] == 0
+    assert TokenReader(text_model(model)).without_decay(noise, Rounding(FLOAT32))[1] == 0
 
 
 def masked_update(model, rows, *, prompt=0, smoothing=0.0, weights=None):
@@ -323,14 +322,14 @@ def test_prompts_without_a_loss_smoothed_labels_and_weights_hide_no_text(tied, h
     assert found.explains_all
     assert set(found.sequences) == {tuple(row.tolist()) for row in rows}
     # Weights of tokens and another text that ends earlier look the same: then the number of texts is open.
-    assert found.number == (0 if how == "weights" else 2)
+    assert found.batch_size == (None if how == "weights" else 2)
 
 
 def test_the_number_of_texts_is_open_where_one_is_the_beginning_of_another():
     model, row = Tiny().eval(), texts(1, seed=1)[0]
     found = read(model, masked_update(model, [row, row[:6]]))
     assert (found.sequences, found.explains_all) == ((tuple(row.tolist()),), True)
-    assert found.number == 0
+    assert found.batch_size is None
 
 
 def test_an_encoders_smoothed_label_is_one_text_and_not_one_for_each_class():
@@ -338,7 +337,7 @@ def test_an_encoders_smoothed_label_is_one_text_and_not_one_for_each_class():
     named = dict(model.named_parameters())
     loss = cross_entropy(model(ids), torch.tensor([3]), label_smoothing=0.1)
     found = read(model, dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True)))
-    assert (found.sequences, found.labels, found.proven) == ((tuple(ids[0].tolist()),), (3,), 1)
+    assert (found.sequences, found.labels, found.count) == ((tuple(ids[0].tolist()),), (3,), 1)
 
 
 def test_what_a_text_counts_follows_its_share():
@@ -412,7 +411,7 @@ def test_adapters_that_were_trained_on_answers_alone_give_their_prompts_too():
 def test_a_lora_update_of_a_small_rank_hides_its_tokens_and_claims_none(trained):
     model = with_adapters(4, trained=trained)
     found = read(model, adapter_update(model, texts(3, seed=6)))
-    assert (found.tokens, found.proven) == (0, 0)
+    assert (found.tokens, found.count) == (0, 0)
 
 
 def test_a_network_that_reads_numbers_is_no_text_model():

@@ -64,7 +64,10 @@ class Release:
         diverged = torch.zeros(len(self), dtype=torch.bool)
         for tensor in self.tensors.values():
             if tensor.is_floating_point() or tensor.is_complex():
-                at_once = max(1, _AT_ONCE // max(1, tensor[:1].numel()))  # so that no large tensor is copied
+                at_once = _AT_ONCE // max(1, tensor[:1].numel())  # so that no large tensor is copied
+                if not at_once:
+                    diverged |= torch.tensor([not is_finite(one) for one in tensor])
+                    continue
                 parts = [
                     ~part.isfinite().reshape(len(part), -1).all(1) for part in tensor.detach().split(at_once)
                 ]

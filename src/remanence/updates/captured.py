@@ -17,7 +17,7 @@ from remanence.core.exceptions import InputError, MisfitError
 from remanence.core.knowledge import Knowledge
 from remanence.core.priors import Uninformed
 from remanence.core.records import Records
-from remanence.core.releases import Gradient
+from remanence.core.releases import Gradient, is_finite
 from remanence.protocol import AnyGame, Unit, Work
 from remanence.results.caveats import ONE_RELEASE, Caveat
 from remanence.results.findings import Words
@@ -189,7 +189,7 @@ class Captured(AnyGame[SharedGradient]):
 
 def require_finite(gradients: Gradient) -> None:
     """Refuse gradients that no training could have used."""
-    if gradients.not_finite().any():
+    if not all(map(is_finite, gradients.tensors.values())):
         raise MisfitError(
             "This gradient is not finite.",
             needs="finite numbers",

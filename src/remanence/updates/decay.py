@@ -6,12 +6,10 @@ SGD takes the same multiple of all weights off in a round, however many steps it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-
-from remanence.updates.texts.model import TextModel
 
 _FEWEST = 8  # dimensions that must be left over to see it in
 _ROUNDS = 4
@@ -40,32 +38,25 @@ def decay_of(weights: Tensor, sent: Tensor, rank_at: Callable[[float], int]) -> 
 
 
 def without_decay(
-    text: TextModel, gradient: Mapping[str, Tensor], precision: float
+    gradient: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    names: Sequence[str],
+    layer: Callable[[Mapping[str, Tensor]], Tensor | None],
+    rank: Callable[[dict[str, Tensor]], int],
+    tells: Callable[[dict[str, Tensor]], bool],
 ) -> tuple[dict[str, Tensor], float]:
-    """The update without a decay of all weights, and that decay; as it is where its span tells, or never will."""
+    """The update without a decay of all weights, and that decay; as it is where its span tells, or never will.
+
+    `layer` puts the tensors of these `names` together in which the decay is seen, `rank` is that of what entered there.
+    """
     plain = dict(gradient)
-    if text.span(text.first, gradient, precision).tells:
+    own, sent = layer(weights), layer(gradient)
+    if own is None or sent is None or not sent.any() or tells(plain):
         return plain, 0.0
-    parameters = dict(text.model.named_parameters())
-    names = [f"{name}.weight" for name in text.first.names if f"{name}.weight" in gradient]
-    turned = {f"{name}.weight" for name in text.first.transposed}
-    if not names:
-        return plain, 0.0
-    weights, sent = (
-        torch.cat(
-            [
-                held[name].detach().double().mT if name in turned else held[name].detach().double()
-                for name in names
-            ]
-        )
-        for held in (parameters, gradient)
-    )
 
     def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
-        return {name: plain[name].double() - decay * parameters[name].detach().double() for name in some}
+        return {name: plain[name].double() - decay * weights[name].double() for name in some}
 
-    decay = decay_of(weights, sent, lambda one: text.span(text.first, taken(one, names), precision).rank)
-    if decay is None:
-        return plain, 0.0
-    found = taken(decay, plain)
-    return (found, decay) if text.span(text.first, found, precision).tells else (plain, 0.0)
+    decay = decay_of(own, sent, lambda one: rank(taken(one, names)))
+    found = None if decay is None else taken(decay, plain)
+    return (found, decay) if found is not None and decay is not None and tells(found) else (plain, 0.0)

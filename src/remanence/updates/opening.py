@@ -16,7 +16,6 @@ from remanence.core.records import Records
 from remanence.results.caveats import Caveat
 from remanence.scale.user_code import call_factory
 from remanence.updates.caveats import UPDATE_COMPRESSED, UPDATE_NOISED
-from remanence.updates.decay import without_decay as texts_without_decay
 from remanence.updates.declared import Declared
 from remanence.updates.dense.belonging import Belonging, belonging, compression_of, misfit, require_noise
 from remanence.updates.dense.layers import DenseHead
@@ -32,10 +31,9 @@ from remanence.updates.files import (
     unwrapped,
     widened,
 )
-from remanence.updates.patches.fit import without_decay as pictures_without_decay
 from remanence.updates.patches.reader import PatchReader
 from remanence.updates.received import traps
-from remanence.updates.rounding import Rounding, coarsest
+from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Reader
 from remanence.updates.texts.reader import TokenReader
 from remanence.updates.watching import logits_of, loss_of
@@ -86,18 +84,9 @@ def belongs(reader: Reader, model: nn.Module, update: Update, declared: Declared
     _check_steps(reader, declared)
     if isinstance(reader, DenseReader):
         return _belongs(reader.head, model, update, declared)
-    if not declared.training.is_plain:
+    if not declared.training.is_plain or not isinstance(reader, PatchReader | TokenReader):
         return update
-    if isinstance(reader, PatchReader):
-        gradient = {name: value.double() for name, value in update.gradient.items()}
-        precision, even = coarsest([gradient], update.rounding), bool(update.rounding.tensors)
-        plain, decay = pictures_without_decay(reader.model, gradient, precision, is_difference=even)
-    elif isinstance(reader, TokenReader):
-        text = replace(reader.model, is_difference=bool(update.rounding.tensors))
-        precision = reader.coarseness([dict(update.gradient)], update.rounding)
-        plain, decay = texts_without_decay(text, update.gradient, precision)
-    else:
-        return update
+    plain, decay = reader.without_decay(update.gradient, update.rounding)
     return replace(update, gradient=plain, decay=decay)
 
 

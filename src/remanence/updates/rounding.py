@@ -129,13 +129,15 @@ def explained(
     rounding: Rounding,
 ) -> Explained:
     """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that."""
-    inner = sum(float((sent[name].double() * made[name].double()).sum()) for name in sent)
-    scale = inner / max(sum(float(made[name].double().square().sum()) for name in sent), 1e-300)
+    inner = whole = 0.0
     off, sizes, allowed = {}, {}, {}
     for name, value in sent.items():
-        own = made[name].double()
-        off[name] = float((value.double() - scale * own).norm())
-        sizes[name] = float(value.double().norm())
+        one, own = value.double(), made[name].double()
+        inner, whole = inner + float((one * own).sum()), whole + float(own.square().sum())
+        sizes[name] = float(one.norm())
+    scale = inner / max(whole, 1e-300)
+    for name, value in sent.items():
+        off[name] = float(torch.sub(value.double(), made[name].double(), alpha=scale).norm())
         coarse = rounding.relative * sizes[name] + rounding.of_tensor(name).absolute * value.numel() ** 0.5
         allowed[name] = _TIMES * abs(scale) * moves[name] + coarse
     return Explained(scale, off, sizes, allowed)

@@ -228,6 +228,32 @@ class Proven(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProvenTogether:
+    """Records that recomputing the whole update proves together, or not at all."""
+
+    named: int = 0  # proven or not
+    unexplained: float = 1.0  # the share of the update that they leave, by norm, in the worst tensor
+    explains_all: bool = False
+    is_ordered: bool = True  # whether no other order of a record's parts explains the update as well
+    similarity: float = 0.0  # the cosine between the update and what they make
+
+    @property
+    def count(self) -> int:
+        """How many are proven."""
+        return self.named if self.explains_all else 0
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many there were, where that is proven too."""
+        return self.named if self.explains_all else None
+
+    def numbers(self) -> dict[str, float]:
+        """What else is stored about them."""
+        names = ("unexplained", "named", "similarity", "is_ordered")
+        return {name: float(getattr(self, name)) for name in names}
+
+
 class Reader(Protocol):
     """A network that was recognised, and how records are read off an update of it."""
 

@@ -109,7 +109,7 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
         live = live & (own != 0)
     if len(head.weights) == 2 and left.second is not None:
         # columns are multiples of loss vectors, which have one negative entry
-        columns = left.second.mT
+        columns = head.sign * left.second.mT
         floor = _CLEARLY_NEGATIVE * columns.abs().amax(-1, keepdim=True)
         live = live & ((columns < -floor).sum(-1) == 1)
     trial, neuron = live.nonzero(as_tuple=True)
@@ -127,9 +127,9 @@ def find_candidates(head: DenseHead, left: Remainder, live: Tensor, precision: f
     parts = []
     for chunk in torch.arange(len(trial), device=trial.device).split(max(1, _AT_ONCE // largest)):
         t, j = trial[chunk], neuron[chunk]
-        columns = left.columns(t, j).to(rows)
+        columns = head.sign * left.columns(t, j).to(rows)
         if signal is None:
-            found = _without_bias(head, rows[t, j], columns, own[t, j], j, precision)
+            found = _without_bias(head, head.sign * rows[t, j], columns, head.sign * own[t, j], j, precision)
         else:
             x = rows[t, j] / signal[t, j, None]
             found = _with_bias(head, x, columns, signal[t, j], own[t, j], precision)
@@ -219,7 +219,7 @@ def _without_bias(
         scale = scale - ((value - whole) / derivative).clamp(-largest, largest)
     certain = (scale.unsqueeze(-1) * logits + offset).softmax(-1).gather(1, label[:, None]).squeeze(1)
     slack = 4 * precision / (1 - certain).clamp(min=precision)
-    return side / scale, label, batch_size.nan_to_num(nan=0.0), deviation, slack
+    return head.sign * side / scale, label, batch_size.nan_to_num(nan=0.0), deviation, slack
 
 
 def fit_scales(

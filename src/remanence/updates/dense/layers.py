@@ -218,6 +218,9 @@ class DenseHead:
     activation: Activation = RELU
     folded: tuple[Folded | None, ...] = ()  # batch normalisation after each layer; empty where there is none
     numbers: int | None = None  # of an input, where `weights[0]` reads coordinates of it (see `coordinates`)
+    sign: int = (
+        1  # −1 where updates go against the gradient: then derivatives of the loss do, and no layer is copied
+    )
 
     @property
     def classes(self) -> int:
@@ -308,8 +311,8 @@ class DenseHead:
         return list(zip(inputs, deltas, strict=True))
 
     def loss_vectors(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """g = softmax(f) − e_y, the derivative of cross-entropy in the logits."""
-        return logits.softmax(-1) - one_hot(labels, self.classes).to(logits)
+        """g = softmax(f) − e_y, the derivative of cross-entropy in the logits, by the sign of the updates."""
+        return self.sign * (logits.softmax(-1) - one_hot(labels, self.classes).to(logits))
 
     def layers_of(self, gradient: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias gradients of each layer out of a named gradient, in the precision of its weights.

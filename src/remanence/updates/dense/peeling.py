@@ -411,7 +411,7 @@ def parallel_rows(
         group = live[same[best]]
         x = (weight[group] * bias[group, None]).sum(0) / bias[group].square().sum()
         inputs.append(x[None])
-        labels.append(likely_label(head, x, layers[1][0][:, group].to(x).sum(1))[None])
+        labels.append(likely_label(head, x, head.sign * layers[1][0][:, group].to(x).sum(1))[None])
         gone = same[best].clone()
         same[gone] = False
         same[:, gone] = False
@@ -441,7 +441,7 @@ def one_record(head: DenseHead, layers: Layers) -> Recovered:
         found = bias.any(1)
     height = weight.new_zeros(weight.shape[:2]) if bias is None else bias
     inputs = (height.unsqueeze(1) @ weight) / height.square().sum(1).clamp(min=1e-300)[:, None, None]
-    label = height.argmin(1, keepdim=True)  # only the label's own loss is negative
+    label = (head.sign * height).argmin(1, keepdim=True)  # only the label's own loss is negative
     loss = head.loss_vectors(head.forward(inputs)[1], label).squeeze(1)
     share = (loss * height).sum(1, keepdim=True) / loss.square().sum(1, keepdim=True).clamp(min=1e-300)
     left = (weight - (share * loss).unsqueeze(-1) * inputs).flatten(1).norm(dim=1) / weight.flatten(1).norm(

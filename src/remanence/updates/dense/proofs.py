@@ -431,7 +431,7 @@ def _losses_off(some: Recomputed) -> tuple[Tensor, Tensor]:
     noise = (some.precision * terms).square() + some.rounding.absolute**2
     errors = some.delta_errors[0]
     if once:  # the loss itself was computed in single precision: what is left is that inputs are off
-        chances = some.deltas[0] + one_hot(some.proposal.labels, some.head.classes)
+        chances = some.head.sign * some.deltas[0] + one_hot(some.proposal.labels, some.head.classes)
         errors = errors - some.precision * (chances + some.deltas[0].abs())
     allowed = errors * shares[:, None] + (noise @ along.square()).sqrt().mT
     return (rest @ along).abs().mT, (1 if once else ROUNDINGS) * allowed
@@ -560,8 +560,9 @@ def _with_labels(proposal: Proposal, kept: Tensor, some: Recomputed, *, scale_is
     layer = min(1, len(some.layers) - 1)
     own, error, records = some.deltas[layer], some.delta_errors[layer], some.proposal
     each = torch.eye(some.head.classes).to(own)
-    others = some.deltas[-1] + each[records.labels] - each[:, None]  # (classes, records, classes)
-    turned = -some.head.backward(some.values, others, down_to=layer)[0]
+    sign = some.head.sign
+    others = sign * some.deltas[-1] + each[records.labels] - each[:, None]  # (classes, records, classes)
+    turned = -sign * some.head.backward(some.values, others, down_to=layer)[0]
     along = (turned * own).sum(-1) / own.square().sum(-1).clamp(min=1e-300)  # (classes, records)
     off = (turned - along[..., None] * own).norm(dim=-1) / turned.norm(dim=-1).clamp(min=1e-300)
     room = 2 * ROUNDINGS * error.norm(dim=-1) / own.norm(dim=-1).clamp(min=1e-300)
@@ -621,7 +622,7 @@ def verify_rows(
         error = max(float(off / part[rows].norm()), tolerance / spread)
         proven[index] = bits >= BITS and error < _NO_BETTER
         errors[index] = error
-        labels[index] = _label_of_columns(head, x, layers[1][0][:, rows], rounding)
+        labels[index] = _label_of_columns(head, x, head.sign * layers[1][0][:, rows], rounding)
     return Proposal(proposal.inputs, labels, proposal.shares)[proven], errors[proven]
 
 
@@ -711,6 +712,8 @@ def loss_spread(head: DenseHead, first: Layer, inputs: Tensor) -> float:
 def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> list[Layer]:
     """What a client's training makes of a dense head, with all steps on the whole batch."""
 
+    sign, head = head.sign, replace(head, sign=1)
+
     def slopes(now: Weights) -> Weights:
         pairs = _with_parts(head, now).gradients(records.inputs, records.labels, present=records.shares)
         with_bias = zip(pairs, head.biases, strict=True)
@@ -723,7 +726,7 @@ def update_of(head: DenseHead, records: Proposal, training: LocalTraining) -> li
     if has_one_logit(head):
         weight, bias = made[-1]
         made[-1] = mirrored(weight, 0), None if bias is None else mirrored(bias, 0)
-    return made
+    return [(sign * weight, None if bias is None else sign * bias) for weight, bias in made]
 
 
 def _parts(head: DenseHead, layers: list[Layer]) -> Weights:

@@ -23,8 +23,7 @@ from remanence.updates.caveats import (
     UPDATE_UNTESTED,
 )
 from remanence.updates.declared import LocalTraining
-from remanence.updates.dense.belonging import Belonging, belonging, misfit, without_decay
-from remanence.updates.dense.coordinates import Coordinates, condensed
+from remanence.updates.dense.belonging import Belonging, belonging, misfit
 from remanence.updates.dense.layers import DenseHead, Layer, Layers, has_one_logit, own_gradients
 from remanence.updates.dense.peeling import Recovered, one_record, parallel_rows, reconstruct_at_any_scale
 from remanence.updates.dense.proofs import (
@@ -39,23 +38,11 @@ from remanence.updates.dense.proofs import (
 )
 from remanence.updates.dense.span_fit import fit_in_span
 from remanence.updates.dense.sparse_columns import reconstruct_low_rank
-from remanence.updates.parts import working
 from remanence.updates.rounding import Rounding
 from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
 
 _STARTS = 2  # with a scale that is known, and with one that is not: what is found is found at once
 _AT_ONCE = 32  # records that are solved for within the span: the work grows with the fourth power
-
-
-@final
-@dataclass(frozen=True)
-class Reading:
-    """What was found out about one update."""
-
-    belonging: Belonging
-    proof: Proof
-    sign: int = 1  # −1 where the update goes against the gradient, as a difference of weights does
-    coordinates: Coordinates | None = None  # in which a large first layer was read
 
 
 @final
@@ -68,42 +55,7 @@ class Staged:
     sign: int = 1
 
 
-def read_update(
-    head: DenseHead,
-    layers: Layers,
-    rounding: Rounding,
-    *,
-    training: LocalTraining | None = None,
-    search: bool = True,
-    scale_is_known: bool = True,
-) -> Reading:
-    """Read one update (its tensors have a dimension for trials, of size 1).
-
-    The update is a gradient, or old weights minus new ones over the learning rate; a factor that nobody knows is solved
-    for, and without `scale_is_known` no size is read off it. `search` allows the searches, which take longer. What is
-    not declared to be several steps must be one. A large first layer is read in coordinates of its span.
-    """
-    one: list[Layer] = [(weight[0], None if bias is None else bias[0]) for weight, bias in layers]
-    found = condensed(head, one[:1], relative=rounding.relative, absolute=rounding.absolute)
-    sent = Sent(rounding, training or LocalTraining(), scale_is_known=scale_is_known)
-    weight, bias = one[0]
-    one[0] = (weight.to(working(weight)) if found is None else found.gradients[0]), bias
-    head = head if found is None else found.head
-    fit = belonging(head, one, rounding)
-    if sent.training.is_plain:
-        if not fit.is_one_step:
-            return Reading(fit, verify(head, one, _no_records(one), rounding=rounding))
-        one = without_decay(head, one, fit.decay) if fit.decay else one
-    (staged,) = read_dense(head, _batched(one), sent, search=search)
-    proposal = staged.proof.proposal
-    if found is not None:
-        proposal = Proposal(found.inputs(proposal.inputs), proposal.labels, proposal.shares)
-    return Reading(fit, replace(staged.proof, proposal=proposal), staged.sign, found)
-
-
-def read_dense(
-    head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0, search: bool = True
-) -> list[Staged]:
+def read_dense(head: DenseHead, layers: Layers, sent: Sent, *, seed: int = 0) -> list[Staged]:
     """What the stages name for updates that belong, all trials at once where they can be.
 
     Samples with neurons to themselves are read off all updates together. What they do not explain whole is looked at
@@ -117,12 +69,12 @@ def read_dense(
     for trial in range(len(layers[0][0])):
         one: list[Layer] = [(weight[trial], None if bias is None else bias[trial]) for weight, bias in layers]
         first = None if at_sight is None else at_sight.of(trial)
-        found.append(_stages(head, one, sent, first, seed=seed, search=search))
+        found.append(_stages(head, one, sent, first, seed=seed))
     return found
 
 
 def _stages(
-    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int, search: bool
+    head: DenseHead, one: list[Layer], sent: Sent, at_sight: Recovered | None, *, seed: int
 ) -> Staged:
     """The stages in their order, each where those before it left something unexplained.
 
@@ -130,23 +82,23 @@ def _stages(
     functions nothing is seen at sight, not even a turned sign. A large network is searched only where nothing was.
     """
     rounding, training = sent.rounding, sent.training
-    best = Staged(_no_records(one), verify(head, one, _no_records(one), rounding=rounding))
+    best = Staged(no_records(one), verify(head, one, no_records(one), rounding=rounding))
     signs, sights = (1,) if sent.sign_is_known else (1, -1), {1: at_sight}
-    for look in (_quickly, _by_search)[: 1 + search]:
+    for look in (_quickly, _by_search):
         if look is _by_search and best.proof.count and head.is_large:
             break
         both = look is _quickly or not head.activation.is_relu
         for sign in signs if both else (best.sign,):
             if best.proof.tells_sign and sign != best.sign:
                 continue
-            turned = one if sign == 1 else _negated(one)
+            turned = replace(head, sign=sign)
             if sign not in sights and at_sight is not None:
                 sights[sign] = reconstruct_at_any_scale(
-                    head, _batched(turned), precision=min(rounding.of_largest(one[0][0]), 0.1)
+                    turned, _batched(one), precision=min(rounding.of_largest(one[0][0]), 0.1)
                 )
-            for records in look(head, turned, sent, sights.get(sign), seed):
+            for records in look(turned, one, sent, sights.get(sign), seed):
                 known = sent.scale_is_known and sign == 1
-                proof = prove(head, turned, records, rounding, training, scale_is_known=known)
+                proof = prove(turned, one, records, rounding, training, scale_is_known=known)
                 better = proof.rank > best.proof.rank
                 if better or (not best.proof.count and len(records) > len(best.named)):
                     best = Staged(records, proof, sign)
@@ -184,10 +136,6 @@ def _by_search(
         yield proposed(
             reconstruct_low_rank(head, _batched(one), precision=precision, seed=seed, first=at_sight)
         )
-
-
-def _negated(one: list[Layer]) -> list[Layer]:
-    return [(-weight, None if bias is None else -bias) for weight, bias in one]
 
 
 def _batched(one: list[Layer]) -> Layers:
@@ -262,7 +210,8 @@ def proposed(found: Recovered, trial: int = 0) -> Proposal:
     return Proposal(found.inputs[trial][kept], found.labels[trial][kept], found.shares[trial][kept])
 
 
-def _no_records(one: list[Layer]) -> Proposal:
+def no_records(one: list[Layer]) -> Proposal:
+    """No proposal."""
     weight = one[0][0]
     return Proposal(weight[:0], torch.zeros(0, dtype=torch.int64, device=weight.device), weight[:0, 0])
 
@@ -371,10 +320,9 @@ class DenseReader:
             if not claims:
                 found.append(verify(head, one, named[:0], rounding=sent.rounding))
                 continue
-            turned = bool(signs[index] < 0)
-            sent_as = [(-weight, None if bias is None else -bias) for weight, bias in one] if turned else one
-            known = sent.scale_is_known and not turned
-            proof = prove(head, sent_as, named, sent.rounding, sent.training, scale_is_known=known)
+            turned = replace(head, sign=-1 if signs[index] < 0 else 1)
+            known = sent.scale_is_known and turned.sign == 1
+            proof = prove(turned, one, named, sent.rounding, sent.training, scale_is_known=known)
             if proof.explains_all and self.own is not None:
                 records = named.with_shares(proof.proposal.shares)[proof.proven]
                 if not self.own.agrees(records):  # the layers were taken for what they are not

@@ -175,7 +175,7 @@ class SpanEquations:
         if bias is None:
             middle = values[-1].mean(0)
             bias = weight @ middle / middle.square().sum()
-        expected = logits.softmax(-1).sum(0)
+        expected, bias = logits.softmax(-1).sum(0), self.head.sign * bias
         # At a scale that nobody knows, there is a class that nobody has.
         share = 1 / self.size if scale_is_known else float((bias / expected).max())
         counts = expected - bias / max(share, 1e-300)
@@ -223,7 +223,7 @@ class SpanEquations:
         for index in range(1, len(head.weights)):
             moves.append(product(moves[-1] * head.slopes(values, index).unsqueeze(1), head.weights[index].mT))
         chances = logits.softmax(-1).unsqueeze(1)
-        turn = chances * (moves[-1] - (chances * moves[-1]).sum(-1, keepdim=True))
+        turn = head.sign * chances * (moves[-1] - (chances * moves[-1]).sum(-1, keepdim=True))
         for index in range(len(head.weights) - 1, 0, -1):
             bent = head.activation.curvature(head.before(values, index - 1)) * product(
                 deltas[index], head.weights[index]

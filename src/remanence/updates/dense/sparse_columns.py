@@ -320,7 +320,7 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, to
         classes = torch.eye(head.classes, dtype=torch.float64, device=rows.device)
         losses = logits.softmax(-1).unsqueeze(-2) - classes  # (samples, labels, classes)
         implied = head.backward([value.unsqueeze(-2) for value in values], losses)[0][..., live]
-        target = (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
+        target = head.sign * (directions * scales).mT.unsqueeze(1)  # (samples, 1, neurons)
         share = (implied * target).sum(-1) / implied.square().sum(-1)  # of each label
         off = (implied * share.unsqueeze(-1) - target).norm(dim=-1) / target.norm(dim=-1)
         deviation, labels = off.where(share > 0, torch.inf).min(-1)
@@ -329,7 +329,7 @@ def _solve(head: DenseHead, layers: Layers, live: Tensor, directions: Tensor, to
         columns = directions.new_zeros(rank, len(live))
         columns[:, live] = directions.mT
         both = torch.cat([inputs, -inputs]), torch.cat([columns, -columns])
-        scale, labels, deviation = fit_scales(head, *both, down_to=0)
+        scale, labels, deviation = fit_scales(head, both[0], head.sign * both[1], down_to=0)
         side = (deviation[:rank] > deviation[rank:]).long() * rank + torch.arange(rank, device=rows.device)
         inputs = both[0][side] * scale[side].unsqueeze(1)
         labels, deviation = labels[side], deviation[side]

@@ -12,7 +12,7 @@ is the batch, recomputation of the whole update tells.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -22,11 +22,10 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from remanence.scale.progress import track
-from remanence.updates.decay import decay_of
 from remanence.updates.dense.layers import mirrored
 from remanence.updates.dense.span_fit import relabelled
 from remanence.updates.patches.model import Parameters, PatchModel
-from remanence.updates.span import read_part
+from remanence.updates.span import Decomposed
 
 _STARTING = 0.5  # the spread of the first points, relative to what the outputs' quotients have
 _TOLD = 0.05  # what may be left of the embeddings of positions for them to tell which patches lie where
@@ -60,7 +59,7 @@ class PatchEquations:
         whole = _whole(model, gradient)
         if not whole.any() or model.last not in gradient:
             return None
-        part = read_part([whole], precision, even=even)
+        part = Decomposed.of(whole, even=even).at(precision)
         rank = part.basis.shape[1]
         if not 0 < rank < min(whole.shape):
             return None
@@ -385,25 +384,3 @@ def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tupl
     loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
     polished = descend(loose, coordinates, found.labels, work)
     return (loose, polished) if polished.left < found.left else best
-
-
-def without_decay(
-    model: PatchModel, gradient: Mapping[str, Tensor], precision: float, *, is_difference: bool = False
-) -> tuple[dict[str, Tensor], float]:
-    """The update without a decay of all weights, and that decay; as it is where its span tells, or never will."""
-    plain = dict(gradient)
-    name = model.own("weight")
-    if not plain[name].any() or PatchEquations.of(model, plain, precision, even=is_difference) is not None:
-        return plain, 0.0
-
-    def taken(decay: float, some: Iterable[str]) -> dict[str, Tensor]:
-        return {one: plain[one] - decay * model.parameters[one] for one in some}
-
-    def rank(decay: float) -> int:
-        rows = taken(decay, [name])[name].flatten(1)
-        return read_part([rows], precision, even=is_difference).basis.shape[1]
-
-    decay = decay_of(model.weight, plain[name].flatten(1), rank)
-    found = None if decay is None else taken(decay, plain)
-    tells = found is not None and PatchEquations.of(model, found, precision, even=is_difference) is not None
-    return (found, decay) if found is not None and decay is not None and tells else (plain, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -16,11 +16,13 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
 from remanence.updates.caveats import PATCHES_OPEN
+from remanence.updates.decay import without_decay
 from remanence.updates.declared import LocalTraining
-from remanence.updates.patches.fit import fit_patches
+from remanence.updates.patches.fit import PatchEquations, fit_patches
 from remanence.updates.patches.model import PatchModel
 from remanence.updates.rounding import Rounding, apart, coarsest, explained, rounded_again
-from remanence.updates.shared_gradient import Effort, Sent, SharedGradient
+from remanence.updates.shared_gradient import Effort, ProvenTogether, Sent, SharedGradient
+from remanence.updates.span import Decomposed
 
 _NO_BETTER = 0.1  # a patch that is known to a tenth only is not called recovered
 _NOT_SOLVED = (
@@ -34,53 +36,19 @@ _ENOUGH = 0.8  # unknown numbers for each number of the update, at most
 
 
 @final
-@dataclass(frozen=True)
-class Pictures:
+@dataclass(frozen=True, kw_only=True)
+class Pictures(ProvenTogether):
     """What recomputation says about pictures that were named for one update."""
 
-    shown: int  # that were named
-    error: float  # of the worst patch, relative; what the residual leaves room for
-    unexplained: float  # the share of the update that is left, by norm, in the worst tensor
-    explains_all: bool
-    is_ordered: bool = True  # whether no other order of a picture's patches explains the update as well
-    similarity: float = 0.0  # the cosine between the update and what the pictures make
+    error: float = torch.inf  # of the worst patch, relative; what the residual leaves room for
     fits_places: bool = (
-        False  # one picture is all that the layer's gradient holds, whatever the rest of the network did
+        False  # one is all that the layer's gradient holds, whatever the rest of the network did
     )
 
     @property
     def count(self) -> int:
         """How many are proven."""
-        return self.proven
-
-    @property
-    def batch_size(self) -> int | None:
-        """How many there were, where it is proven."""
-        return self.number or None
-
-    def numbers(self) -> dict[str, float]:
-        """What is stored about one update."""
-        return {
-            "unexplained": self.unexplained,
-            "named": float(self.named),
-            "similarity": self.similarity,
-            "is_ordered": float(self.is_ordered),
-        }
-
-    @property
-    def named(self) -> int:
-        """How many pictures are named, proven or not."""
-        return self.shown
-
-    @property
-    def proven(self) -> int:
-        """How many pictures are proven."""
-        return self.shown if self.explains_all or self.fits_places else 0
-
-    @property
-    def number(self) -> int:
-        """How many there were, where it is proven."""
-        return self.shown if self.explains_all else 0
+        return self.named if self.explains_all or self.fits_places else 0
 
 
 def verify_pictures(
@@ -101,7 +69,7 @@ def verify_pictures(
     sent = {name: value.double() for name, value in gradient.items()}
     numbers = sum(value.numel() for value in sent.values())
     if not len(pictures) or pictures.numel() > _ENOUGH * numbers or not pictures.isfinite().all():
-        return Pictures(len(pictures), torch.inf, 1.0, explains_all=False)
+        return Pictures(named=len(pictures))
     made = update(pictures)
     own = {name: value.to(model.dtype) for name, value in model.trained.items()}
     moves = apart(made, update(pictures, rounded_again(own, torch.finfo(model.dtype).eps)))
@@ -115,17 +83,15 @@ def verify_pictures(
     # Derivatives are off with the patches that they follow from, which errors take as known: four times is allowed.
     worst = 4 * float(((rounded + 2 * torch.linalg.matrix_norm(left, 2)) * errors).max())
     is_fine = not (rounding.is_coarse or rounding.absolute)
+    found = Pictures(named=len(pictures), unexplained=held.left, similarity=held.similarity, error=worst)
     if not held.is_all or worst > (_NOT_SOLVED if is_fine else _NO_BETTER):
-        apart_from_steps = held_by_places(model, sent, pictures, rounding)
-        error = worst if apart_from_steps is None else apart_from_steps
-        return Pictures(
-            len(pictures), error, held.left, False, True, held.similarity, apart_from_steps is not None
-        )
+        error = held_by_places(model, sent, pictures, rounding)
+        return found if error is None else replace(found, error=error, fits_places=True)
     is_ordered = model.places is not None or not any(
         all(held.scale * off <= held.allowed[name] for name, off in apart(made, update(other)).items())
         for other in _rearranged(model, pictures)
     )
-    return Pictures(len(pictures), worst, held.left, True, is_ordered, held.similarity)
+    return replace(found, explains_all=True, is_ordered=is_ordered)
 
 
 def held_by_places(
@@ -237,6 +203,22 @@ class PatchReader:
     def _verified(self, one: dict[str, Tensor], pictures: Tensor, labels: Tensor, sent: Sent) -> Pictures:
         return verify_pictures(
             self.model, one, pictures, labels, rounding=sent.rounding, training=sent.training
+        )
+
+    def without_decay(
+        self, gradient: Mapping[str, Tensor], rounding: Rounding
+    ) -> tuple[dict[str, Tensor], float]:
+        """An update of one step without a decay of the weights, and that decay."""
+        model, name, even = self.model, self.model.own("weight"), bool(rounding.tensors)
+        sent = {name: value.double() for name, value in gradient.items()}
+        precision = coarsest([sent], rounding)
+        return without_decay(
+            sent,
+            model.parameters,
+            [name],
+            lambda held: held[name].flatten(1),
+            lambda one: Decomposed.of(one[name].flatten(1), even=even).at(precision).basis.shape[1],
+            lambda one: PatchEquations.of(model, one, precision, even=even) is not None,
         )
 
     def check(self, mechanism: SharedGradient) -> None:

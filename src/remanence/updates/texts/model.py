@@ -37,18 +37,22 @@ class Projections:
 
     def decomposed(self, model: nn.Module, gradient: Mapping[str, Tensor], *, even: bool) -> list[Decomposed]:
         """The gradients of all projections together; of adapters before their first step, each by itself."""
-        rows = [gradient[f"{name}.weight"] for name in self.names if f"{name}.weight" in gradient]
-        turned = [name in self.transposed for name in self.names if f"{name}.weight" in gradient]
-        parts = [one.mT if turn else one for one, turn in zip(rows, turned, strict=True) if one.any()]
-        if parts:
-            return [Decomposed.of(parts, even=even)]
+        rows = self.rows(gradient)
+        if rows is not None and rows.any():
+            return [Decomposed.of(rows, even=even)]
         found = []
         for first, second in self.behind:
             read = gradient.get(f"{second}.weight")
             if read is not None and read.any():
                 reader = model.get_parameter(f"{first}.weight").detach().double()
-                found.append(Decomposed.of([read], reader, even=even))
+                found.append(Decomposed.of(read, reader, even=even))
         return found
+
+    def rows(self, held: Mapping[str, Tensor]) -> Tensor | None:
+        """What tensors hold for all projections together, `(outputs, inputs)`; None where they hold none."""
+        named = [(name, held[f"{name}.weight"]) for name in self.names if f"{name}.weight" in held]
+        parts = [value.mT if name in self.transposed else value for name, value in named]
+        return torch.cat([part.double() for part in parts]) if parts else None
 
     def weights(self, gradient: Mapping[str, Tensor]) -> list[str]:
         """Names of the weights that have a gradient."""

@@ -16,11 +16,13 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from remanence.updates.span import INSIDE, Span
 from remanence.updates.texts.model import Projections, TextModel
 
 _AT_ONCE = 2**13  # tokens that are tried at once
+_IN_A_ROW = 256  # tokens that are tried as one sequence where each enters as if it were alone
 _DRIFTS = ((0.0, 0.0), (1e-3, 0.0), (0.0, 1e-4), (0.0, 1e-3), (1e-2, 0.0), (0.0, 1e-2), (0.1, 0.0))
 _MOST = 0.5  # of an embedding's rows
 _ROUNDINGS = 16  # times what rounding leaves of most rows that a decay alone has moved
@@ -105,11 +107,12 @@ def rows_that_moved(text: TextModel, gradient: Mapping[str, Tensor]) -> Tensor |
 def _entering_first(text: TextModel, tokens: Tensor, place: int) -> Iterator[Tensor]:
     """What enters the first layer for tokens at a place, in chunks."""
     if not text.has_positions:  # many tokens in one sequence: each enters as if it were alone
-        for chunk in tokens.split(8192):
-            pieces = [text.entering(text.first, piece[None])[0] for piece in chunk.split(256)]
-            yield torch.cat(pieces)
+        for chunk in tokens.split(_AT_ONCE):
+            width = min(len(chunk), _IN_A_ROW)
+            rows = pad(chunk, (0, -len(chunk) % width)).view(-1, width)
+            yield text.entering(text.first, rows).flatten(0, 1)[: len(chunk)]
         return
-    for chunk in tokens.split(max(1, 8192 // (place + 1))):
+    for chunk in tokens.split(max(1, _AT_ONCE // (place + 1))):
         sequence = chunk[:, None].expand(-1, place + 1)  # no padding: some models do not count its positions
         yield text.entering(text.first, sequence)[:, place]
 

@@ -21,9 +21,10 @@ from remanence.core.records import Records
 from remanence.core.releases import Gradient
 from remanence.results.caveats import Caveat
 from remanence.updates.caveats import TEXTS_OPEN, UPDATE_CROWDED
+from remanence.updates.decay import without_decay
 from remanence.updates.declared import LocalTraining
 from remanence.updates.rounding import Explained, Rounding, apart, coarsest, explained, rounded_again
-from remanence.updates.shared_gradient import Effort, SharedGradient
+from remanence.updates.shared_gradient import Effort, ProvenTogether, SharedGradient
 from remanence.updates.texts.model import TextModel
 from remanence.updates.texts.naming import name_after_steps, name_sequences
 from remanence.updates.texts.shares import (
@@ -121,23 +122,21 @@ def lengthened(
 
     The place before such a token has hardly any gradient, so that it may lie outside the span although it was there.
     """
+    longer, more = list(named), list(counted.shares)
+    if not named or named[0][1] is not None:
+        return longer, counted
+    chances, tokens = _last_logits(text, [ids for ids, _ in named]).softmax(-1).max(-1)
+    sure = (chances >= _SURE).nonzero().squeeze(1).tolist()
+    if not sure:
+        return longer, counted
     rest = {
         name: (gradient[name].double() - found.held.scale * value.double())
         / max(found.held.allowed[name], 1e-300) ** 2
         for name, value in found.made.items()
     }
     own = {name: text.model.get_parameter(name) for name in rest}
-    longer: list[Named] = []
-    more: list[Tensor] = []
-    for (ids, label), shares in zip(named, counted.shares, strict=True):
-        longer.append((ids, label))
-        more.append(shares)
-        if label is not None:
-            continue
-        with torch.no_grad():
-            chance, token = text.logits(ids[None])[0, -1].softmax(-1).max(0)
-        if chance < _SURE:
-            continue
+    for index in sure:
+        (ids, _), shares, token = named[index], counted.shares[index], tokens[index]
         answer = text.logits(ids[None])[0, -1]
         parts = torch.autograd.grad(
             float(shares[-1]) * found.held.scale * cross_entropy(answer[None], token[None]),
@@ -152,8 +151,8 @@ def lengthened(
         # Nearer to all of the trace than to none. Of what rounding leaves, which points anywhere, hardly anything lies
         # along a trace: 0.03 of one of this size at most, in a model of 135 million weights.
         if along > size / 2 and size > _SEEN:
-            longer[-1] = torch.cat([ids, token[None]]), None
-            more[-1] = torch.cat([shares, shares[-1:]])
+            longer[index] = torch.cat([ids, token[None]]), None
+            more[index] = torch.cat([shares, shares[-1:]])
     return longer, Counted(tuple(more), counted.smoothing)
 
 
@@ -185,58 +184,24 @@ _STEP = 1e-3  # of the weights' size, by which they are moved to see what moves 
 
 
 @final
-@dataclass(frozen=True)
-class Texts:
+@dataclass(frozen=True, kw_only=True)
+class Texts(ProvenTogether):
     """What was found in one update."""
 
-    sequences: tuple[tuple[int, ...], ...]  # of token ids; proven only if `explains_all`
-    labels: tuple[int, ...]  # of a classifier; empty for a language model
-    tokens: int  # distinct tokens that fit the first layer's span, or whose embedding moved
-    unexplained: float  # the share of the update that the sequences leave, by norm, in the worst tensor
-    explains_all: bool
+    sequences: tuple[tuple[int, ...], ...] = ()  # of token ids; proven only if `explains_all`
+    labels: tuple[int, ...] = ()  # of a classifier; empty for a language model
+    tokens: int = 0  # distinct tokens that fit the first layer's span, or whose embedding moved
     is_complete: bool = True  # none was left out because it hardly counts
-    similarity: float = 0.0  # the cosine between the update and what the sequences make
     sign: int = 1  # −1 where the update goes against the gradient
 
     @property
-    def proven(self) -> int:
-        """How many texts are proven."""
-        return len(self.sequences) if self.explains_all else 0
-
-    @property
-    def count(self) -> int:
-        """How many are proven."""
-        return self.proven
-
-    @property
     def batch_size(self) -> int | None:
-        """How many there were, where it is proven."""
-        return self.number or None
+        """How many there were, where that is proven too."""
+        return (self.count or None) if self.is_complete else None
 
     def numbers(self) -> dict[str, float]:
-        """What is stored about one update."""
-        return {
-            "unexplained": self.unexplained,
-            "named": float(self.named),
-            "similarity": self.similarity,
-            "is_ordered": float(self.is_ordered),
-            "sign": float(self.sign),
-        }
-
-    @property
-    def named(self) -> int:
-        """How many texts are named, proven or not."""
-        return len(self.sequences)
-
-    @property
-    def is_ordered(self) -> bool:
-        """Tokens are named in their order."""
-        return True
-
-    @property
-    def number(self) -> int:
-        """How many there were, where it is proven."""
-        return self.proven if self.is_complete else 0
+        """What else is stored about them."""
+        return {**super().numbers(), "sign": float(self.sign)}
 
 
 def read_texts(
@@ -258,7 +223,7 @@ def verify_texts(
 ) -> Texts:
     """Recompute an update from proposed sequences: last tokens, labels and shares are solved for."""
     training = training or LocalTraining()
-    best = Texts((), (), tokens, 1.0, False)
+    best = Texts(tokens=tokens)
     proposals = _proposals if training.is_plain else _proposals_of_steps
     for named, counted, is_certain in proposals(text, gradient, found):
         tried = _explaining(text, gradient, named, counted, rounding, training=training)
@@ -319,7 +284,7 @@ def _explaining(
 ) -> Texts:
     """What texts that count so much explain, each with the tokens after it that the model was sure of."""
     if not named:
-        return Texts((), (), 0, 1.0, False)
+        return Texts()
     found = recompute(text, gradient, named, counted, rounding, training=training)
     for _ in range(_LONGER if found.held.left < _NEAR and training.is_plain else 0):
         longer, more = lengthened(text, gradient, named, counted, found)
@@ -333,7 +298,10 @@ def _explaining(
     }
     labels = tuple(label for label in sure.values() if label is not None)
     complete, held = len(sure) == len(named), found.held
-    return Texts(tuple(sure), labels, 0, held.left, held.is_all, complete, held.similarity)
+    return Texts(
+        named=len(sure), unexplained=held.left, explains_all=held.is_all, similarity=held.similarity,
+        sequences=tuple(sure), labels=labels, is_complete=complete,
+    )  # fmt: skip
 
 
 def _with_last_tokens(
@@ -416,17 +384,28 @@ def _last_hidden(text: TextModel, head: str, prefixes: Sequence[Tensor]) -> list
     weight = text.model.get_parameter(head)
     matrix = weight.detach().double()
     square = torch.linalg.cholesky_ex(matrix.mT @ matrix).L
+    said = _last_logits(text, prefixes).double()
+    solved = torch.cholesky_solve((said @ matrix).mT, square).mT
+    off = (solved @ matrix.mT - said).norm(dim=1) > 1e-3 * said.norm(dim=1)
     found = []
-    for prefix in prefixes:
-        with torch.no_grad():
-            logits = text.logits(prefix[None])[0, -1].double()
-        hidden = torch.cholesky_solve((matrix.mT @ logits)[:, None], square).squeeze(1)
-        if (matrix @ hidden - logits).norm() > 1e-3 * logits.norm():
+    for prefix, hidden, logits, is_off in zip(prefixes, solved, said, off.tolist(), strict=True):
+        if is_off:
             absent = int(torch.ones(len(logits), device=text.device).index_fill(0, prefix, 0).argmax())
             answer = text.logits(prefix[None])[0, -1, absent]  # of a row that no input embedding touches
-            hidden = torch.autograd.grad(answer, weight)[0][absent].double()
-        found.append(hidden)
+            found.append(torch.autograd.grad(answer, weight)[0][absent].double())
+        else:
+            found.append(hidden)
     return found
+
+
+@torch.no_grad()
+def _last_logits(text: TextModel, sequences: Sequence[Tensor]) -> Tensor:
+    """What the model says at the last place of each, `(sequences, vocabulary)`; those of one length at once."""
+    found: dict[int, Tensor] = {}
+    for some in alike([(ids, None) for ids in sequences]):
+        said = text.logits(torch.stack([sequences[index] for index in some]))[:, -1]
+        found |= dict(zip(some, said, strict=True))
+    return torch.stack([found[index] for index in range(len(sequences))])
 
 
 @final
@@ -481,6 +460,22 @@ class TokenReader:
             assert best is not None
             found.append(best)
         return found
+
+    def without_decay(
+        self, gradient: Mapping[str, Tensor], rounding: Rounding
+    ) -> tuple[dict[str, Tensor], float]:
+        """An update of one step without a decay of the weights, and that decay."""
+        text = replace(self.model, is_difference=bool(rounding.tensors))
+        precision = self.coarseness([dict(gradient)], rounding)
+        weights = {name: value.detach() for name, value in text.model.named_parameters()}
+        return without_decay(
+            gradient,
+            weights,
+            [f"{name}.weight" for name in text.first.names if f"{name}.weight" in gradient],
+            text.first.rows,
+            lambda one: text.span(text.first, one, precision).rank,
+            lambda one: text.span(text.first, one, precision).tells,
+        )
 
     def check(self, mechanism: SharedGradient) -> None:
         """Any optimiser: what is left of the span is seen when it is read."""
