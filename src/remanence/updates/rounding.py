@@ -85,7 +85,7 @@ _ENOUGH = 0.5  # of the update, as a square, that must lie in tensors that tell
 @final
 @dataclass(frozen=True)
 class Explained:
-    """An update beside what was computed anew, whose scale is fitted."""
+    """An update beside what was computed anew."""
 
     scale: float
     off: Mapping[str, float]  # what is left of each tensor, by norm
@@ -127,15 +127,20 @@ def explained(
     made: Mapping[str, Tensor],
     moves: Mapping[str, float],
     rounding: Rounding,
+    *,
+    scale: float | None = None,
 ) -> Explained:
-    """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that."""
+    """Hold an update against what was made anew; `moves` is how far rounding the weights once moves that.
+
+    A `scale` that is not known is fitted.
+    """
     inner = whole = 0.0
     off, sizes, allowed = {}, {}, {}
     for name, value in sent.items():
         one, own = value.double(), made[name].double()
         inner, whole = inner + float((one * own).sum()), whole + float(own.square().sum())
         sizes[name] = float(one.norm())
-    scale = inner / max(whole, 1e-300)
+    scale = inner / max(whole, 1e-300) if scale is None else scale
     for name, value in sent.items():
         off[name] = float(torch.sub(value.double(), made[name].double(), alpha=scale).norm())
         coarse = rounding.relative * sizes[name] + rounding.of_tensor(name).absolute * value.numel() ** 0.5

@@ -52,7 +52,7 @@ from torch.nn.functional import one_hot
 from remanence.updates.declared import LocalTraining, Weights
 from remanence.updates.dense.layers import DenseHead, Layer, doubled, has_one_logit, mirrored, product
 from remanence.updates.parts import backwards, forwards, norm, row_slices, working
-from remanence.updates.rounding import Rounding
+from remanence.updates.rounding import Rounding, apart, explained, rounded_again
 
 ROUNDINGS = 8  # rounding errors that one number of the update may be off by
 _WHOLE = 2.0  # how many times the rounding errors, as they follow from the network, the whole residual may be
@@ -60,7 +60,6 @@ _WHOLE_IN_HALF = 0.5  # the same in half precision, in which only what is sent w
 _LEFT = 1e-2  # the share of an update that may be left where it is explained, whatever rounding may have done
 BITS = 20  # of evidence that a stranger would have to meet by chance
 _NEAR_A_WHOLE = 0.05  # how far one over a share may be from the size of a larger batch that it then implies
-_ROUNDINGS_OF_STEPS = 64  # by which an update of one step may be off; a longer one adds up more
 STANDS_OUT = 30  # how many tolerances a record's part in a neuron must exceed to be seen there
 
 
@@ -761,13 +760,13 @@ def explains(
     unknowns = records.inputs.numel() + len(records)
     if not len(records) or unknowns > 0.8 * independent_numbers(layers):
         return False, torch.ones(len(layers), dtype=torch.float64)
-    made = update_of(head, records, training)
-    left, fine = [], True
-    for (weight, _), (found, _) in zip(layers, made, strict=True):
-        share = (weight - found).norm() / weight.norm().clamp(min=1e-300)
-        coarse = rounding.relative + rounding.absolute * weight.numel() ** 0.5 / float(
-            weight.norm().clamp(min=1e-300)
-        )
-        fine &= bool(share <= _ROUNDINGS_OF_STEPS * training.steps * coarse) and bool(share < 1e-2)
-        left.append(share)
-    return fine, torch.stack(left)
+    weights = rounded_again({str(i): weight for i, weight in enumerate(head.weights)}, rounding.relative)
+    other = replace(head, weights=tuple(weights.values()))
+    made, moved = (
+        {str(i): weight for i, (weight, _) in enumerate(update_of(one, records, training))}
+        for one in (head, other)
+    )
+    sent = {str(i): weight for i, (weight, _) in enumerate(layers)}
+    held = explained(sent, made, apart(made, moved), rounding.times(training.steps), scale=1.0)
+    left = [held.off[name] / max(held.sizes[name], 1e-300) for name in sent]
+    return held.is_all, torch.tensor(left, dtype=torch.float64)

@@ -23,18 +23,16 @@ from torch import Tensor
 from remanence.scale.progress import track
 from remanence.updates.dense.layers import DenseHead, Layers, product
 from remanence.updates.dense.peeling import Recovered, one_record, reconstruct
+from remanence.updates.descent import descend
 from remanence.updates.parts import working
 
 _SOFT = (1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015, 0.008, 0.004, 0.002, 0.001)  # of the spread of what enters
 _ITERATIONS, _LAST = 6, 30  # for each softness, and for the function itself
-_DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-10, 1e8
-_NOTHING = 1e-30  # a residual (a square) below is zero
 _RECOUNTS = 6  # how often labels are counted anew where the solution does not fit
 _FALLS, _SETTLES = (
     0.8,
     0.1,
 )  # a residual that falls by less from one softness to the next, from this one on, stands still
-_SETTLED = 0.999  # a step that leaves more than this share of the residual is the last
 _STARTING = 0.5  # the spread of the first points, relative to what the neurons' quotients have
 _ROUNDED = 0.25  # of a unit in the last place: the deviation of a rounding error, and a little
 _LARGE, _SKETCHED = 1024, 144  # rows and columns of a matrix that is sketched, and the rank up to which it is
@@ -184,31 +182,29 @@ class SpanEquations:
     def _descend(
         self, head: DenseHead, points: Tensor, labels: Tensor, fixed: float | None
     ) -> tuple[Tensor, float, float]:
-        """Damped Gauss–Newton steps in the points and, unless it is fixed, the share of all."""
+        """Gauss–Newton steps in the points and, unless it is fixed, the share of all."""
         made = self._made(head, points, labels)
         share = float((self.rows * made).sum() / made.square().sum().clamp(min=1e-300))
         share = fixed or (share if share > 0 else 1 / self.size)
-        value, damping = self._value(points, made, share), _DAMPING
-        for _ in range(_ITERATIONS if head.activation.softness else _LAST):
-            matrix, slope = self._normal(head, points, labels, share)
+
+        def parts(at: Tensor) -> tuple[Tensor, float]:
+            return at[:-1].view_as(points), float(at[-1])
+
+        def value(at: Tensor) -> float:
+            moved, shared = parts(at)
+            return self._value(moved, self._made(head, moved, labels), shared)
+
+        def normal(at: Tensor) -> tuple[Tensor, Tensor]:
+            moved, shared = parts(at)
+            matrix, slope = self._normal(head, moved, labels, shared)
             if fixed is not None:
                 matrix[-1, :-1] = matrix[:-1, -1] = slope[-1] = 0
-            while damping < _HOPELESS:
-                damped = matrix + torch.diag(damping * (matrix.diagonal() + 1e-12))
-                factor, failed = torch.linalg.cholesky_ex(damped)
-                step = torch.cholesky_solve(slope[:, None], factor).squeeze(1)
-                moved, shared = points - step[:-1].view_as(points), share - float(step[-1])
-                after = self._value(moved, self._made(head, moved, labels), shared)
-                if not failed and after < value:
-                    break
-                damping *= _RAISED
-            else:
-                break
-            settled = after > _SETTLED * value or after < _NOTHING
-            points, share, value, damping = moved, shared, after, max(damping * _EASED, _LEAST_DAMPING)
-            if settled:
-                break
-        return points, value, share
+            return matrix, slope
+
+        start = torch.cat([points.flatten(), points.new_tensor([share])])
+        at, left = descend(start, value, normal, steps=_ITERATIONS if head.activation.softness else _LAST)
+        points, share = parts(at)
+        return points, left, share
 
     def _derivatives(self, head: DenseHead, points: Tensor, labels: Tensor) -> Tensor:
         """δ of the first layer, (points, neurons)."""

@@ -24,6 +24,7 @@ from torch.func import jvp, vmap
 from remanence.scale.progress import track
 from remanence.updates.dense.layers import mirrored
 from remanence.updates.dense.span_fit import relabelled
+from remanence.updates.descent import descend
 from remanence.updates.patches.model import Parameters, PatchModel
 from remanence.updates.span import Decomposed
 
@@ -201,7 +202,6 @@ _ITERATIONS, _EARLY, _SLOW = (
     12,
     1e-3,
 )  # steps, and those after which a start that has come no further is given up
-_DAMPING, _EASED, _RAISED, _LEAST_DAMPING, _HOPELESS = 1e-2, 1 / 5, 4.0, 1e-12, 1e8
 _AT_ONCE = 1024  # moves whose effect is computed at once
 _RECOUNTS = 3  # how often labels are counted anew
 _EXCHANGES, _TRIED, _NEAR = (
@@ -240,7 +240,7 @@ def solve(equations: PatchEquations, generator: torch.Generator, fits: float, wo
     for _ in range(_EXCHANGES if found.left < _NEAR else 0):
         if found.left < fits or work.left <= 0:
             break
-        tried = [descend(equations, one, found.labels, work) for one in _exchanged(equations, found)]
+        tried = [descend_from(equations, one, found.labels, work) for one in _exchanged(equations, found)]
         best = min(tried, key=lambda one: one.left, default=found)
         if best.left >= found.left * (1 - _SLOW):
             break
@@ -250,12 +250,12 @@ def solve(equations: PatchEquations, generator: torch.Generator, fits: float, wo
 
 def settle(equations: PatchEquations, points: Tensor, labels: Tensor, work: Work) -> Solution:
     """Descend; count labels anew until they agree with what was found."""
-    found = descend(equations, points, labels, work)
+    found = descend_from(equations, points, labels, work)
     for _ in range(_RECOUNTS):
         counted = equations.labels(found.points, found.labels)
         if torch.equal(counted, found.labels):
             break
-        found = descend(equations, found.points, counted, work)
+        found = descend_from(equations, found.points, counted, work)
     return found
 
 
@@ -274,8 +274,8 @@ def _exchanged(equations: PatchEquations, solution: Solution) -> list[Tensor]:
     return [swapped for _, swapped in sorted(found, key=lambda one: one[0])[:_TRIED]]
 
 
-def descend(equations: PatchEquations, points: Tensor, labels: Tensor, work: Work) -> Solution:
-    """Damped Gauss–Newton steps; a scale that is open follows the points."""
+def descend_from(equations: PatchEquations, points: Tensor, labels: Tensor, work: Work) -> Solution:
+    """Gauss–Newton steps; a scale that is open follows the points."""
     open_ones = points[0].numel()
     moves = torch.eye(open_ones, dtype=torch.float64).view(open_ones, *points.shape[1:])
 
@@ -283,39 +283,28 @@ def descend(equations: PatchEquations, points: Tensor, labels: Tensor, work: Wor
         """How its part changes with each open number."""
         return vmap(lambda move: jvp(lambda at: equations.parts(at, label), (one,), (move,))[1])(moves)
 
-    made = equations.made(points, labels)
-    left = equations.rest(made)
-    value, damping = float(left.square().sum()), _DAMPING
-    for step_number in range(_ITERATIONS if open_ones else 0):
-        if work.left <= 0:
-            break
-        work.left -= points.numel()
+    def value(at: Tensor) -> float:
+        return float(equations.rest(equations.made(at.view_as(points), labels)).square().sum())
+
+    def normal(at: Tensor) -> tuple[Tensor, Tensor]:
+        now, work.left = at.view_as(points), work.left - at.numel()
+        made = equations.made(now, labels)
         with warnings.catch_warnings():  # torch's own, from its rules for derivatives of derivatives
             warnings.simplefilter("ignore", DeprecationWarning)
-            slopes = vmap(turned, chunk_size=max(1, _AT_ONCE // open_ones))(points, labels).flatten(0, 1)
+            slopes = vmap(turned, chunk_size=max(1, _AT_ONCE // open_ones))(now, labels).flatten(0, 1)
         slopes = equations.scale(made) * slopes
         if not equations.scale_is_known:  # what a change of the scale makes up for tells nothing
             slopes = slopes - (slopes @ made)[:, None] * (made / made.square().sum())
-        matrix, along = slopes @ slopes.mT, slopes @ left
-        while damping < _HOPELESS:
-            factor, failed = torch.linalg.cholesky_ex(
-                matrix + torch.diag(damping * (matrix.diagonal() + 1e-14))
-            )
-            moved = points + torch.cholesky_solve(along[:, None], factor).view_as(points)
-            anew = equations.made(moved, labels)
-            remains = equations.rest(anew)
-            after = float(remains.square().sum())
-            if not failed and after < value:
-                break
-            damping *= _RAISED
-        else:
-            break
-        settled = after > (1 - _SLOW) * value or after < 1e-24
-        points, made, left, value = moved, anew, remains, after
-        damping = max(damping * _EASED, _LEAST_DAMPING)
-        if settled or (step_number >= _EARLY and value > _SLOW):
-            break
-    return Solution(points, labels, value)
+        return slopes @ slopes.mT, -(slopes @ equations.rest(made))
+
+    at, left = descend(
+        points.flatten(),
+        value,
+        normal,
+        steps=_ITERATIONS if open_ones and work.left > 0 else 0,
+        give_up=lambda number, left: work.left <= 0 or (number >= _EARLY and left > _SLOW),
+    )
+    return Solution(at.view_as(points), labels, left)
 
 
 Along = Callable[[Parameters, Callable[[Parameters], Parameters]], Parameters]
@@ -382,5 +371,5 @@ def _searched(span: PatchEquations, fits: float, seed: int, starts: int) -> tupl
     if coordinates.numel() > _UNKNOWNS or found.left > _NEARLY:
         return best  # where the equations do not hold, as under dropout, they improve nothing
     loose, work = span.loosened(), Work(_POLISHING * coordinates.numel())
-    polished = descend(loose, coordinates, found.labels, work)
+    polished = descend_from(loose, coordinates, found.labels, work)
     return (loose, polished) if polished.left < found.left else best
