@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from remanence.bounds.bound import require
 from remanence.bounds.engine.schedule import Segment, normalise
+from remanence.core.checks import number, whole
 from remanence.core.rates import clopper_pearson
 
 Array = npt.NDArray[np.floating[Any]]
@@ -60,7 +60,7 @@ def sample_losses(
     >>> losses.round(3).tolist()
     [-0.374, -0.632, 0.14, -0.395, -1.036]
     """
-    require(samples, "sample size", "at least 1", lambda: samples >= 1, "samples=100_000")
+    whole("samples", samples, hint="samples=100_000")
     losses = np.zeros(samples)
     for segment in normalise(schedule):
         noise, rate = segment.noise_multiplier, segment.sample_rate
@@ -201,8 +201,8 @@ def from_target(
     >>> round(found.lower, 3), round(found.upper, 3)  # the truth is 0.389
     (0.374, 0.392)
     """
-    require(baseline, "baseline", "a share above 0 and below 1", lambda: 0 < baseline < 1, "0.1")
-    require(samples, "sample size", "at least 20", lambda: samples >= 20, "samples=100_000")
+    number("baseline", baseline, above=0, below=1, hint="0.1")
+    whole("samples", samples, least=20, hint="samples=100_000")
     failure = 1 - confidence
     pilot = -(-samples // 10)
     threshold = _dual_threshold(sample_losses(schedule, samples=pilot, with_target=True, rng=rng), baseline)
@@ -230,7 +230,7 @@ def _clipped(middle: float, lower: float, upper: float, confidence: float, sampl
 
 def _split(losses: Array, baseline: float) -> tuple[Array, Array]:
     """The ⌈κN⌉ largest losses, and the others."""
-    require(baseline, "baseline", "a share above 0 and below 1", lambda: 0 < baseline < 1, "0.1")
+    number("baseline", baseline, above=0, below=1, hint="0.1")
     kept = max(1, math.ceil(baseline * len(losses) - 1e-9))
     ordered = np.partition(losses, len(losses) - kept)
     return ordered[len(losses) - kept :], ordered[: len(losses) - kept]

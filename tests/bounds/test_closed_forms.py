@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from remanence.bounds.engine.closed_forms import (
-    gaussian_log_delta,
     gaussian_log_delta_ends,
     gaussian_success,
     log_complement,
@@ -101,21 +100,6 @@ def test_many_baselines_are_evaluated_at_once():
 def test_complements_are_accurate_at_both_ends(log_probability):
     exact = mpmath.log(-mpmath.expm1(mpmath.mpf(log_probability)))
     assert float(log_complement(log_probability)) == pytest.approx(float(exact), rel=1e-14, abs=1e-320)
-
-
-EPSILONS = [0.0, 0.1, 1.0, 30.0, 400.0]
-PAIRS = [
-    (shift, epsilon) for shift in (0.01, 0.3, 1.0, 10.0) for epsilon in EPSILONS if epsilon <= 3000 * shift
-]
-
-
-@pytest.mark.parametrize(("shift", "epsilon"), PAIRS)
-def test_the_gaussian_delta_agrees_with_sixty_digits(shift, epsilon):
-    with mpmath.workdps(120):
-        mu, eps = mpmath.mpf(shift), mpmath.mpf(epsilon)
-        exact = normal_cdf(mu / 2 - eps / mu) - mpmath.exp(eps) * normal_cdf(-mu / 2 - eps / mu)
-        exact_log = float(mpmath.log(exact))
-    assert float(gaussian_log_delta(epsilon, shift=shift)) == pytest.approx(exact_log, rel=1e-9, abs=1e-11)
 
 
 def test_full_batch_runs_add_up_in_quadrature():

@@ -258,9 +258,9 @@ def test_impossible_baselines_are_refused(baseline):
 def test_small_samples_give_wide_intervals_or_are_refused():
     found = from_target(Segment(1.0), baseline=0.1, samples=20, rng=generator(19))
     assert found.lower < 0.389 < found.upper == 1
-    with pytest.raises(InputError, match="sample size"):
+    with pytest.raises(InputError, match="samples"):
         from_target(Segment(1.0), baseline=0.1, samples=19, rng=generator())
-    with pytest.raises(InputError, match="sample size"):
+    with pytest.raises(InputError, match="samples"):
         sample_losses(Segment(1.0), samples=0, with_target=False, rng=generator())
 
 

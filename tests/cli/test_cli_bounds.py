@@ -152,7 +152,7 @@ WRONG = [
         "max_success",
     ),
     (["calibrate", "--max-success", "0.3", "--candidates", "10", *SETTINGS], "two of"),
-    (["frontier", "--from", "1", "--to", "0.5"], "an end above its start"),
+    (["frontier", "--from", "1", "--to", "0.5"], "end of the range"),
     (["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "0"], "records per person"),
     (["bound", *SETTINGS, "--candidates", "10", "--records-per-person", "5000"], "1 to 1,000"),
     (

@@ -1254,7 +1254,6 @@ case(
     lambda: [
         bounds.mutual_information(bounds.Segment(1.0, 0.1, 10), candidates=10),
         bounds.fano(10, mutual_information=0.5).advantage,
-        bounds.squared_error(bounds.Segment(10.0, steps=100)).mean_squared_error,
     ],
 )
 case(

@@ -12,7 +12,7 @@ from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
 from remanence.bounds.engine.dpsgd import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.individual import individual
-from remanence.bounds.information import fano, mutual_information, squared_error
+from remanence.bounds.information import fano, mutual_information
 from remanence.bounds.of_mechanism import any_of_class, of, of_classes
 from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
 from remanence.bounds.person import Person
@@ -53,7 +53,6 @@ __all__ = [
     "pure_dp",
     "recompute",
     "renyi",
-    "squared_error",
     "true_positives",
     "truncated_poisson",
 ]

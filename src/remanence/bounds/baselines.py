@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from scipy.special import betainc, betaln, gammainc, gammaln
 
-from remanence.bounds.bound import numbers, require
+from remanence.bounds.bound import numbers
 from remanence.core.checks import number, whole
 
 _ROUNDING = 1e-12  # relative, many times what the special functions lose
@@ -25,16 +25,11 @@ def shortlist(candidates: int | Sequence[float]) -> float:
     0.5
     """
     if isinstance(candidates, int):
-        require(candidates, "shortlist", "at least 1 candidate", lambda: candidates >= 1, "10")
+        whole("candidates", candidates, hint="10")
         return _up(-math.log(candidates))
     weights = numbers("shortlist", candidates, "10, or one weight for each candidate").ravel().tolist()
-    require(
-        min(weights),
-        "weights",
-        "numbers of at least 0, not all 0",
-        lambda: max(weights) > 0 <= min(weights),
-        "",
-    )
+    number("smallest weight", min(weights), least=0)
+    number("largest weight", max(weights), above=0)
     return _up(math.log(max(weights)) - math.log(math.fsum(weights)))
 
 
@@ -75,7 +70,7 @@ def sphere(dimension: int, *, radius: float, size: float = 1.0) -> float:
     0.1
     """
     _check(dimension, radius, size)
-    require(dimension, "dimension", "at least 2 for a sphere", lambda: dimension >= 2, "2")
+    whole("dimension", dimension, least=2)
     if radius >= size:
         return 0.0
     return _up(math.log(0.5) + _log_betainc((dimension - 1) / 2, 0.5, (radius / size) ** 2))
@@ -111,8 +106,8 @@ def pixels(dimension: int, *, share: float, chance: float) -> float:
     -95.1
     """
     whole("dimension", dimension, hint="784")
-    require(share, "share", "above 0 and at most 1", lambda: 0 < share <= 1, "1")
-    require(chance, "chance", "above 0 and at most 1", lambda: 0 < chance <= 1, "0.25")
+    number("share", share, above=0, most=1, hint="1")
+    number("chance", chance, above=0, most=1, hint="0.25")
     needed = math.ceil(dimension * share - 1e-9)
     if chance == 1:
         return 0.0
@@ -152,11 +147,5 @@ def _up(log_value: float) -> float:
 
 def _check(dimension: int, radius: float, size: float) -> None:
     whole("dimension", dimension, hint="the number of pixels or columns")
-    require(
-        radius,
-        "radius",
-        "a positive number",
-        lambda: 0 < radius < math.inf,
-        "radius_of(threshold, dimension)",
-    )
-    require(size, "size", "a positive number", lambda: 0 < size < math.inf, "1")
+    number("radius", radius, above=0, hint="radius_of(threshold, dimension)")
+    number("size", size, above=0, hint="1")

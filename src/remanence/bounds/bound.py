@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remanence.bounds.engine.bracket import Bracket
-from remanence.core.checks import exactly_one, is_number
+from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 from remanence.core.references import Reference
 
@@ -165,9 +165,3 @@ def numbers(name: str, values: object, hint: str) -> npt.NDArray[np.float64]:
             f"The {name} cannot be used.", needs="a number, or several", got=f"{values!r:.80}", hint=hint
         )
     return found.astype(np.float64)
-
-
-def require(value: float, name: str, needs: str, allowed: Callable[[], bool], hint: str) -> None:
-    """Refuse a number that no bound can be computed for, or a value that is not a finite number at all."""
-    if not (is_number(value) and allowed()):
-        raise InputError(f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint=hint)

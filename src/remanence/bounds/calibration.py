@@ -14,7 +14,7 @@ from typing import Literal
 
 from scipy.special import ndtri
 
-from remanence.bounds.bound import Bound, read_baselines, require
+from remanence.bounds.bound import Bound, read_baselines
 from remanence.bounds.engine.contour import estimate_log_delta, estimate_success
 from remanence.bounds.engine.cumulant import affordable
 from remanence.bounds.engine.dpsgd import delta_lower, delta_upper
@@ -23,6 +23,7 @@ from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import MOST_STEPS, Segment, is_full_batch, log_never_sampled, normalise
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.settings import dpsgd
+from remanence.core.checks import number
 from remanence.core.exceptions import InputError
 
 _LEAST_RATE = 1e-9
@@ -85,7 +86,7 @@ def calibrate(
         )
     baselines, person = read_baselines(baseline, log_baseline), read_person(person)
     log_kappa = baselines.logs[0]
-    require(max_success, "max_success", "a share above 0 and below 1", lambda: 0 < max_success < 1, "0.05")
+    number("max_success", max_success, above=0, below=1, hint="0.05")
     if math.log(max_success) <= log_kappa:
         raise InputError(
             "No setting can meet this limit.",
@@ -145,8 +146,8 @@ def noise_for_epsilon(
     >>> round(noise_for_epsilon(4.0, delta=1e-5, sample_rate=0.02, steps=1000), 4)
     0.9874
     """
-    require(epsilon, "epsilon", "a positive, finite number", lambda: 0 < epsilon < math.inf, "epsilon=8")
-    require(delta, "delta", "a share above 0 and below 1", lambda: 0 < delta < 1, "delta=1e-5")
+    number("epsilon", epsilon, above=0, hint="epsilon=8")
+    number("delta", delta, above=0, below=1, hint="delta=1e-5")
     shape, log_delta = Segment(1.0, sample_rate, steps), math.log(delta)
     if -math.expm1(log_never_sampled((shape,))) < delta:
         return _NOISE_RANGE[0]  # so seldom sampled that no noise is needed

@@ -6,12 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remanence.bounds.bound import require
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.one_run import GuessCount, dpsgd_curve
 from remanence.bounds.person import Person, read_person
 from remanence.bounds.settings import dpsgd
-from remanence.core.checks import is_whole, number, whole
+from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 
 MOST_PEOPLE = 10_000
@@ -48,14 +47,7 @@ def crowd(
     (25.4, 68)
     """
     person = read_person(person)
-    needs = f"a whole number from 1 to {MOST_PEOPLE:,}"
-    require(
-        people,
-        "number of people",
-        needs,
-        lambda: is_whole(people, 1) and people <= MOST_PEOPLE,
-        "1000, and scale",
-    )
+    whole("people", people, most=MOST_PEOPLE, hint="1000, and scale")
     whole("candidates", candidates, least=2)
     number("confidence", confidence, above=0.5, below=1)
     runs = person.schedules(schedule)

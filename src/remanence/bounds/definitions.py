@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from remanence.bounds.bound import Bound, Values, numbers, read_baselines, require
+from remanence.bounds.bound import Bound, Values, numbers, read_baselines
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.recipes import recomputable
+from remanence.core.checks import number
 from remanence.core.exceptions import InputError
 from remanence.core.references import BALLE_2022, HAYES_2023
 
@@ -45,8 +46,8 @@ def approximate_dp(
     >>> round(approximate_dp(0.1, epsilon=1.0, delta=1e-5).success, 5)
     0.27184
     """
-    _check_epsilon(epsilon)
-    require(delta, "delta", "a share of at least 0 and below 1", lambda: 0 <= delta < 1, "1e-5 is common")
+    number("epsilon", epsilon, least=0, hint="epsilon=8")
+    number("delta", delta, least=0, below=1, hint="1e-5 is common")
     baselines = read_baselines(baseline, log_baseline)
     log_delta = math.log(delta) if delta > 0 else -math.inf
     ends = [_from_profile_point(log, epsilon, log_delta) for log in baselines.logs]
@@ -116,8 +117,8 @@ def profile(
 
     def delta(epsilon: float) -> float:
         value = float(function(epsilon))  # pyright: ignore[reportArgumentType]
-        near = -1e-9 <= value <= 1 + 1e-9  # accountants round
-        require(value, "profile", f"δ({epsilon:g}) between 0 and 1", lambda: near, "check the accountant")
+        name, slack = f"δ({epsilon:g}) of the profile", 1e-9  # accountants round
+        number(name, value, least=-slack, most=1 + slack, hint="check the accountant")
         return min(max(value, 0.0), 1.0)
 
     found: dict[float, float] = {}
@@ -156,7 +157,3 @@ def _from_profile_point(log_baseline: float, epsilon: float, log_delta: float) -
     log_success = min(direct, mirrored, 0.0)
     through_mirror = mirrored <= direct
     return ceiling(log_success, log_rest if through_mirror else -math.inf)
-
-
-def _check_epsilon(epsilon: float) -> None:
-    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "epsilon=8")

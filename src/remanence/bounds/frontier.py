@@ -9,11 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from remanence.bounds.bound import require
 from remanence.bounds.calibration import noise_for_epsilon
 from remanence.bounds.person import Person
 from remanence.bounds.settings import dpsgd
-from remanence.core.checks import number
+from remanence.core.checks import number, whole
 from remanence.scale.progress import track
 
 Axis = Literal["sample_rate", "epsilon", "candidates"]
@@ -100,9 +99,9 @@ def evenly(low: float, high: float, count: int) -> list[float]:
     >>> evenly(1, 100, 3)
     [1.0, 10.0, 100.0]
     """
-    require(low, "range", "a positive start", lambda: 0 < low < math.inf, "--from 0.01")
-    require(high, "range", "an end above its start", lambda: low < high < math.inf, "--to 1")
-    require(count, "range", "from 2 to 10,000 points", lambda: 2 <= count <= 10_000, "--points 25")
+    number("start of the range", low, above=0, hint="--from 0.01")
+    number("end of the range", high, above=low, hint=f"--to {2 * low:g}")
+    whole("points", count, least=2, most=10_000, hint="--points 25")
     step = (math.log(high) - math.log(low)) / (count - 1)
     inner = [math.exp(math.log(low) + step * index) for index in range(1, count - 1)]
     return [float(low), *(round(value, 12) for value in inner), float(high)]

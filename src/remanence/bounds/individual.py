@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.bounds.bound import Bound, Values, numbers, require
+from remanence.bounds.bound import Bound, Values, numbers
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.recipes import recomputable
 from remanence.bounds.settings import DPSGD_ASSUMPTIONS, dpsgd
@@ -41,10 +41,9 @@ def individual(
     norms = numbers("list of norms", norms, "norms=[0.3, 0.2], one for each step").ravel().tolist()
     max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
     noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
-    require(min(norms), "smallest norm", "at least 0", lambda: min(norms) >= 0, "norms=[0.3, 0.2]")
-    limit = f"at most the clipping norm, {max_grad_norm:g}"
-    within = max(norms) <= max_grad_norm * (1 + 1e-4)  # single precision may end a little above
-    require(max(norms), "largest norm", limit, lambda: within, "norms after clipping")
+    number("smallest norm", min(norms), least=0, hint="norms=[0.3, 0.2]")
+    most = max_grad_norm * (1 + 1e-4)  # single precision may end a little above
+    number("largest norm", max(norms), most=most, hint="norms after clipping")
     shares = [min(1.0, norm / max_grad_norm) for norm in norms]
     schedule = _schedule(shares, noise_multiplier, sample_rate)
     found = dpsgd(baseline, schedule=schedule, log_baseline=log_baseline)

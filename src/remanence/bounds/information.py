@@ -1,22 +1,21 @@
-"""Companions of the bound: Fano's inequality, and a lower limit on the squared error."""
+"""A companion of the bound: Fano's inequality."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from scipy.special import xlog1py, xlogy
 
-from remanence.bounds.bound import Baselines, Bound, require
+from remanence.bounds.bound import Baselines, Bound
 from remanence.bounds.engine.bracket import ceiling
 from remanence.bounds.engine.closed_forms import shift_of
 from remanence.bounds.engine.cumulant import moments
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.recipes import recomputable
-from remanence.core.checks import whole
-from remanence.core.references import GUO_2022A, GUO_2022B, Reference
+from remanence.core.checks import number, whole
+from remanence.core.references import GUO_2022B, Reference
 
 _ROUNDING = 1e-13  # of a sum of a few logarithms
 
@@ -32,13 +31,7 @@ def fano(candidates: int, *, mutual_information: float, reference: Reference = G
     0.439
     """
     whole("candidates", candidates, least=2)
-    require(
-        mutual_information,
-        "information",
-        "nats of at least 0",
-        lambda: mutual_information >= 0,
-        "mutual_information()",
-    )
+    number("mutual_information", mutual_information, least=0, hint="mutual_information()")
 
     def left(miss: float) -> float:
         """Above 0 where so few misses are impossible; it falls up to 1 − 1/n."""
@@ -72,57 +65,9 @@ def mutual_information(
     whole("candidates", candidates, least=2)
     options = [math.log(candidates), max(0.0, moments(segments, 1.0).mean) * (1 + 1e-9)]
     if distance is not None:
-        if any(segment.sample_rate < 1 for segment in segments):
-            require(
-                distance,
-                "distance",
-                "full batches (sampling rate 1)",
-                lambda: False,
-                "leave the distance out",
-            )
-        require(
-            distance, "distance", "at least 0 and at most 2 clipping norms", lambda: 0 <= distance <= 2, "2"
-        )
+        least = min(segment.sample_rate for segment in segments)
+        number("sample_rate", least, least=1, hint="leave the distance out")
+        number("distance", distance, least=0, most=2, hint="2 clipping norms")
         spread = math.exp(-(distance**2) * shift_of(segments) ** 2 / 2)
         options.append(-math.log(1 / candidates + (1 - 1 / candidates) * spread))
     return min(options)
-
-
-@dataclass(frozen=True)
-class SquaredErrorBound:
-    """A lower limit on the expected mean squared error, with its caveats."""
-
-    mean_squared_error: float
-    vacuous: bool
-    assumptions: tuple[str, ...]
-    reference: Reference
-
-
-def squared_error(schedule: Segment | Sequence[Segment], *, diameter: float = 1.0) -> SquaredErrorBound:
-    """The mean squared error that no *unbiased* attack can go below, for features of this range.
-
-    E MSE ≥ diameter² / (4·(e^ε − 1)) for (2, ε)-Rényi DP under replacement of a record (Guo et al.
-    2022a). Replacing moves a sum of clipped gradients by up to two clipping norms, so a full-batch
-    run has ε = 4·Σ T/σ². Two caveats: a biased attack, such as one that knows the data, may do better;
-    and a limit above the range's own squared size says nothing.
-
-    >>> squared_error(Segment(10.0, steps=100)).mean_squared_error  # doctest: +ELLIPSIS
-    0.0046...
-    """
-    segments = normalise(schedule)
-    least = min(segment.sample_rate for segment in segments)
-    require(least, "sampling rate", "full batches (1)", lambda: least == 1, "fano()")
-    require(
-        diameter,
-        "range",
-        "a positive number",
-        lambda: 0 < diameter < math.inf,
-        "diameter=1 for pixels in [0, 1]",
-    )
-    epsilon = 4 * shift_of(segments) ** 2
-    limit = diameter**2 / (4 * math.expm1(epsilon)) if epsilon < 700 else 0.0
-    assumptions = (
-        "the attack is unbiased: averaged over its randomness, it returns the target itself",
-        "neighbours replace one record: a sum of clipped gradients moves by at most two clipping norms",
-    )
-    return SquaredErrorBound(limit, limit > diameter**2, assumptions, GUO_2022A)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from remanence.bounds.bound import require
+from remanence.core.checks import number
 
 
 def pair_success(epsilon: float, delta: float) -> float:
@@ -33,9 +33,7 @@ def delta_from_pair(success: float, *, epsilon: float) -> float:
     0.02
     """
     _check(epsilon, 0.0)
-    require(
-        success, "success", "a share", lambda: 0 <= success <= 1, "the lower end of the attack's interval"
-    )
+    number("success", success, least=0, most=1, hint="the lower end of the attack's interval")
     return max(0.0, success - (1 - success) * math.exp(min(epsilon, 700.0)))
 
 
@@ -48,13 +46,7 @@ def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
     >>> round(epsilon_from_pair(0.9, delta=1e-5), 3)
     2.197
     """
-    require(
-        success,
-        "success",
-        "a share below 1",
-        lambda: 0 <= success < 1,
-        "the lower end of the attack's interval",
-    )
+    number("success", success, least=0, below=1, hint="the lower end of the attack's interval")
     _check(0.0, delta)
     if success <= (1 + delta) / 2:
         return 0.0
@@ -62,5 +54,5 @@ def epsilon_from_pair(success: float, *, delta: float = 0.0) -> float:
 
 
 def _check(epsilon: float, delta: float) -> None:
-    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "epsilon=1")
-    require(delta, "delta", "a share of at least 0 and below 1", lambda: 0 <= delta < 1, "delta=1e-5")
+    number("epsilon", epsilon, least=0, hint="epsilon=1")
+    number("delta", delta, least=0, below=1, hint="delta=1e-5")

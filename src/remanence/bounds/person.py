@@ -49,14 +49,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-from remanence.bounds.bound import require
 from remanence.bounds.engine.allocation import allocation_bracket
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.dpsgd import dpsgd_bracket, dpsgd_brackets
 from remanence.bounds.engine.roots import boundary
 from remanence.bounds.engine.schedule import MOST_RECORDS, Schedule, Segment, is_full_batch, normalise
 from remanence.bounds.record_counts import RecordCounts, averaged
-from remanence.core.checks import instance, is_whole, one_of, whole
+from remanence.core.checks import instance, one_of, whole
 from remanence.core.exceptions import InputError
 
 Batches = Literal["poisson", "people", "shuffled", "fixed", "balls-in-bins"]
@@ -105,11 +104,7 @@ class Person:
     replaced: bool = False  # neighbours replace a person instead of leaving them out
 
     def __post_init__(self) -> None:
-        needs = f"a whole number from 1 to {MOST_RECORDS:,}"
-        allowed = is_whole(self.most, 1) and self.most <= MOST_RECORDS
-        require(
-            self.most, "number of records per person", needs, lambda: allowed, "1: a person is one record"
-        )
+        whole("records per person", self.most, most=MOST_RECORDS, hint="1: a person is one record")
         one_of("batches", str(self.batches), get_args(Batches))
 
     @property

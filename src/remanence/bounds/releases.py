@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc
 
-from remanence.bounds.bound import Bound, Values, numbers, require
+from remanence.bounds.bound import Bound, Values, numbers
 from remanence.bounds.engine.rounding import UNIT
 from remanence.bounds.engine.schedule import Segment
 from remanence.bounds.person import Person, read_person
@@ -200,13 +200,7 @@ def final_weights(
     most = number("smoothness", smoothness, least=least, hint="at least the strong convexity")
     count = whole("steps", steps)
     contraction = max(abs(1 - eta * least), abs(1 - eta * most))
-    require(
-        eta,
-        "learning rate",
-        f"below 2 / smoothness = {2 / most:g}, or steps do not contract",
-        lambda: contraction < 1,
-        f"{1 / most:g}",
-    )
+    number("contraction", contraction, below=1, hint=f"a learning rate below 2 / smoothness = {2 / most:g}")
     noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
     shrunk = contraction**count
     share = (1 - shrunk) / (1 + shrunk) * (1 + contraction) / (1 - contraction)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from remanence.bounds.bound import Bound, Values, read_baselines, require
+from remanence.bounds.bound import Bound, Values, read_baselines
 from remanence.bounds.engine.bracket import Bracket, ceiling
 from remanence.bounds.engine.closed_forms import log_complement
 from remanence.bounds.engine.cumulant import chernoff_success
@@ -14,7 +14,7 @@ from remanence.bounds.engine.dpsgd import delta_upper
 from remanence.bounds.engine.schedule import Segment, normalise
 from remanence.bounds.person import Person, read_person, replaced
 from remanence.bounds.recipes import recomputable
-from remanence.core.checks import exactly_one
+from remanence.core.checks import exactly_one, number
 from remanence.core.references import FELDMAN_2026, HAYES_2023, REMANENCE
 
 DPSGD_ASSUMPTIONS = Person().assumptions
@@ -144,7 +144,7 @@ def laplace(baseline: Values = None, *, scale: float, log_baseline: Values = Non
     >>> round(laplace(0.1, scale=1.0).success, 5), round(laplace(0.4, scale=1.0).success, 5)
     (0.27183, 0.77008)
     """
-    require(scale, "noise", "a positive, finite scale", lambda: 0 < scale < math.inf, "scale=1 is 1-DP")
+    number("scale", scale, above=0, hint="scale=1 is 1-DP")
     baselines = read_baselines(baseline, log_baseline)
     epsilon = 1 / scale
     ends = []

@@ -31,11 +31,6 @@ HAYES_2023 = Reference(
     "Hayes et al. 2023",
     "J. Hayes, S. Mahloujifar, B. Balle. Bounding Training Data Reconstruction in DP-SGD. NeurIPS, 2023.",
 )
-GUO_2022A = Reference(
-    "Guo et al. 2022a",
-    "C. Guo, B. Karrer, K. Chaudhuri, L. van der Maaten. Bounding Training Data Reconstruction in Private "
-    "(Deep) Learning. ICML, 2022.",
-)
 GUO_2022B = Reference(
     "Guo et al. 2022b",
     "C. Guo, A. Sablayrolles, M. Sanjabi. Analyzing Privacy Leakage in Machine Learning via Multiple Hypothesis "

@@ -97,29 +97,6 @@ def single_step_success(log_baseline: npt.ArrayLike, *, segment: Segment) -> tup
     )
 
 
-def gaussian_log_delta(epsilon: npt.ArrayLike, *, shift: float) -> Array:
-    """Log δ(ε) of a Gaussian mechanism.
-
-    δ = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle and Wang 2018, Theorem 8). Written with
-    Mills ratios in the tail, where the two terms share all their leading digits.
-
-    >>> round(float(np.exp(gaussian_log_delta(1.0, shift=1.0))), 6)
-    0.126937
-    """
-    epsilon = np.asarray(epsilon, dtype=np.float64)
-    near, far = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
-    root_half = math.sqrt(0.5)
-    # Clipped at 0 because erfcx overflows where the other branch is taken anyway.
-    mills = math.sqrt(math.pi / 2) * (
-        erfcx(np.maximum(-near, 0) * root_half) - erfcx(np.maximum(-far, 0) * root_half)
-    )
-    with np.errstate(divide="ignore"):
-        tail = np.log(np.maximum(mills, 0)) - near**2 / 2 - 0.5 * math.log(2 * math.pi)
-        ratio = np.minimum(epsilon + log_ndtr(far) - log_ndtr(near), 0)
-        bulk = log_ndtr(near) + log_complement(ratio)
-    return np.where((near < 0) & (far < 0), tail, bulk)
-
-
 def gaussian_log_delta_ends(epsilon: float, *, shift: float) -> tuple[float, float]:
     """Log δ(ε) of a Gaussian mechanism, certified from below and from above.
 

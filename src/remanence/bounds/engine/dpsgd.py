@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import log_ndtr
 
-from remanence.bounds.bound import require
+from remanence.bounds.engine import hockey_stick
 from remanence.bounds.engine.bracket import Bracket
 from remanence.bounds.engine.closed_forms import (
     gaussian_log_delta_ends,
@@ -21,11 +21,6 @@ from remanence.bounds.engine.closed_forms import (
 )
 from remanence.bounds.engine.contour import estimate_success
 from remanence.bounds.engine.cumulant import affordable
-from remanence.bounds.engine.hockey_stick import (
-    epsilon_upper_both_ways,
-    log_delta_ends,
-    log_delta_upper_both_ways,
-)
 from remanence.bounds.engine.lattice import certain_ends, lattice_bracket, lattice_brackets
 from remanence.bounds.engine.roots import root
 from remanence.bounds.engine.rounding import UNIT, exponent_slack, rounded_up
@@ -37,6 +32,7 @@ from remanence.bounds.engine.schedule import (
     normalise,
     total_steps,
 )
+from remanence.core.checks import number
 
 _MIXTURE_SLACK = 1e-13  # many times what a sum of a few normal tails was measured to be off
 _ATOMIC_NOISE = 0.15  # below it one step tells for sure whether it used the target
@@ -98,9 +94,8 @@ def dpsgd_brackets(
 
 
 def _check(log_baseline: float, rtol: float) -> None:
-    finite = -math.inf < log_baseline <= 0
-    require(log_baseline, "log_baseline", "a finite number of at most 0", lambda: finite, "math.log(0.1)")
-    require(rtol, "rtol", "at least 1e-9 and below 1", lambda: 1e-9 <= rtol < 1, "1e-4")
+    number("log_baseline", log_baseline, most=0, hint="math.log(0.1)")
+    number("rtol", rtol, least=1e-9, below=1, hint="1e-4")
 
 
 def _closed_form(segments: Schedule, log_baseline: float) -> Bracket | None:
@@ -183,11 +178,11 @@ def delta_upper(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     1.0
     """
     segments = normalise(schedule)
-    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "8")
+    number("epsilon", epsilon, least=0, hint="8")
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[1]
     else:
-        log_delta = log_delta_upper_both_ways(segments, epsilon)
+        log_delta = hockey_stick.log_delta_upper(segments, epsilon)
     return rounded_up(math.exp(log_delta))
 
 
@@ -198,11 +193,11 @@ def delta_lower(schedule: Segment | Sequence[Segment], epsilon: float) -> float:
     1.0
     """
     segments = normalise(schedule)
-    require(epsilon, "epsilon", "a finite number of at least 0", lambda: 0 <= epsilon < math.inf, "8")
+    number("epsilon", epsilon, least=0, hint="8")
     if is_full_batch(segments):
         log_delta = gaussian_log_delta_ends(epsilon, shift=shift_of(segments))[0]
     else:
-        log_delta = log_delta_ends(segments, epsilon, rtol=5e-5)[0]
+        log_delta = hockey_stick.log_delta_ends(segments, epsilon, rtol=5e-5)[0]
     return max(math.nextafter(math.exp(log_delta) * (1 - 4 * UNIT), -1.0), 0.0)
 
 
@@ -213,11 +208,11 @@ def epsilon_upper(schedule: Segment | Sequence[Segment], delta: float) -> float:
     4.0
     """
     segments = normalise(schedule)
-    require(delta, "delta", "a share above 0 and below 1", lambda: 0 < delta < 1, "1e-5")
+    number("delta", delta, above=0, below=1, hint="1e-5")
     log_delta = math.log(delta) - exponent_slack(math.log(delta))
     if is_full_batch(segments):
         return _gaussian_epsilon(shift_of(segments), log_delta)
-    return epsilon_upper_both_ways(segments, log_delta)
+    return hockey_stick.epsilon_upper(segments, log_delta)
 
 
 def _gaussian_epsilon(shift: float, log_delta: float) -> float:

@@ -97,38 +97,6 @@ def chernoff_log_delta(schedule: Schedule, epsilon: float, *, removing: bool) ->
     return min(0.0, float(values.min()) + 1e-13 * total_steps(schedule))
 
 
-def log_delta_upper(
-    schedule: Schedule, epsilon: float, *, removing: bool, enough: float = -math.inf, rtol: float = 1e-4
-) -> float:
-    """A certified upper bound on log δ(ε) in one direction, within about `rtol` of the truth.
-
-    Stops as soon as it is at most `enough`.
-
-    >>> from remanence.bounds.engine.schedule import Segment
-    >>> run = (Segment(0.987386, sample_rate=0.02, steps=1000),)
-    >>> round(math.exp(log_delta_upper(run, 4.0, removing=True)) * 1e5, 3)
-    1.0
-    """
-    if removing:
-        return log_delta_ends(schedule, epsilon, enough=enough, rtol=rtol)[1]
-    if -epsilon <= log_never_sampled(schedule):
-        return -math.inf
-    best = chernoff_log_delta(schedule, epsilon, removing=False)
-    if best <= enough:
-        return best
-    schedule = capped(schedule, _RARE)  # this way round, large losses cost nothing
-    order, at = _tilt(schedule, epsilon, removing=False)
-    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
-    for _ in range(_MOST_ROUNDS):
-        profile = _profile(schedule, order, at, removing=False, spacing=spacing, rtol=rtol)
-        previous, best = best, min(best, profile.log_delta(epsilon))
-        # The error falls with the square of the spacing, so the last gain tells what is left.
-        if (previous - best) / 3 <= rtol or best <= enough or profile.limited:
-            break
-        spacing *= 0.5
-    return best
-
-
 def log_delta_ends(
     schedule: Schedule, epsilon: float, *, enough: float = -math.inf, rtol: float = 1e-4
 ) -> tuple[float, float]:
@@ -181,10 +149,74 @@ def _tested(null: Law, alternative: Law, epsilon: float, order: float) -> float:
     return log_present - pad + math.log(left) if left > 0 else -math.inf
 
 
+def log_delta_near(
+    schedule: Schedule, epsilon: float, log_delta: float, *, removing: bool, rtol: float
+) -> float:
+    """A certified upper bound on log δ(ε) in one direction from one lattice, for a δ that is about `log_delta`.
+
+    The lattice is as fine as a tolerance usually needs. Stops where Chernoff's bound is at most `log_delta`.
+    """
+    if not removing and -epsilon <= log_never_sampled(schedule):
+        return -math.inf
+    high = chernoff_log_delta(schedule, epsilon, removing=removing)
+    if high <= log_delta:
+        return high
+    # Taking the target out, rare large losses are cut off; putting it in, they cost nothing.
+    schedule = capped(schedule, log_delta + math.log(rtol) - _CUT if removing else _RARE)
+    order, at = _tilt(schedule, epsilon, removing=removing)
+    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+    profile = _profile(schedule, order, at, removing=removing, spacing=spacing, rtol=rtol)
+    return min(high, profile.log_delta(epsilon))
+
+
+def log_delta_upper(schedule: Schedule, epsilon: float, *, rtol: float = 1e-4) -> float:
+    """A certified upper bound on log δ(ε) under adding and removing alike."""
+    removing = log_delta_ends(schedule, epsilon, rtol=rtol)[1]
+    return max(removing, log_delta_near(schedule, epsilon, removing, removing=False, rtol=rtol))
+
+
+def epsilon_upper(schedule: Schedule, log_delta: float, *, rtol: float = 1e-4) -> float:
+    """A certified ε ≥ 0 with δ(ε) ≤ δ under adding and removing alike, within about `rtol` of the smallest."""
+    found, step = _epsilon_removing(schedule, log_delta, rtol), rtol
+    while log_delta_near(schedule, found, log_delta, removing=False, rtol=rtol) > log_delta:
+        # Adding needs the larger ε in no case seen but where both need the same. At this limit it needs no δ at all.
+        found, step = min(found + step * max(found, 1e-3), -log_never_sampled(schedule)), 2 * step
+    return found
+
+
+def _epsilon_removing(schedule: Schedule, log_delta: float, rtol: float) -> float:
+    best = _chernoff_epsilon(schedule, log_delta)
+    if best <= 0:
+        return 0.0
+    full, schedule = schedule, capped(schedule, log_delta + math.log(rtol) - _CUT)
+    order, at = _tilt(schedule, best, removing=True)
+    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
+    for _ in range(_MOST_ROUNDS):
+        profile = _profile(schedule, order, at, removing=True, spacing=spacing, rtol=rtol)
+        found = _smallest_epsilon(profile, log_delta, abs(at.mean))
+        change, best = best - min(best, found), min(best, found)
+        if math.isinf(found) or abs(abs(at.mean) - found) > at.deviation:  # off the centre of the lattice
+            previous = order
+            order, at = _tilt(schedule, best, removing=True)
+            if abs(order - previous) * at.deviation > 0.3:
+                continue
+        if profile.limited or change <= rtol * best or _confirmed(full, best, log_delta, rtol):
+            break
+        spacing *= 0.6
+    return best
+
+
+def _chernoff_epsilon(schedule: Schedule, log_delta: float) -> float:
+    """The ε that Rényi divergences certify for δ."""
+    grid = math.sqrt(2 - 2 * log_delta) / moments(schedule, 1.0).deviation * 2.0 ** np.arange(-7, 2.1, 0.25)
+    values = (cumulants(schedule, 1 + grid) - log_delta + 1e-13 * total_steps(schedule)) / grid
+    return max(float(values.min()), 0.0)
+
+
 def _smallest_epsilon(profile: Profile, log_delta: float, start: float) -> float:
     """The smallest ε ≥ 0 at which the profile is certified to be at most δ; ∞ if none is in reach."""
     law = profile.law
-    limit = law.loss_at(len(law.probabilities)) if profile.removing else -law.first
+    limit = law.loss_at(len(law.probabilities))
 
     def excess(epsilon: float) -> float:
         return profile.log_delta(epsilon) - log_delta
@@ -202,79 +234,6 @@ def _smallest_epsilon(profile: Profile, log_delta: float, start: float) -> float
     return found
 
 
-def _chernoff_epsilon(schedule: Schedule, log_delta: float, *, removing: bool) -> tuple[float, float]:
-    """The ε that Rényi divergences certify for δ, and the order that does it."""
-    at = moments(schedule, 1.0 if removing else 0.0)
-    grid = math.sqrt(2 - 2 * log_delta) / at.deviation * 2.0 ** np.arange(-7, 2.1, 0.25)
-    orders = 1 + grid if removing else -grid
-    values = (cumulants(schedule, orders) - log_delta + 1e-13 * total_steps(schedule)) / grid
-    best = int(values.argmin())
-    return max(float(values[best]), 0.0), float(orders[best])
-
-
-def epsilon_upper_one_way(
-    schedule: Schedule, log_delta: float, *, removing: bool, rtol: float = 1e-4
-) -> float:
-    """A certified ε ≥ 0 with δ(ε) ≤ δ in one direction, within about `rtol` of the smallest."""
-    safe, order = _chernoff_epsilon(schedule, log_delta, removing=removing)
-    if not removing:
-        safe = min(safe, -log_never_sampled(schedule))
-    if safe <= 0:
-        return 0.0
-    full, schedule = schedule, capped(schedule, log_delta + math.log(rtol) - _CUT if removing else _RARE)
-    order, at = _tilt(schedule, safe, removing=removing)
-    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
-    best, limited = safe, False
-    for _ in range(_MOST_ROUNDS):
-        profile = _profile(schedule, order, at, removing=removing, spacing=spacing, rtol=rtol)
-        limited = profile.limited
-        found = _smallest_epsilon(profile, log_delta, abs(at.mean))
-        change, best = best - min(best, found), min(best, found)
-        off_centre = math.isinf(found) or abs(abs(at.mean) - found) > 1.0 * at.deviation
-        if off_centre:
-            previous = order
-            order, at = _tilt(schedule, best, removing=removing)
-            if abs(order - previous) * at.deviation > 0.3:
-                continue
-        if limited or change <= rtol * best or (removing and _confirmed(full, best, log_delta, rtol)):
-            break
-        spacing *= 0.6
-    return best
-
-
 def _confirmed(schedule: Schedule, epsilon: float, log_delta: float, rtol: float) -> bool:
     estimate, trusted = estimate_log_delta(schedule, epsilon)
     return trusted and estimate >= log_delta - rtol
-
-
-def log_delta_near(
-    schedule: Schedule, epsilon: float, log_delta: float, *, removing: bool, rtol: float
-) -> float:
-    """A certified upper bound on log δ(ε) in one direction from one lattice, for a δ that is about `log_delta`.
-
-    The lattice is as fine as a tolerance usually needs. Stops where Chernoff's bound is at most `log_delta`.
-    """
-    if not removing and -epsilon <= log_never_sampled(schedule):
-        return -math.inf
-    high = chernoff_log_delta(schedule, epsilon, removing=removing)
-    if high <= log_delta:
-        return high
-    schedule = capped(schedule, log_delta + math.log(rtol) - _CUT if removing else _RARE)
-    order, at = _tilt(schedule, epsilon, removing=removing)
-    spacing = starting_spacing(schedule, at, spread=abs(order) * at.deviation, rtol=rtol)
-    profile = _profile(schedule, order, at, removing=removing, spacing=spacing, rtol=rtol)
-    return min(high, profile.log_delta(epsilon))
-
-
-def log_delta_upper_both_ways(schedule: Schedule, epsilon: float) -> float:
-    """A certified upper bound on log δ(ε) under adding and removing alike."""
-    removing = log_delta_upper(schedule, epsilon, removing=True)
-    return max(removing, log_delta_upper(schedule, epsilon, removing=False, enough=removing))
-
-
-def epsilon_upper_both_ways(schedule: Schedule, log_delta: float) -> float:
-    """A certified ε with δ(ε) ≤ δ under adding and removing alike."""
-    removing = epsilon_upper_one_way(schedule, log_delta, removing=True)
-    if log_delta_upper(schedule, removing, removing=False, enough=log_delta) <= log_delta:
-        return removing
-    return max(removing, epsilon_upper_one_way(schedule, log_delta, removing=False))

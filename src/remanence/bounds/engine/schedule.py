@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, log_ndtr
 
-from remanence.bounds.bound import require
-from remanence.core.checks import is_whole, whole
+from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 
 Array = npt.NDArray[np.floating[Any]]
@@ -59,20 +58,10 @@ class Segment:
 
     def __post_init__(self) -> None:
         noise, rate, steps = self.noise_multiplier, self.sample_rate, self.steps
-        enough = f"a number from {LEAST_NOISE:g} to {MOST_NOISE:g}"
-        require(noise, "noise_multiplier", enough, lambda: LEAST_NOISE <= noise <= MOST_NOISE, "1.1")
-        require(
-            rate,
-            "sample_rate",
-            "a share above 0 and at most 1",
-            lambda: 0 < rate <= 1,
-            "batch size / records",
-        )
-        needs = f"a whole number from 1 to {MOST_STEPS:,}"
-        require(steps, "steps", needs, lambda: is_whole(steps, 1) and steps <= MOST_STEPS, "1000")
-        needs = f"a whole number from 1 to {MOST_RECORDS:,}"
-        allowed = is_whole(self.records, 1) and self.records <= MOST_RECORDS
-        require(self.records, "number of records", needs, lambda: allowed, "1: a person is one record")
+        number("noise_multiplier", noise, least=LEAST_NOISE, most=MOST_NOISE, hint="1.1")
+        number("sample_rate", rate, above=0, most=1, hint="batch size / records")
+        whole("steps", steps, most=MOST_STEPS, hint="1000")
+        whole("number of records", self.records, most=MOST_RECORDS, hint="1: a person is one record")
 
     @property
     def log_absence(self) -> float:
