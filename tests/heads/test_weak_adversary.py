@@ -72,7 +72,7 @@ def test_rounded_weights_have_so_many_levels_and_are_off_by_half_a_step_at_most(
 
 @pytest.mark.parametrize("wrong", [{"release_noise": -1.0}, {"release_noise": None}, {"bits": 0}])
 def test_what_cannot_be_published_is_refused(wrong):
-    with pytest.raises(InputError, match="cannot be published"):
+    with pytest.raises(InputError, match="cannot be used"):
         Published(**wrong)
 
 

@@ -196,7 +196,7 @@ def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
         {"learning_rate": -1.0},
         {"guesses": 0},
     ):
-        with pytest.raises(InputError, match=f"reconstructor cannot be used with this {next(iter(wrong))}"):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} cannot be used"):
             Reconstructor(**wrong)
     with pytest.raises(InputError, match="cannot be written"):
         Reconstructor(checkpoint=Path("no/such/folder/net"))

@@ -15,13 +15,13 @@ from remanence.bounds.bound import Bound
 from remanence.bounds.of_mechanism import of_classes
 from remanence.core.attack import Attack
 from remanence.core.baseline import Baseline
-from remanence.core.checks import number, whole
+from remanence.core.checks import instance, number, whole
 from remanence.core.distances import all_errors, nearest_neighbour_errors
 from remanence.core.errors import Criterion, Error, Reduction, mean_squared_error
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
 from remanence.core.mechanism import Mechanism
-from remanence.core.rates import CONFIDENCE
+from remanence.core.rates import CONFIDENCE, SuccessRate
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release, Weights
 from remanence.core.stratified import StratifiedPrior
@@ -32,7 +32,7 @@ from remanence.heads.head import GivenEmbeddings, Head
 from remanence.heads.linear_reader import LinearReader
 from remanence.heads.pictures import prepared_pictures
 from remanence.heads.reading import HeadWeights, read_head
-from remanence.heads.this_head import PictureExposure, ThisHead
+from remanence.heads.this_head import COLUMNS, PictureExposure, ThisHead
 from remanence.protocol import AnyGame, Companion, Prepared, Unit, Work
 from remanence.reconstructor.attack import Reconstructor
 from remanence.results.caveats import Caveat
@@ -73,14 +73,9 @@ class HeadAudit:
     target: str = "head"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.error, Error):
-            got = type(self.error).__name__
-            raise InputError(
-                "The error cannot be used.", needs="an Error", got=got, hint="remanence.mean_squared_error"
-            )
-        if self.attacks is not None and not isinstance(self.attacks, list | tuple):
-            got = type(self.attacks).__name__
-            raise InputError("The attacks cannot be used.", needs="a list of them", got=got, hint="[attack]")
+        instance("error", self.error, Error, "an Error", "remanence.mean_squared_error")
+        if self.attacks is not None:
+            instance("attacks", self.attacks, (list, tuple), "a list of them", "[attack]")
         if self.per_class is not None:
             whole("per_class", self.per_class)
         if self.threshold is not None:
@@ -201,31 +196,22 @@ class HeadGame(AnyGame):
         if len(guesses) != len(prior.classes):
             raise _no_picture_of_each_class(f"{len(guesses)} guesses for a head")
         rows = []
-        for index, label in enumerate(guesses.labels.tolist()):
-            guess = guesses[index : index + 1]
-            mine = (own.records.labels == label).nonzero().squeeze(1)
+        for guess in guesses.split(1):
+            mine, others = (each.records.labels == guess.labels for each in (own, strangers))
             errors = self.criterion.error(own.records[mine], guess)
-            others = self.criterion.error(strangers.records[strangers.records.labels == label], guess)
-            best = errors.min()
-            rows.append(
-                (
-                    label,
-                    int(mine[errors.argmin()]),
-                    float(best),
-                    int((others <= best).sum()),
-                    len(others),
-                    len(mine),
-                )
-            )
-        label, picture, error, as_close, public, mine = (
-            torch.tensor(column) for column in zip(*rows, strict=True)
+            best, place = errors.min(0)
+            as_close = self.criterion.error(strangers.records[others], guess) <= best
+            found = guess.labels, mine.nonzero()[place], best, as_close.sum(), others.sum(), mine.sum()
+            rows.append(dict(zip(COLUMNS, map(float, found), strict=True)))
+        power = self.fit.power or SuccessRate(0, 0)
+        return ThisHead.from_json(
+            {
+                "classes": rows,
+                "threshold": self.criterion.threshold,
+                "fit": self.fit.p_value,
+                "others": {"refused": power.successes, "tried": power.trials},
+            }
         )
-        threshold, p_value = (
-            torch.tensor(value, dtype=torch.float64) for value in (self.criterion.threshold, self.fit.p_value)
-        )
-        power = self.fit.power
-        others = torch.tensor([0, 0] if power is None else [power.successes, power.trials])
-        return ThisHead(label, picture, error.double(), as_close, public, mine, threshold, p_value, others)
 
 
 def _require_one_guess(attack: Reconstructor) -> None:
@@ -255,7 +241,10 @@ def head_game(
 ) -> HeadGame:
     """The game that `audit_head` plays, for `remanence audit file.py:factory`."""
     settings = settings or HeadAudit()
-    _check_kinds(backbone_or_features, recipe, prior)
+    features = "a module, or a tensor of features"
+    instance("backbone", backbone_or_features, (nn.Module, Tensor), features, "nn.Sequential(...)")
+    instance("recipe", recipe, Head, "a TransferHead, or an OwnHead", "TransferHead(classes=10, epochs=30)")
+    instance("prior", prior, Records, "Records of public pictures", "Records(pictures, labels)")
     per_class = settings.per_class
     if released is not None and per_class is not None:
         raise InputError(
@@ -286,23 +275,6 @@ def head_game(
         strangers=StratifiedPrior(controls, sizes),
     )
     return HeadGame.of(heads, None if head is None else head.to(own.features.device))
-
-
-def _check_kinds(backbone_or_features: object, recipe: object, prior: object) -> None:
-    """Refuse what is not of the kind that it should be."""
-    kinds = {
-        "backbone": (
-            backbone_or_features,
-            nn.Module | Tensor,
-            "a module, or a tensor of features",
-            "nn.Sequential(...)",
-        ),
-        "recipe": (recipe, Head, "a TransferHead, or an OwnHead", "TransferHead(classes=10, epochs=30)"),
-        "prior": (prior, Records, "Records of public pictures", "Records(pictures, labels)"),
-    }
-    for name, (value, kind, needs, hint) in kinds.items():
-        if not isinstance(value, kind):
-            raise InputError(f"The {name} cannot be used.", needs=needs, got=type(value).__name__, hint=hint)
 
 
 def _inferred(

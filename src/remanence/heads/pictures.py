@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from remanence.core.checks import instance
 from remanence.core.distances import nearest_neighbour_errors
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records, concatenate
@@ -15,6 +16,42 @@ from remanence.scale.progress import track
 
 if TYPE_CHECKING:
     from remanence.heads.game import HeadAudit
+
+_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
+_SAME = 1e-12  # of a picture's mean square: closer pictures are the same one
+
+
+def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:
+    """The records with what a frozen backbone makes of them, computed once.
+
+    >>> embed(Records(torch.ones(3, 2, 2), torch.zeros(3)), nn.Flatten()).embedding.shape
+    torch.Size([3, 4])
+    """
+    modes = {module: module.training for module in backbone.modules()}
+    backbone.eval()
+    starts, parts = range(0, len(records), batch), []
+    try:
+        for start in track(starts, total=len(starts), what="embedding"):
+            with torch.no_grad():
+                found = backbone(
+                    records.features[start : start + batch].clone()
+                )  # it may write over its input
+            hint = "a module that returns the features alone"
+            parts.append(instance("the backbone's answer", found, Tensor, "a tensor", hint).flatten(1))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise InputError(
+            "The backbone cannot read the pictures.",
+            needs="a module from a batch of pictures to a batch of features",
+            got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
+            hint="pictures of the size and the channels that it takes (from files: --size, and --mean and --deviation "
+            "with one number for grey or three for colour); backbone(pictures[:1]) on its own first",
+        ) from None
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    return Records(records.features, records.labels, records.weights, torch.cat(parts).float())
 
 
 def augment(
@@ -27,8 +64,7 @@ def augment(
     """So many copies of the records, embedded: the first as they are, the others changed. A small pool goes further."""
     views = [embed(records, backbone)]
     for _ in range(copies - 1):
-        starts = range(0, len(records), 4096)
-        changed = torch.cat([change(records.features[s : s + 4096], generator) for s in starts])
+        changed = torch.cat([change(part, generator) for part in records.features.split(4096)])
         views.append(embed(Records(changed, records.labels, records.weights), backbone))
     return concatenate(views)
 
@@ -45,57 +81,9 @@ def embedding_of(records: Records) -> Tensor:
     return records.embedding
 
 
-def _flat(features: object) -> Tensor:
-    if not isinstance(features, Tensor):
-        raise InputError(
-            "The backbone's answer cannot be used.",
-            needs="a tensor of features",
-            got=type(features).__name__,
-            hint="a module that returns the features alone",
-        )
-    return features.flatten(1)
-
-
-def embed(records: Records, backbone: nn.Module, *, batch: int = 1024) -> Records:
-    """The records with what a frozen backbone makes of them, computed once.
-
-    >>> embed(Records(torch.ones(3, 2, 2), torch.zeros(3)), nn.Flatten()).embedding.shape
-    torch.Size([3, 4])
-    """
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    starts = range(0, len(records), batch)
-    try:
-        with torch.no_grad():
-            parts = [
-                _flat(
-                    backbone(records.features[start : start + batch].clone())
-                )  # a layer may write over its input
-                for start in track(starts, total=len(starts), what="embedding")
-            ]
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise InputError(
-            "The backbone cannot read the pictures.",
-            needs="a module from a batch of pictures to a batch of features",
-            got=f"pictures of shape {tuple(records.features.shape[1:])}: {str(error).splitlines()[0][:160]}",
-            hint="pictures of the size and the channels that it takes (from files: --size, and --mean and --deviation "
-            "with one number for grey or three for colour); backbone(pictures[:1]) on its own first",
-        ) from None
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-    return Records(records.features, records.labels, records.weights, torch.cat(parts).float())
-
-
 def without_pictures(records: Records) -> Records:
     """Embeddings alone: no head reads more."""
     return Records(records.labels[:, None], records.labels, embedding=records.embedding)
-
-
-_CONTROLS = 4  # one in so many of the public pictures is kept from the adversary, for the control
-_SAME = 1e-12  # of a picture's mean square: closer pictures are the same one
 
 
 def prepared_pictures(
@@ -107,24 +95,11 @@ def prepared_pictures(
 ) -> tuple[Records, Records, Records]:
     """Yours, the adversary's and the control's, all embedded; refuses what no audit can use."""
     per_class, copies = settings.per_class, settings.copies
-    check_pictures(images, labels, prior, copies)
-    own, public = _embedded(backbone_or_features, images, labels, prior)
+    _check_pictures(images, labels, prior)
     classes, counts = torch.unique(labels, return_counts=True)
-    if not torch.equal(classes, torch.unique(public.labels)):
-        raise InputError(
-            "Your pictures and the public ones have different classes.",
-            needs=f"public pictures of the classes {classes.tolist()}",
-            got=str(torch.unique(public.labels).tolist()),
-            hint="the adversary knows the classes; give a few public pictures of each",
-        )
-    if not torch.equal(public.labels, public.labels[: len(public) // copies].repeat(copies)):
-        raise InputError(
-            "The public pictures are not that many copies.",
-            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
-            got=f"{len(public)} pictures whose labels do not repeat",
-            hint="the same `copies` as in augment(...), or none",
-        )
-    check_enough(public, copies, counts.tolist() if per_class is None else [per_class] * len(classes))
+    wanted = counts.tolist() if per_class is None else [per_class] * len(classes)
+    _check_classes(prior, classes, wanted, copies)
+    own, public = _embedded(backbone_or_features, images, labels, prior)
     originals = public.labels[: len(public) // copies]
     apart = torch.zeros(len(originals), dtype=torch.bool, device=originals.device)
     for label in classes:  # no copy of a control's picture stays with the adversary
@@ -140,39 +115,7 @@ def prepared_pictures(
     return own, public[~apart.repeat(copies)], public[: len(originals)][apart]
 
 
-def _embedded(
-    backbone_or_features: nn.Module | Tensor,
-    images: Tensor,
-    labels: Tensor,
-    prior: Records,
-) -> tuple[Records, Records]:
-    """Yours and the public ones, with features that fit."""
-    if isinstance(backbone_or_features, nn.Module):
-        own = embed(Records(images, labels), backbone_or_features)
-        public = embed(prior, backbone_or_features)
-    else:
-        features = backbone_or_features.detach()
-        if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
-            raise InputError(
-                "The features cannot be used.",
-                needs=f"float32 numbers of shape ({len(labels)}, numbers)",
-                got=f"{features.dtype} of shape {tuple(features.shape)}",
-                hint="features.float().flatten(1)",
-            )
-        own = Records(images, labels, embedding=features)
-        public = prior
-    numbers = embedding_of(own).shape[-1]
-    if public.embedding is None or public.embedding.shape[-1] != numbers:
-        raise InputError(
-            "The public pictures have no features that fit.",
-            needs=f"an embedding of {numbers} numbers for each",
-            got="none" if public.embedding is None else f"{public.embedding.shape[-1]} numbers",
-            hint="give the backbone, or prior=embed(records, backbone)",
-        )
-    return own, public
-
-
-def check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) -> None:
+def _check_pictures(images: Tensor, labels: Tensor, prior: Records) -> None:
     """Refuse what no head can be trained on, before any time is spent."""
     for name, value in {"labels": labels, "images": images}.items():
         if not isinstance(value, Tensor) or not value.ndim or not 0 < len(value) == len(labels):
@@ -206,19 +149,27 @@ def check_pictures(images: Tensor, labels: Tensor, prior: Records, copies: int) 
         )
     Records(images, labels).require_finite("images")
     prior.require_finite("prior")
-    if copies < 1 or len(prior) % copies:
+
+
+def _check_classes(prior: Records, classes: Tensor, wanted: list[int], copies: int) -> None:
+    """Refuse other classes, and fewer public pictures of one than all parties need: controls, watching, shadows."""
+    there, sizes = torch.unique(prior.labels, return_counts=True)
+    if not torch.equal(classes, there):
+        raise InputError(
+            "Your pictures and the public ones have different classes.",
+            needs=f"public pictures of the classes {classes.tolist()}",
+            got=str(there.tolist()),
+            hint="the adversary knows the classes; give a few public pictures of each",
+        )
+    once = prior.labels[: len(prior) // max(1, copies)]
+    if copies < 1 or not torch.equal(prior.labels, once.repeat(copies)):
         raise InputError(
             "The public pictures are not that many copies.",
-            needs="at least 1 copy, and as many pictures in each",
-            got=f"{copies} copies in {len(prior)} pictures",
-            hint="the same `copies` as in augment(...)",
+            needs=f"{copies} copies of the same pictures one after the other, as `augment` makes them",
+            got=f"{len(prior)} pictures whose labels do not repeat like that",
+            hint="the same `copies` as in augment(...), or none",
         )
-
-
-def check_enough(public: Records, copies: int, counts: list[int]) -> None:
-    """Refuse fewer public pictures of a class than all parties need: controls, watching, and shadows."""
-    found = (torch.unique(public.labels, return_counts=True)[1] // copies).tolist()
-    short = [(have, 4 * count) for have, count in zip(found, counts, strict=True) if have < 4 * count]
+    short = [(n // copies, 4 * k) for n, k in zip(sizes.tolist(), wanted, strict=True) if n // copies < 4 * k]
     if short:
         raise InputError(
             "There are too few public pictures.",
@@ -226,3 +177,27 @@ def check_enough(public: Records, copies: int, counts: list[int]) -> None:
             got=f"{short[0][0]}",
             hint="more public pictures; or per_class=1 for heads on one of yours of each class",
         )
+
+
+def _embedded(
+    backbone_or_features: nn.Module | Tensor, images: Tensor, labels: Tensor, prior: Records
+) -> tuple[Records, Records]:
+    """Yours and the public ones, with features that fit."""
+    if isinstance(backbone_or_features, nn.Module):
+        return embed(Records(images, labels), backbone_or_features), embed(prior, backbone_or_features)
+    features = backbone_or_features.detach()
+    if features.dtype != torch.float32 or features.ndim != 2 or len(features) != len(labels):
+        raise InputError(
+            "The features cannot be used.",
+            needs=f"float32 numbers of shape ({len(labels)}, numbers)",
+            got=f"{features.dtype} of shape {tuple(features.shape)}",
+            hint="features.float().flatten(1)",
+        )
+    if prior.embedding is None or prior.embedding.shape[-1] != features.shape[1]:
+        raise InputError(
+            "The public pictures have no features that fit.",
+            needs=f"an embedding of {features.shape[1]} numbers for each",
+            got="none" if prior.embedding is None else f"{prior.embedding.shape[-1]} numbers",
+            hint="give the backbone, or prior=embed(records, backbone)",
+        )
+    return Records(images, labels, embedding=features), prior

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 
 from remanence.bounds.calibration import noise_for_epsilon
-from remanence.core.checks import is_number, is_whole
+from remanence.core.checks import instance, number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.records import Records
 from remanence.core.stratified import StratifiedPrior
@@ -64,31 +64,29 @@ def private_recipe(
     Every accuracy is the mean over `heads` heads on sets from `pool`, asked about `validation`. Both must be public:
     a choice that looks at private pictures is not covered by ε.
     """
-    _check_records({"pool": pool, "validation": validation})
-    _check_numbers(epsilon, delta, per_class, heads, seed)
-    if not isinstance(recipe, TransferHead):
-        raise InputError(
-            "The recipe cannot be used.",
-            needs="a TransferHead",
-            got=type(recipe).__name__,
-            hint="TransferHead(classes, epochs, learning_rate)",
-        )
+    for name, given in {"pool": pool, "validation": validation}.items():
+        if not isinstance(given, Records) or not len(given):
+            got = "none" if isinstance(given, Records) else type(given).__name__
+            hint = "embed(Records(pictures, labels), backbone)"
+            raise InputError(f"{name} cannot be used.", needs="Records, at least one", got=got, hint=hint)
+    number("epsilon", epsilon, above=0)
+    if delta is not None:
+        number("delta", delta, above=0, below=1)
+    for count in per_class if isinstance(per_class, tuple) else (per_class,):
+        whole("per_class", count, least=0)
+    whole("heads", heads, least=2)
+    whole("seed", seed, least=0)
+    hint = "TransferHead(classes, epochs, learning_rate)"
+    instance("recipe", recipe, TransferHead, "a TransferHead", hint)
     if recipe.hidden is not None or recipe.optimizer != "sgd" or recipe.class_weights is not None:
         raise InputError(
             "There is no private recipe for this head.",
             needs="one linear layer, SGD and no class weights",
             got=f"hidden {recipe.hidden}, optimizer {recipe.optimizer!r}, class_weights {recipe.class_weights}",
-            hint="TransferHead(classes, epochs, learning_rate)",
+            hint=hint,
         )
     prior = StratifiedPrior(pool, per_class)
-    size = prior.set_size
-    if size < 2 or heads < 2:
-        raise InputError(
-            "There is nothing to choose by.",
-            needs="sets of two records, and two heads to average over",
-            got=f"{size} records, {heads} heads",
-            hint="per_class=2, heads=100",
-        )
+    size = whole("records of a set", prior.set_size, least=2, hint="per_class=2")
     tried: list[Tried] = []
 
     def measure(step: int, head: TransferHead, fresh: int = 0) -> Tried:
@@ -120,45 +118,3 @@ def private_recipe(
     rates = [factor * noisy.learning_rate for factor in _FACTORS]
     final = best(5, (replace(noisy, learning_rate=r) for r in rates))
     return PrivateRecipe(final.head, epsilon, allowed, measure(5, final.head, fresh=1).accuracy, tuple(tried))
-
-
-def _check_records(records: Mapping[str, Records]) -> None:
-    """Refuse what no head can be trained on or asked about."""
-    for name, each in records.items():
-        if not isinstance(each, Records) or len(each) == 0:
-            raise InputError(
-                f"The {name} cannot be used.",
-                needs="Records, at least one",
-                got="none" if isinstance(each, Records) else type(each).__name__,
-                hint="embed(Records(pictures, labels), backbone)",
-            )
-
-
-def _check_numbers(
-    epsilon: float, delta: float | None, per_class: int | tuple[int, ...], heads: int, seed: int
-) -> None:
-    """Refuse these before hundreds of heads are trained for nothing."""
-    counts = per_class if isinstance(per_class, tuple) else (per_class,)
-    checks = {
-        "epsilon": (epsilon, is_number(epsilon, above=0), "a finite number above 0"),
-        "delta": (
-            delta,
-            delta is None or (is_number(delta, above=0) and delta < 1),
-            "a number above 0 and below 1, or None",
-        ),
-        "per_class": (
-            per_class,
-            all(is_whole(count, 0) for count in counts),
-            "a whole number, or a tuple with one for each class",
-        ),
-        "heads": (heads, is_whole(heads, 0), "a whole number"),
-        "seed": (seed, is_whole(seed, 0), "a whole number"),
-    }
-    for name, (value, allowed, needs) in checks.items():
-        if not allowed:
-            raise InputError(
-                f"The {name} cannot be used.",
-                needs=needs,
-                got=f"{value!r}"[:200],
-                hint="private_recipe(recipe, pool, validation, epsilon=10.0)",
-            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
@@ -17,7 +17,7 @@ from remanence.results.findings import Finding, Row, Section, Words
 from remanence.results.outcome import Outcome
 from remanence.results.verdict import Policy
 
-_COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
+COLUMNS = {"label": int, "picture": int, "error": float, "as_close": int, "public": int, "own": int}
 _OTHERS = "refused", "tried"
 _ROUNDING = 1 + 1e-9
 _POWER = 0.9  # of heads on other pictures that must be refused, if one that passes is to be one on these
@@ -99,9 +99,8 @@ class ThisHead(Finding):
     own: Tensor  # how many pictures of the class are yours
     threshold: Tensor  # of the error, for all classes
     fit: Tensor  # how likely a head of the recipe is to be as far from the others: it belongs
-    others: Tensor = field(
-        default_factory=lambda: torch.zeros(2, dtype=torch.int64)
-    )  # heads on other pictures that the same test refused, and how many were put to it
+    # Heads on other pictures that the same test refused, and how many were put to it.
+    others: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
     kind: ClassVar[str] = "this-head"
     meaning: ClassVar[str] = "More pictures come back out of this very head than the limit allows."
     of_the_best_attack: ClassVar[bool] = True
@@ -205,17 +204,9 @@ class ThisHead(Finding):
 
     def pictures(self, error: float = 1 - CONFIDENCE) -> list[PictureExposure]:
         """Every class, the closest first; `error` is the share of finds that may be there by chance."""
-        columns = [getattr(self, name).tolist() for name in _COLUMNS]
         found = [
-            PictureExposure(
-                int(label),
-                int(place),
-                off,
-                off <= float(self.threshold),
-                SuccessRate(int(close), int(public)),
-                int(own),
-            )
-            for label, place, off, close, public, own in zip(*columns, strict=True)
+            PictureExposure(label, place, off, off <= float(self.threshold), SuccessRate(close, public), own)
+            for label, place, off, close, public, own in self._rows()
         ]
         share = error / len(found)
         chances = sorted(picture.by_chance for picture in found if picture.succeeded)
@@ -234,20 +225,17 @@ class ThisHead(Finding):
 
     def to_json(self) -> dict[str, Any]:
         """The entry in audit.json: counts, from which the words follow."""
-        rows = zip(*(getattr(self, name).tolist() for name in _COLUMNS), strict=True)
         return {
             "fit": float(self.fit),
-            **(
-                {"others": dict(zip(_OTHERS, map(int, self.others.tolist()), strict=True))}
-                if self.power
-                else {}
-            ),
+            **({"others": dict(zip(_OTHERS, self.others.tolist(), strict=True))} if self.power else {}),
             "threshold": float(self.threshold),
-            "classes": [
-                {name: kind(value) for (name, kind), value in zip(_COLUMNS.items(), row, strict=True)}
-                for row in rows
-            ],
+            "classes": [dict(zip(COLUMNS, row, strict=True)) for row in self._rows()],
         }
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        """The columns, class by class."""
+        kinds = [map(kind, getattr(self, name).tolist()) for name, kind in COLUMNS.items()]
+        return zip(*kinds, strict=True)
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ThisHead:
@@ -255,7 +243,7 @@ class ThisHead(Finding):
         kinds = {int: torch.int64, float: torch.float64}
         columns = {
             name: torch.tensor([row[name] for row in entry["classes"]], dtype=kinds[kind])
-            for name, kind in _COLUMNS.items()
+            for name, kind in COLUMNS.items()
         }
         return cls(
             **columns,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
 
-from remanence.core.checks import is_number, is_whole, number, one_of
+from remanence.core.checks import is_number, is_whole, number, one_of, whole
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import NoisyDescent, Setting
 from remanence.core.priors import EmpiricalPrior
@@ -218,14 +218,9 @@ class Published:
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        noise = self.release_noise
-        if not (is_number(noise) and noise >= 0) or not (self.bits is None or is_whole(self.bits, 1)):
-            raise InputError(
-                "This head cannot be published.",
-                needs="a deviation of at least 0, and at least one bit per number",
-                got=f"release_noise {self.release_noise}, bits {self.bits}",
-                hint="Published(release_noise=0.01) or Published(bits=8)",
-            )
+        number("release_noise", self.release_noise, least=0, hint="Published(release_noise=0.01)")
+        if self.bits is not None:
+            whole("bits", self.bits, hint="Published(bits=8)")
 
     def of(self, trained: Weights, generator: torch.Generator) -> Weights:
         """The same numbers with noise on them, or rounded."""
@@ -420,55 +415,32 @@ class TransferHead(Head):
 def check_recipe(head: TransferHead) -> None:
     """Refuse what no head can have, and what DP-SGD cannot train."""
     require_recipe(head, tuple(OPTIMIZERS))
-    weights, start, noise, rate = (
-        head.class_weights,
-        head.initialisation,
-        head.noise_multiplier,
-        head.sample_rate,
-    )
-    hidden = hidden_sizes(head.hidden) if isinstance(head.hidden, int | tuple | None) else ()
-    units = head.hidden is None or (
-        0 < len(hidden) <= _MOST_HIDDEN and all(is_whole(units, 1) for units in hidden)
-    )
-    checks = {
-        "classes": (head.classes, is_whole(head.classes, 2), "a whole number of at least 2"),
-        "hidden": (head.hidden, units, "at least 1, a pair of such numbers for three layers, or None"),
-        "initialisation": (
-            start,
-            start in INITIALISATIONS if isinstance(start, str) else is_number(start) and start >= 0,
-            f"a deviation, or {', '.join(INITIALISATIONS)}",
-        ),
-        "class_weights": (
-            weights,
-            weights is None
-            or (isinstance(weights, tuple) and len(weights) == head.classes and min(weights) >= 0),
-            f"{head.classes} numbers of at least 0",
-        ),
-        "task": (
-            head.task,
-            head.task is None or (isinstance(head.task, tuple) and len(head.task) > 0),
-            "a tuple with a class for every label",
-        ),
-        "noise_multiplier": (
-            noise,
-            noise is None or (is_number(noise) and noise >= 0),
-            "at least 0, or None for training without DP-SGD",
-        ),
-        "max_grad_norm": (head.max_grad_norm, is_number(head.max_grad_norm, above=0), "above 0"),
-        "sample_rate": (rate, is_number(rate, above=0) and rate <= 1, "above 0 and at most 1"),
-    }
-    for name, (value, allowed, needs) in checks.items():
-        if not allowed:
-            raise InputError(
-                f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="TransferHead(10, 30)"
-            )
-    if noise is not None and (
-        head.optimizer != "sgd"
-        or head.loop is not None
-        or head.batch_size is not None
-        or weights is not None
-        or (head.hidden is not None and head.weight_decay > 0)
+    weights, task = head.class_weights, head.task
+    whole("classes", head.classes, least=2)
+    if not _has_layers(head.hidden):
+        needs = "at least 1, a pair of such numbers for three layers, or None"
+        raise InputError("hidden cannot be used.", needs=needs, got=repr(head.hidden), hint="hidden=64")
+    if isinstance(head.initialisation, str):
+        one_of("initialisation", head.initialisation, INITIALISATIONS)
+    else:
+        number("initialisation", head.initialisation, least=0)
+    if weights is not None and not (
+        isinstance(weights, tuple) and len(weights) == head.classes and min(weights) >= 0
     ):
+        needs = f"{head.classes} numbers of at least 0"
+        raise InputError(
+            "class_weights cannot be used.", needs=needs, got=repr(weights), hint="(1.0, 2.0, ...)"
+        )
+    if task is not None and not (isinstance(task, tuple) and task):
+        needs = "a tuple with a class for every label"
+        raise InputError("task cannot be used.", needs=needs, got=repr(task), hint="(0, 1) * 5")
+    number("max_grad_norm", head.max_grad_norm, above=0)
+    number("sample_rate", head.sample_rate, above=0, most=1)
+    if head.noise_multiplier is None:
+        return
+    number("noise_multiplier", head.noise_multiplier, least=0)
+    decayed = head.hidden is not None and head.weight_decay > 0
+    if head.optimizer != "sgd" or head.loop or head.batch_size is not None or weights is not None or decayed:
         raise InputError(
             "This head cannot be trained by DP-SGD.",
             needs="optimizer 'sgd', no class weights, no weight decay on two layers, no loop of its own, "
@@ -477,3 +449,8 @@ def check_recipe(head: TransferHead) -> None:
             f"weight_decay {head.weight_decay}, class_weights {weights}",
             hint="TransferHead(..., noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5)",
         )
+
+
+def _has_layers(hidden: object) -> bool:
+    units = hidden if isinstance(hidden, tuple) else (hidden,)
+    return hidden is None or (0 < len(units) <= _MOST_HIDDEN and all(is_whole(each, 1) for each in units))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from remanence.core.attack import Attack, Reconstruction
 from remanence.core.catalogue import AttackInfo
-from remanence.core.checks import is_number, is_whole
+from remanence.core.checks import number, one_of, whole
 from remanence.core.distances import public_errors
 from remanence.core.exceptions import InputError
 from remanence.core.knowledge import Knowledge
@@ -96,26 +96,15 @@ class Reconstructor(Attack[Release]):
     )
 
     def __post_init__(self) -> None:
-        weight, rate = self.separation, self.learning_rate
-        checks = {
-            "mode": (self.mode in ("strong", "paper"), "'strong' or 'paper'"),
-            "steps": (is_whole(self.steps, 1), "a whole number of at least 1"),
-            "batch": (is_whole(self.batch, 2), "at least 2 shadows"),
-            "width": (is_whole(self.width, 0), "a whole number, 0 for one by the size of the record"),
-            "shadows": (self.shadows is None or is_whole(self.shadows, 2), "at least 2, or None"),
-            "learning_rate": (rate is None or is_number(rate, above=0), "a finite number above 0, or None"),
-            "ensemble": (is_whole(self.ensemble, 1), "at least 1 network"),
-            "guesses": (is_whole(self.guesses, 1), "at least 1"),
-            "separation": (weight is None or (is_number(weight) and weight >= 0), "at least 0, or None"),
-        }
-        for name, (allowed, needs) in checks.items():
-            if not allowed:
-                raise InputError(
-                    f"The reconstructor cannot be used with this {name}.",
-                    needs=needs,
-                    got=repr(getattr(self, name)),
-                    hint="Reconstructor() has defaults for small records",
-                )
+        one_of("mode", self.mode, ("strong", "paper"))
+        for name, least in (("steps", 1), ("batch", 2), ("width", 0), ("ensemble", 1), ("guesses", 1)):
+            whole(name, getattr(self, name), least=least)
+        if self.shadows is not None:
+            whole("shadows", self.shadows, least=2)
+        if self.learning_rate is not None:
+            number("learning_rate", self.learning_rate, above=0)
+        if self.separation is not None:
+            number("separation", self.separation, least=0)
         if self.checkpoint is not None:
             object.__setattr__(self, "checkpoint", Path(self.checkpoint))  # a name will do
             if not self.checkpoint.parent.is_dir():

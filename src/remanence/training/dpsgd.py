@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from remanence.core.checks import number, whole
 from remanence.core.exceptions import InputError
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records
@@ -42,18 +43,11 @@ class DPSGD(Mechanism[Release]):
     name: ClassVar[str] = "DP-SGD"
 
     def __post_init__(self) -> None:
-        checks = {
-            "noise_multiplier": (self.noise_multiplier, self.noise_multiplier >= 0, "at least 0"),
-            "steps": (self.steps, self.steps >= 1, "at least 1"),
-            "sample_rate": (self.sample_rate, 0 < self.sample_rate <= 1, "above 0 and at most 1"),
-            "max_grad_norm": (self.max_grad_norm, self.max_grad_norm > 0, "above 0"),
-            "momentum": (self.momentum, 0 <= self.momentum < 1, "at least 0 and below 1"),
-        }
-        for name, (value, allowed, needs) in checks.items():
-            if not allowed:
-                raise InputError(
-                    f"The {name} cannot be used.", needs=needs, got=f"{value!r}", hint="as in Opacus"
-                )
+        number("noise_multiplier", self.noise_multiplier, least=0)
+        whole("steps", self.steps)
+        number("sample_rate", self.sample_rate, above=0, most=1)
+        number("max_grad_norm", self.max_grad_norm, above=0)
+        number("momentum", self.momentum, least=0, below=1)
 
     @property
     def releases(self) -> type[Release]:

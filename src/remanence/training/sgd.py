@@ -8,8 +8,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from remanence.core.checks import is_number, is_whole
-from remanence.core.exceptions import InputError
+from remanence.core.checks import number, one_of, whole
 from remanence.core.mechanism import Mechanism, Setting
 from remanence.core.records import Records, concatenate
 from remanence.core.releases import Release, Weights
@@ -258,24 +257,10 @@ def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, we
 
 def require_recipe(recipe: Any, optimizers: tuple[str, ...] = OPTIMIZERS) -> None:
     """Refuse settings that no training can have."""
-    size, decay = recipe.batch_size, recipe.weight_decay
-    checks = {
-        "epochs": (is_whole(recipe.epochs, 1), "a whole number of at least 1", "30"),
-        "learning_rate": (is_number(recipe.learning_rate, above=0), "a finite number above 0", "0.01"),
-        "momentum": (
-            is_number(recipe.momentum) and 0 <= recipe.momentum < 1,
-            "at least 0 and below 1",
-            "0.9",
-        ),
-        "batch_size": (
-            size is None or is_whole(size, 1),
-            "a whole number of at least 1, or None for all",
-            "32",
-        ),
-        "optimizer": (recipe.optimizer in optimizers, " or ".join(optimizers), "sgd"),
-        "weight_decay": (is_number(decay) and decay >= 0, "at least 0, and finite", "1e-4"),
-    }
-    for name, (allowed, needs, hint) in checks.items():
-        if not allowed:
-            got = repr(getattr(recipe, name))
-            raise InputError(f"The {name} cannot be used.", needs=needs, got=got, hint=hint)
+    whole("epochs", recipe.epochs, hint="30")
+    number("learning_rate", recipe.learning_rate, above=0, hint="0.01")
+    number("momentum", recipe.momentum, least=0, below=1, hint="0.9")
+    number("weight_decay", recipe.weight_decay, least=0, hint="1e-4")
+    one_of("optimizer", recipe.optimizer, optimizers)
+    if recipe.batch_size is not None:
+        whole("batch_size", recipe.batch_size, hint="32, or None for all")
