@@ -93,9 +93,7 @@ def one_of(name: str, value: T, choices: Iterable[T]) -> T:
     return value
 
 
-def instance(
-    name: str, value: object, kind: type[T] | tuple[type[T], ...], needs: str, hint: str
-) -> T:
+def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], needs: str, hint: str) -> T:
     """A value of this type.
 
     >>> instance("probes", 3, str, "a text", "'three'")

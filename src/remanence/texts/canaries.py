@@ -8,6 +8,7 @@ guesses prove is the theorem of `remanence.bounds.one_run`, for any way of train
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +32,6 @@ from remanence.scale.seeds import stream
 from remanence.texts.mechanism import LanguageModel
 from remanence.texts.reading import read_records
 
-_STRANGE = "abcdefghijklmnopqrstuvwxyz"
 _SYLLABLES = ("ba", "de", "fi", "gu", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
 
 
@@ -140,22 +140,14 @@ def codes(
     >>> codes(2, seed=0).records[0]
     {'prefix': 'The code of Huraba Huhuhu is ', 'secret': '057091'}
     """
-    whole("digits", digits)
-    generator = stream(seed, "codes", "cpu")
-    secrets = torch.randint(10, (_many(count), digits), generator=generator).tolist()
-    texts = ["".join(map(str, row)) for row in secrets]
-    return _canaries(_prefixes(count, template, generator), texts, seed, Design.CODES, 10.0**digits)
+    return _drawn(count, template, whole("digits", digits), string.digits, Design.CODES, seed)
 
 
 def strange(
     count: int, *, template: str = "The word of {name} is ", letters: int = 12, seed: int
 ) -> TextCanaries:
     """Letters that spell nothing: their gradients are large, and the strongest canaries."""
-    whole("letters", letters)
-    generator = stream(seed, "strange", "cpu")
-    rows = torch.randint(26, (_many(count), letters), generator=generator).tolist()
-    texts = ["".join(_STRANGE[letter] for letter in row) for row in rows]
-    return _canaries(_prefixes(count, template, generator), texts, seed, Design.STRANGE, 26.0**letters)
+    return _drawn(count, template, whole("letters", letters), string.ascii_lowercase, Design.STRANGE, seed)
 
 
 def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
@@ -180,13 +172,9 @@ def natural(records: Sequence[dict[str, str]], *, seed: int) -> TextCanaries:
     return _canaries(prefixes, secrets, seed, Design.NATURAL, None)
 
 
-def _many(count: int) -> int:
-    return int(
-        number("count", whole("count", count, least=2), most=10**6, hint="500")
-    )  # of eleven million names
-
-
-def _prefixes(count: int, template: str, generator: torch.Generator) -> list[str]:
+def _drawn(count: int, template: str, length: int, alphabet: str, design: Design, seed: int) -> TextCanaries:
+    """A name for each canary, none of them twice, and a secret of so many letters of an alphabet."""
+    whole("count", count, least=2, most=10**6, hint="500")  # of eleven million names
     if "{name}" not in template:
         raise InputError(
             "All canaries would have the same prefix.",
@@ -194,11 +182,15 @@ def _prefixes(count: int, template: str, generator: torch.Generator) -> list[str
             got=repr(template),
             hint="'The code of {name} is '",
         )
+    generator = stream(seed, design.name.lower(), "cpu")
+    places = torch.randint(len(alphabet), (count, length), generator=generator).tolist()
+    secrets = ["".join(alphabet[place] for place in row) for row in places]
     names: dict[str, None] = {}
     while len(names) < count:
         picks = [_SYLLABLES[i] for i in torch.randint(len(_SYLLABLES), (6,), generator=generator).tolist()]
         names["".join(picks[:3]).capitalize() + " " + "".join(picks[3:]).capitalize()] = None
-    return [template.replace("{name}", name) for name in names]
+    prefixes = [template.replace("{name}", name) for name in names]
+    return _canaries(prefixes, secrets, seed, design, float(len(alphabet)) ** length)
 
 
 def _canaries(
@@ -282,23 +274,21 @@ class Planted:
 
         `guess` is how often somebody without the model brings a secret out.
         """
-        counts = [told_by_losses(scores, chosen)]
+        surest = told_by_losses(scores, chosen)
+        counts = [surest]
+        found: dict[str, float] = {
+            "surest_guesses": surest.guesses,
+            "surest_guesses_correct": surest.correct,
+        }
         if self.candidates is not None and len(spoken):
             drawn = int(min(self.candidates, 1e15))
-            counts.append(GuessCount(int(spoken.sum()), len(spoken), len(spoken), drawn))
+            whole_ones = GuessCount(int(spoken.sum()), len(spoken), len(spoken), drawn)
+            counts.append(whole_ones)
+            found |= {"whole_secrets": whole_ones.guesses, "whole_secrets_guessed": whole_ones.correct}
         delta = _DELTA if self.claim is None else self.claim.delta
         share = (1 - CONFIDENCE) / len(counts)
-        found = {
-            "surest_guesses": counts[0].guesses,
-            "surest_guesses_correct": counts[0].correct,
-            **(
-                {"whole_secrets": counts[1].guesses, "whole_secrets_guessed": counts[1].correct}
-                if counts[1:]
-                else {}
-            ),
-            "epsilon_at_least": max(count.epsilon_lower(delta, share) for count in counts),
-            "delta": delta,
-        }
+        found["epsilon_at_least"] = max(count.epsilon_lower(delta, share) for count in counts)
+        found["delta"] = delta
         if self.claim is not None:
             curve = self.claim.curve
             found["claimed_epsilon"] = self.claim.claimed_epsilon

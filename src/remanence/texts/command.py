@@ -1,8 +1,11 @@
-"""`remanence text`: which secrets of my training texts come back out of this language model?"""
+"""`remanence text`: which secrets of my training texts come out of this language model? And canaries to train on."""
 
 from __future__ import annotations
 
+import json
+import secrets
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,3 +200,70 @@ def _lines(path: Path) -> tuple[str, ...]:
     with refusing(UNREADABLE, "The names cannot be read.", needs=needs, got=path, hint=hint):
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     return tuple(line for line in lines if line.strip())
+
+
+class Kind(StrEnum):
+    """What the canaries are made of."""
+
+    CODES = "codes"
+    STRANGE = "strange"
+    NATURAL = "natural"
+
+
+def canaries(
+    out: Annotated[Path, typer.Argument(help="A new folder, for train.jsonl and key.json.")],
+    *,
+    kind: Annotated[
+        Kind, "Random digits, letters that no text has, or held-out records of your own (--texts)."
+    ] = Kind.CODES,
+    count: Annotated[int | None, "How many; a coin puts about half of them in.", "500"] = None,
+    template: Annotated[
+        str | None, "What stands before a secret, with {name} in it.", "The code of {name} is "
+    ] = None,
+    length: Annotated[int | None, "Digits or letters of a secret.", "6 digits, 12 letters"] = None,
+    texts: Annotated[
+        Path | None, "For --kind natural: records with a prefix and a secret, not trained on."
+    ] = None,
+    seed: Annotated[
+        int | None, "Makes the same canaries again. Whoever knows it knows the coins.", "drawn"
+    ] = None,
+) -> None:
+    """Make canaries for the fine-tuning of a language model: each is in or out by a coin.
+
+    Add train.jsonl to your training texts. Keep key.json to yourself: it knows which were left out. After training,
+    `remanence text FOLDER --canaries key.json` tells which come back out and how large ε is at least;
+    `--claimed-epsilon 8` holds that against a claim.
+    """
+    from remanence.scale.files import write_files
+    from remanence.texts.canaries import codes, natural, strange
+    from remanence.texts.reading import records_of
+
+    own, drawn = texts is not None, (count, template, length) != (None, None, None)
+    if own != (kind is Kind.NATURAL) or (own and drawn):
+        raise InputError(
+            "These canaries are records of your own.",
+            needs="--kind natural with --texts, and no --count, --template or --length",
+            got="options for canaries that are drawn" if own else "no --texts",
+            hint="remanence canaries FOLDER --kind natural --texts held-out.jsonl",
+        )
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    if texts is not None:
+        made = natural(records_of(texts), seed=seed)
+    else:
+        make, size = (codes, "digits") if kind is Kind.CODES else (strange, "letters")
+        given = {name: value for name, value in (("template", template), (size, length)) if value is not None}
+        made = make(500 if count is None else count, seed=seed, **given)  # pyright: ignore[reportArgumentType]
+    key = out / "key.json"
+    if key.exists():
+        raise InputError(
+            "There are canaries already.",
+            needs="a new folder: without its key, what was trained on cannot be audited",
+            got=str(key),
+            hint="another folder",
+        )
+    lines = [json.dumps({**r, "text": r["prefix"] + r["secret"]}, ensure_ascii=False) for r in made.inserted]
+    write_files(out, {"train.jsonl": "".join(f"{line}\n" for line in lines).encode()}, hint="another folder")
+    made.save(key)
+    typer.echo(f"Train on:  {out / 'train.jsonl'} ({len(lines)} of {len(made)} canaries)")
+    typer.echo(f"Keep:      {key} (the coins; for you alone)")
+    typer.echo(f"Afterwards: remanence text FOLDER --canaries {key}")

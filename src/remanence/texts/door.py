@@ -6,7 +6,7 @@ DOOR = Door(
     "texts",
     commands=(
         "remanence.texts.command:text",
-        "remanence.texts.canaries_command:canaries",
+        "remanence.texts.command:canaries",
     ),
     attacks=(
         "remanence.texts.attacks:GreedyDecoding",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 QUERIES = 10.0 ** np.arange(10)  # 1 to 10⁹
+HEADINGS = "place in the file", "tries", "probability of one query", "from the base model", "recovered"
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,17 @@ class Risk:
         """Where it stands."""
         return f"line {self.line}" + (f", secret {self.part}" if self.part > 1 else "")
 
+    def cells(self) -> tuple[str, ...]:
+        """As a table shows it, under `HEADINGS`."""
+        base = "" if self.base_probability is None else f"{self.base_probability:.2g}"
+        recovered = "yes" if self.recovered else "no"
+        return self.place, f"{self.tries:.3g}", f"{self.probability:.2g}", base, recovered
+
 
 def sections(result: AuditResult) -> list[Section]:
     """What comes out, for the annex of a report."""
-    rows = [
-        (
-            risk.place,
-            f"{risk.tries:.3g}",
-            f"{risk.probability:.2g}",
-            "" if risk.base_probability is None else f"{risk.base_probability:.2g}",
-            "yes" if risk.recovered else "no",
-        )
-        for risk in riskiest(result)
-    ]
-    headings = "place in the file", "tries", "probability of one query", "from the base model", "recovered"
-    return [Section("What comes out", (sentence(result),), headings, tuple(rows), curve_picture(result))]
+    rows = tuple(risk.cells() for risk in riskiest(result))
+    return [Section("What comes out", (sentence(result),), HEADINGS, rows, curve_picture(result))]
 
 
 def sentence(result: AuditResult) -> str:
@@ -146,20 +143,12 @@ def risk_table(result: AuditResult, texts: Mapping[tuple[int, int], str] | None 
     from rich.table import Table
 
     table = Table("place", title=f"Riskiest for {result.strongest.attack}", title_justify="left")
-    headings = ("tries", "probability of one query", "from the base model", "recovered")
-    for heading in headings:
+    for heading in HEADINGS[1:]:
         table.add_column(heading, justify="right")
     if texts is not None:
         table.add_column("secret")
     for risk in riskiest(result):
-        row = [
-            risk.place,
-            f"{risk.tries:.3g}",
-            f"{risk.probability:.2g}",
-            "" if risk.base_probability is None else f"{risk.base_probability:.2g}",
-            "yes" if risk.recovered else "no",
-        ]
-        table.add_row(*row, *([] if texts is None else [repr(texts[risk.line, risk.part])]))
+        table.add_row(*risk.cells(), *([] if texts is None else [repr(texts[risk.line, risk.part])]))
     return table
 
 
