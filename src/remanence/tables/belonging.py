@@ -8,10 +8,11 @@ the same solver then stops at the same place. Everything else is compared with s
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -29,6 +30,10 @@ _ROUNDED = 1e-7  # of the size of a number: a table of fewer digits
 _SEEDS = 6  # fits, before a model that draws at random is called another table's
 _ALIKE = 1e-4  # of the size of a number, between two fits that draw nothing
 
+
+Fit = Literal[
+    "exactly", "nearly"
+]  # how a second fit gives a part's numbers: nearly, where the table was rounded, say
 
 # Counters and clocks say nothing about the table; draws of random numbers are not the table's.
 _NOT_THE_TABLES = (
@@ -61,36 +66,39 @@ def refit(part: Part, seed: int = 0) -> Any:
         return None
 
 
-def compare_with_refit(part: Part) -> bool | Inexact | None:
+def compare_with_refit(part: Part) -> Fit | None:
     """Compare with two fits on the table: numbers on which they agree must be the model's too."""
     if isinstance(part.estimator, str) or not hasattr(part.estimator, "fit"):
         return None
-    off, telling, random = _compared(part, 2)
-    worst = max(off, key=off.__getitem__, default=None)
-    if (
-        worst is not None
-        and off[worst] > _ALIKE
-        and part.estimator.get_params().get("random_state", 0) is None
-    ):
-        off, telling, random = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
-        worst = max(off, key=off.__getitem__, default=None)
-    if worst is not None and off[worst] > _ALIKE and getattr(part.estimator, "warm_start", False):
+    found = _compared(part, 2)
+    if found.off > _ALIKE and part.estimator.get_params().get("random_state", 0) is None:
+        found = _compared(part, _SEEDS)  # two fits that draw at random may agree by chance
+    if found.off > _ALIKE and getattr(part.estimator, "warm_start", False):
         return None  # it went on from an earlier fit, which cannot be repeated
-    if worst is not None and off[worst] > _ALIKE:
+    if found.off > _ALIKE:
         raise MisfitError(
             "This model was not fitted on this table.",
             needs="a table on which fitting the same estimator again gives the same numbers",
-            got=f"{part.path}: {worst.removeprefix('model.')} differs by {off[worst]:.2g} of its size",
+            got=f"{part.path}: {found.worst.removeprefix('model.')} differs by {found.off:.2g} of its size",
             hint="the table, the labels and the rows that fit() was called with, in their order; what partial_fit made "
             "cannot be repeated",
         )
-    if not telling or random:
+    if not found.telling:
         return None
-    return Inexact(worth=True) if worst is not None and off[worst] > _ROUNDED else True
+    return "nearly" if found.off > _ROUNDED else "exactly"
 
 
-def _compared(part: Part, count: int) -> tuple[dict[str, float], bool, bool]:
-    """How far numbers that this many fits agree on are off, whether any of them tells, and whether fits draw."""
+@dataclass(frozen=True)
+class _Compared:
+    """Numbers on which fits agree: the one that is off most, by how much of its size, and whether they tell enough."""
+
+    worst: str
+    off: float
+    telling: bool
+
+
+def _compared(part: Part, count: int) -> _Compared:
+    """Hold the model against this many fits on the table."""
     fits = [refit(part, seed) for seed in range(count)]
     if any(fit is None for fit in fits):
         raise MisfitError(
@@ -111,8 +119,10 @@ def _compared(part: Part, count: int) -> tuple[dict[str, float], bool, bool]:
         determined = {
             p: v for p, v in determined.items() if v.dtype.kind == "f" and v.size > 1 and p.count(".") == 1
         }
-    telling = any(values.dtype.kind == "f" and values.size for values in determined.values())
-    return {path: _distance(mine[path], values) for path, values in determined.items()}, telling, random
+    telling = not random and any(values.dtype.kind == "f" and values.size for values in determined.values())
+    off = {path: _distance(mine[path], values) for path, values in determined.items()}
+    worst = max(off, key=off.__getitem__, default="")
+    return _Compared(worst, off.get(worst, 0.0), telling)
 
 
 def learned(estimator: Any) -> bool:
@@ -124,20 +134,15 @@ def learned(estimator: Any) -> bool:
 
 
 def _numbers_in(estimator: Any) -> Iterator[tuple[str, np.ndarray]]:
-    for path, values in arrays_in(estimator):
+    single = [
+        (f"model.{name}", np.asarray(float(value)))
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and isinstance(value, int | float)
+    ]
+    for path, values in itertools.chain(arrays_in(estimator), single):
         if not any(word in path for word in _NOT_THE_TABLES):
-            values = np.asarray(values)
-            yield (
-                path,
-                np.array([str(item) for item in values.ravel()]) if values.dtype.kind == "O" else values,
-            )
-    for name, value in vars(estimator).items():
-        if (
-            name.endswith("_")
-            and isinstance(value, int | float)
-            and not any(w in name for w in _NOT_THE_TABLES)
-        ):
-            yield f"model.{name}", np.asarray(float(value))
+            texts = values.dtype.kind == "O"
+            yield path, np.array([str(item) for item in values.ravel()]) if texts else values
 
 
 def _distance(left: np.ndarray, right: np.ndarray) -> float:
@@ -171,17 +176,9 @@ _AT_ONCE = 2**19  # numbers of records' gradients held at once
 class Belonging:
     """What the test found for the parts that it could test."""
 
-    worth: float | None  # records' worth that the equations of linear models leave, at most
     confirmed: tuple[str, ...]  # paths of parts that were confirmed
     unconfirmed: tuple[str, ...]  # parts whose training draws at random: nothing about them can be recomputed
     inexact: tuple[str, ...] = ()  # parts that a table with more digits would give
-
-
-@dataclass(frozen=True)
-class Inexact:
-    """A part that fitting on the table gives nearly, but not to the digit: the table was rounded, say."""
-
-    worth: float | bool
 
 
 def check_columns(estimator: Any, features: Any) -> None:
@@ -214,7 +211,7 @@ def check_belongs(
 ) -> Belonging:
     """Refuse a model that was not fitted on this table; say what was confirmed otherwise."""
     check_columns(estimator, features)
-    worth, confirmed, unconfirmed, inexact = None, [], [], []
+    confirmed, unconfirmed, inexact = [], [], []
     chooser = final_estimator(estimator)
     if isinstance(chooser, RANSACRegressor) and isinstance(chooser.random_state, int):
         # Which rows its member saw was chosen by this table: the rows that it left out count, too.
@@ -224,21 +221,18 @@ def check_belongs(
             warnings.simplefilter("ignore")  # a second fit warns of what the first one warned of
             found = _check_part(part)
             if found is None and published(part):  # means of this very table
-                found = True
-        if isinstance(found, Inexact):
-            inexact.append(part.path)
-            found = found.worth
-        if isinstance(found, float):
-            worth = max(found, worth or 0.0)
+                found = "exactly"
         if found is not None:
             confirmed.append(part.path)
         elif learned(part.estimator):
             unconfirmed.append(part.path)
-    return Belonging(worth, tuple(confirmed), tuple(unconfirmed), tuple(inexact))
+        if found == "nearly":
+            inexact.append(part.path)
+    return Belonging(tuple(confirmed), tuple(unconfirmed), tuple(inexact))
 
 
-def _check_part(part: Part) -> float | bool | Inexact | None:
-    """Records' worth for a linear model, True for what was confirmed otherwise, None where nothing can be."""
+def _check_part(part: Part) -> Fit | None:
+    """How a part fits the table; None where nothing can be told."""
     if part.features is None:
         return None
     if (
@@ -257,8 +251,8 @@ def _check_part(part: Part) -> float | bool | Inexact | None:
     return compare_with_refit(part)
 
 
-def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | bool | Inexact | None:
-    """How many records' worth the model's equations leave on this table; refuses more than early stopping explains.
+def check_optimum(part: Part, own: Objective, features: np.ndarray) -> Fit | None:
+    """Refuse a table on which the model's equations leave more records' worth than early stopping explains.
 
     None where that cannot be told: a fit that went on from an earlier one stops elsewhere than one from the start.
     """
@@ -274,7 +268,7 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | b
     if _meets_every_label(own, features):  # its equations hold on any of its rows
         return compare_with_refit(part)
     if worth <= _TO_THE_DIGIT:
-        return worth
+        return "exactly"
     again = [_refitted(part, features, seed) for seed in (0, 1)]
     totals = [left.total_at(fit) for fit in again if fit is not None]
     off = float("nan")
@@ -282,11 +276,11 @@ def check_optimum(part: Part, own: Objective, features: np.ndarray) -> float | b
         off = left.worth(left.total - totals[0])
         chance = left.worth(totals[0] - totals[-1])
         if off <= max(_TO_THE_DIGIT, _BY_CHANCE * chance):
-            return worth
+            return "exactly"
         if off <= _SAME_STOP:
-            return Inexact(worth)
+            return "nearly"
     elif worth <= _EXACT:
-        return worth
+        return "exactly"
     if getattr(part.estimator, "warm_start", False):
         return None
     raise MisfitError(
@@ -375,7 +369,7 @@ def _refitted(part: Part, features: np.ndarray, seed: int) -> Any:
         return None
 
 
-def _check_trees(part: Part) -> bool | Inexact | None:
+def _check_trees(part: Part) -> Fit | None:
     """Every node's rows, means and threshold, recomputed from the table."""
     found = misplaced_nodes(part)
     if found is None:
@@ -390,4 +384,4 @@ def _check_trees(part: Part) -> bool | Inexact | None:
         )
     if isinstance(part.estimator.get_params().get("random_state"), int):
         return compare_with_refit(part)  # splits that another row makes better would be others
-    return True
+    return "exactly"

@@ -30,9 +30,7 @@ class StoredRows:
     labels: Mapping[bytes, Any]  # of the stored rows, where the object holds these too
     rows: np.ndarray  # their numbers in the object's own table
     alone: bool = False  # whether somebody looks who knows no other row
-    of_some: bool = (
-        False  # whether only some rows of the table were there to be stored, and labels chose them
-    )
+    of_some: bool = False  # whether labels chose the rows of the table that could be stored
 
     def clue(self, part: Part) -> Clue:
         """The stored row that is not among the known ones."""
@@ -43,21 +41,24 @@ class StoredRows:
                 clue.values[row] = _plain(matrix[row])
                 clue.labels[row] = self.labels.get(keys[row], UNKNOWN)
             return clue
-        total = Counter(keys)
-        surplus = [
-            key
-            for key, count in self.keys.items()
-            if (not total[key] if self.of_some else count > total[key])
-        ]
-        for row, key in enumerate(keys):
-            # One more of a row is stored than the others explain. Two such rows would leave a choice.
-            once = total[key] == 1 and key in self.keys if self.of_some else total[key] <= self.keys[key]
-            own = [key] if once and key not in surplus else []
-            if len(surplus) + len(own) == 1:
-                found = (surplus + own)[0]
-                clue.values[row] = _plain(np.frombuffer(found))
-                clue.labels[row] = self.labels.get(found, UNKNOWN)
+        for row, found in _unexplained(self.keys, keys, counted=not self.of_some):
+            clue.values[row] = _plain(np.frombuffer(found))
+            clue.labels[row] = self.labels.get(found, UNKNOWN)
         return clue
+
+
+def _unexplained(stored: Counter, table: list, *, counted: bool) -> Iterator[tuple[int, Any]]:
+    """For each row, by its place, the one stored thing that the others do not explain; two would leave a choice.
+
+    It is stored once more than the others have it, where things are `counted`; otherwise none of the others has it.
+    """
+    total = Counter(table)
+    surplus = [key for key, count in stored.items() if (count > total[key] if counted else not total[key])]
+    for row, key in enumerate(table):
+        last = total[key] <= stored[key] if counted else total[key] == 1 and key in stored
+        found = [*surplus, key] if last and key not in surplus else surplus
+        if len(found) == 1:
+            yield row, found[0]
 
 
 def stored_rows(part: Part) -> list[StoredRows]:
@@ -152,16 +153,8 @@ class StoredValues:
         """The stored value that no known row explains."""
         clue = Clue.nothing(*part.features.shape)
         table = _plain(column_values(part.features, self.column))
-        counts = Counter(table)
-        if self.whole:
-            surplus = [value for value, count in self.values.items() if count > counts[value]]
-        else:
-            surplus = [value for value in self.values if value not in counts]
-        for row, value in enumerate(table):
-            explained = self.values[value] < counts[value] if self.whole else counts[value] > 1
-            own = [value] if value in self.values and not explained and value not in surplus else []
-            if len(surplus) + len(own) == 1:
-                clue.values[row, self.column] = (surplus + own)[0]
+        for row, found in _unexplained(self.values, table, counted=self.whole):
+            clue.values[row, self.column] = found
         return clue
 
 
@@ -180,21 +173,12 @@ def stored_values(part: Part) -> list[StoredValues]:
 
 def _snapped(values: list, table: Counter) -> list:
     """Numbers that an interpolation has moved by a rounding error, as they stand in the table."""
-    numbers = sorted(v for v in table if isinstance(v, int | float) and not isinstance(v, bool))
-    if not numbers or not all(isinstance(value, int | float) for value in values):
+    numbers = [v for v in table if isinstance(v, int | float) and not isinstance(v, bool)]
+    if not numbers or not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return values
-    places = (
-        np.searchsorted(numbers, values).clip(1, len(numbers) - 1)
-        if len(numbers) > 1
-        else np.zeros(len(values), int)
-    )
-    grid, given = np.asarray(numbers, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    left, right = np.maximum(places - 1, 0), places
-    nearest = np.where(np.abs(grid[left] - given) <= np.abs(grid[right] - given), left, right)
-    close = np.abs(grid[nearest] - given) <= _SNAPS * max(1e-300, float(np.abs(grid).max()))
-    return [
-        numbers[place] if near else value for place, near, value in zip(nearest, close, values, strict=True)
-    ]
+    off, nearest = KDTree(np.reshape(numbers, (-1, 1))).query(np.reshape(values, (-1, 1)))
+    close = off <= _SNAPS * max(1e-300, *map(abs, numbers))
+    return [numbers[place] if near else v for place, near, v in zip(nearest, close, values, strict=True)]
 
 
 def _held(estimator: Any, columns: int) -> Iterator[tuple[str, int, list]]:
