@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from remanence import Criterion, InputError, Records, audit, mismatch
 from remanence.tables.attacks import WholeObject
-from remanence.tables.guesses import guess_from_others
+from remanence.tables.guesses import guesses_from_others
 from remanence.tables.sklearn import table_game, with_known, with_public
 
 
@@ -21,8 +21,8 @@ def test_the_commonest_public_record_is_guessed():
     each = Records(torch.tensor([[0.0], [1.0], [3.0], [20.0], [40.0]]), torch.zeros(5))
     public = Records(torch.tensor([[3.0]] * 4 + [[9.0]]), torch.full((5,), torch.nan))
     exact = Criterion(mismatch, threshold=0.5)
-    assert guess_from_others(each, exact).value == 0
-    found = guess_from_others(each, exact, public=public)
+    assert guesses_from_others(each, [exact])[0].value == 0
+    (found,) = guesses_from_others(each, [exact], public=public)
     assert found.value == 1 / 5
     assert "public" in found.note
 

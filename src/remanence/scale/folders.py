@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, final
+from typing import Any, final
 
 from filelock import FileLock, Timeout
 
@@ -20,46 +20,6 @@ from remanence.scale.reading import GIB, UnusableFileError, read_bytes
 
 LOCK = "run.lock"
 MOST = 4 * GIB  # of one unit
-
-
-class Folder(Protocol):
-    """Whole files by their names; a name may have a folder in front."""
-
-    def read(self, name: str) -> bytes | None:
-        """The contents, or None where there is no such file."""
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Replace the file, whole or not at all."""
-        ...
-
-    def names(self, inside: str = "") -> set[str]:
-        """The files of a folder within; without a name, all that lies in the folder itself."""
-        ...
-
-    def rename(self, name: str, to: str) -> None:
-        """Give a file another name."""
-        ...
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Delete files; one that is gone already is no error."""
-        ...
-
-    def prune(self, *inside: str) -> None:
-        """Drop these folders within and then the folder itself, where nothing is in them."""
-        ...
-
-    def lock(self) -> bool:
-        """Keep other writers out for as long as this process lives; False where one is there already."""
-        ...
-
-    def unlock(self) -> None:
-        """Let others in."""
-        ...
-
-    def locked(self) -> bool | None:
-        """Whether somebody is at work there; None where nobody can tell."""
-        ...
 
 
 @final
@@ -173,43 +133,32 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes | None:
         """The contents, or None where there is no such object."""
-        files = self._files()
-        try:
+        with contextlib.suppress(FileNotFoundError), self._storage() as files:
             return files.cat_file(f"{self.url}/{name}")
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # noqa: BLE001, whatever the storage's own library raises
-            raise self._failed(error) from None
+        return None
 
     def write(self, name: str, content: bytes) -> None:
         """Replace the object."""
-        files = self._files()
-        try:
+        with self._storage() as files:
             files.pipe_file(f"{self.url}/{name}", content)
-        except Exception as error:  # noqa: BLE001
-            raise self._failed(error) from None
 
     def names(self, inside: str = "") -> set[str]:
         """The objects of a folder within, as they are now."""
-        files = self._files()
-        try:
+        with contextlib.suppress(FileNotFoundError), self._storage() as files:
             files.invalidate_cache()
             place = f"{self.url}/{inside}".rstrip("/")
             return {found.rstrip("/").rsplit("/", 1)[-1] for found in files.ls(place, detail=False)}
-        except FileNotFoundError:
-            return set()
-        except Exception as error:  # noqa: BLE001
-            raise self._failed(error) from None
+        return set()
 
     def rename(self, name: str, to: str) -> None:
         """Give an object another name."""
-        self._files().mv(f"{self.url}/{name}", f"{self.url}/{to}")
+        with self._storage() as files:
+            files.mv(f"{self.url}/{name}", f"{self.url}/{to}")
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
-        files = self._files()
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError), self._storage() as files:
                 files.rm_file(f"{self.url}/{name}")
 
     def prune(self, *inside: str) -> None:
@@ -228,21 +177,27 @@ class RemoteFolder:
     def __str__(self) -> str:
         return self.url
 
-    def _files(self):
+    @contextlib.contextmanager
+    def _storage(self) -> Iterator[Any]:
+        """What reaches it; an object that is not there is told as such, and everything else in a sentence."""
         needs = "a folder, or a URL that fsspec knows and its package"
         hint, kinds = "pip install '.[s3]' in a clone of the repository, for s3://", (ImportError, ValueError)
         with refusing(kinds, "This kind of storage cannot be reached.", needs=needs, got=self.url, hint=hint):
-            return import_module("fsspec.core").url_to_fs(self.url)[0]
+            files = import_module("fsspec.core").url_to_fs(self.url)[0]
+        try:
+            yield files
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # noqa: BLE001, whatever the storage's own library raises
+            raise InputError(
+                "The storage of the run failed.",
+                needs="a place that can be read and written, and room in it",
+                got=f"{self.url}: {type(error).__name__}: {str(error)[:200]}",
+                hint=_AFTERWARDS.format(self.url),
+            ) from None
 
-    def _failed(self, error: Exception) -> InputError:
-        return InputError(
-            "The storage of the run failed.",
-            needs="a place that can be read and written, and room in it",
-            got=f"{self.url}: {type(error).__name__}: {str(error)[:200]}",
-            hint=_AFTERWARDS.format(self.url),
-        )
 
-
+Folder = LocalFolder | RemoteFolder  # whole files by their names; a name may have a folder in front
 _AFTERWARDS = "mend that; what is finished is kept, and --resume {} continues"
 
 

@@ -107,12 +107,6 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     return _POOLS[workers]
 
 
-def end_workers() -> None:
-    """Stop all workers at once, whatever they are doing."""
-    while _POOLS:
-        _POOLS.popitem()[1].shutdown(wait=True, kill_workers=True)
-
-
 def _given_up(task: Task, left: int) -> InputError:
     return InputError(
         "Workers die again and again.",

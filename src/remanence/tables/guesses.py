@@ -19,14 +19,14 @@ _AT_ONCE = 2**21
 _PUBLIC = 20_000  # records of a public table that are looked through
 
 
-def guess_from_others(
+def guesses_from_others(
     data: Records,
-    criterion: Criterion,
+    criteria: Sequence[Criterion],
     totals: Tensor | None = None,
     given: Error | None = None,
     public: Records | None = None,
-) -> Baseline:
-    """How often the best of a few guesses is right, measured on the records themselves.
+) -> list[Baseline]:
+    """How often the best of a few guesses is right by each criterion, measured on the records themselves.
 
     The guesses are the record that meets most of the others, the record nearest to their mean, and that mean. Where a
     design fixes `totals` (one per feature and one for the label, NaN where it is free), as in a balanced trial, the
@@ -35,20 +35,9 @@ def guess_from_others(
     its commonest record, and the one that is nearest in what is given.
 
     >>> yes_or_no = Records(torch.tensor([[1.0]] * 9 + [[0.0]]), torch.zeros(10))
-    >>> guess_from_others(yes_or_no, Criterion(threshold=0.1)).value
+    >>> guesses_from_others(yes_or_no, [Criterion(threshold=0.1)])[0].value
     0.9
     """
-    return guesses_from_others(data, [criterion], totals, given, public)[0]
-
-
-def guesses_from_others(
-    data: Records,
-    criteria: Sequence[Criterion],
-    totals: Tensor | None = None,
-    given: Error | None = None,
-    public: Records | None = None,
-) -> list[Baseline]:
-    """`guess_from_others` for several criteria, such as single columns. They share all that depends on none of them."""
     count, width = len(data), data.flat.shape[-1]
     if totals is not None:
         shaped("totals", totals, (width + 1,), "one per feature and one for the label, NaN where it is free")

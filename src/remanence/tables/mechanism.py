@@ -24,7 +24,7 @@ from remanence.results.caveats import NO_TRACE, Caveat
 from remanence.tables.belonging import Belonging, check_belongs
 from remanence.tables.caveats import PART_NOT_CONFIRMED, PART_NOT_READ, TABLE_NOT_EXACT
 from remanence.tables.linear import equations
-from remanence.tables.parts import Part, arrays_in, as_input, final_estimator, parts_of
+from remanence.tables.parts import Part, arrays_in, final_estimator, parts_of
 from remanence.tables.rows import Rows
 from remanence.tables.statistics import category_counts, label_statistics, published
 from remanence.tables.stored import stored_rows, stored_values
@@ -41,7 +41,6 @@ _LOOKS: tuple[Callable[[Part], list], ...] = (
     leaves,
     label_statistics,
 )
-_SAME_MODEL = 1e-3  # of what another row in its place changes
 
 
 @final
@@ -104,42 +103,6 @@ class Fitting:
                 hint="wrap its training in remanence.looped() and attack it with retrain-and-compare; knowing no "
                 "attack does not prove that none exists",
             )
-
-    def gives_again(self, place: int, row: Any, label: Any, stranger: int) -> bool:
-        """Whether training with this row in that place gives the model again, and with a stranger's does not.
-
-        A thousandth of what the stranger changes is allowed for: reconstructions are not exact to the last bit.
-        """
-        if self.weights is not None:
-            return False
-        other = self.table.iloc[[stranger]] if hasattr(self.table, "iloc") else self.table[[stranger]]
-        own = numbers_in(self.estimator)
-        off = [
-            np.inf if found is None or found.shape != own.shape else float(np.linalg.norm(found - own))
-            for found in (
-                self._trained(place, row, label),
-                self._trained(place, other, self.labels[stranger]),
-            )
-        ]
-        return off[0] < np.inf and off[0] <= _SAME_MODEL * off[1] and off[1] > 0
-
-    def _trained(self, place: int, row: Any, label: Any) -> np.ndarray | None:
-        table, labels = self.table, self.labels.copy()
-        labels[place] = label
-        if hasattr(table, "iloc"):
-            import pandas as pd
-
-            row = row if hasattr(row, "iloc") else pd.DataFrame(row, columns=table.columns)
-            table = pd.concat([table[:place], row.set_axis(table.columns, axis=1), table[place + 1 :]])
-        else:
-            table = np.concatenate([table[:place], np.asarray(row), table[place + 1 :]])
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                fresh: Any = clone(self.estimator)
-                return numbers_in(fresh.fit(as_input(fresh, table), labels))
-        except Exception:  # noqa: BLE001 - a row with which it cannot be trained explains nothing
-            return None
 
     def caveats(self) -> Iterator[Caveat]:
         """What to mind about the parts of the object."""
