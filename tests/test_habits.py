@@ -1,15 +1,11 @@
 """Remanence in other people's habits: a settings file, a fixture, an experiment tracker."""
 
 import json
-import math
 import sys
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from audit_results import result
-from remanence import InputError, Verdict
+from remanence import InputError
 from remanence.cli.main import main, settings_arguments
 
 pytest_plugins = ["pytester"]
@@ -87,20 +83,6 @@ def test_what_the_owner_says_about_the_audit_is_on_the_page_to_sign(tmp_path, mo
     assert page.index("Digits 2026") < page.index("Technical annex")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "now"),
-    [
-        (["gradient", "model.py:make"], "remanence update"),
-        (["audit", "model.skops", "--data", "t.csv"], "remanence table"),
-        (["audit", "--model", "folder"], "remanence text"),
-        (["audit", "--head=h.safetensors"], "remanence head"),
-    ],
-)
-def test_old_spellings_name_the_new_ones(monkeypatch, capsys, arguments, now):
-    assert run(monkeypatch, *arguments) == 2
-    assert now in capsys.readouterr().err
-
-
 def test_the_fixture_makes_privacy_a_unit_test(pytester):
     pytester.makepyfile(
         FACTORY
@@ -120,32 +102,3 @@ def test_it_not(audit_release):
     assert 'name="remanence_verdict" value="UNPROVEN"' in properties
     assert 'name="remanence_verdict" value="EXPOSED"' in properties
     assert "report.html" in properties
-
-
-def test_mlflow_gets_the_numbers_and_no_reconstruction(monkeypatch):
-    given = {}
-    tracker = SimpleNamespace(
-        log_metrics=given.update,
-        set_tags=given.update,
-        log_dict=lambda document, name: given.update({name: document}),
-    )
-    monkeypatch.setitem(sys.modules, "mlflow", tracker)
-    found = result(Verdict.PROTECTED)
-    found.log_to("mlflow")
-    assert given["remanence.success"] == found.strongest.main.rate
-    assert given["remanence.bound"] == found.bounds[0].success
-    assert given["remanence.verdict"] == "PROTECTED"
-    assert given["audit.json"] == found.sealed()[0]
-    assert len(given) == 10
-    average = replace(found.bounds[0], name="on average", log_success=math.log(0.001), on_average=True)
-    replace(found, bounds=(*found.bounds, average)).log_to("mlflow")
-    assert given["remanence.bound"] == found.bounds[0].success  # an average proves nothing about a record
-    assert given["remanence.bound_on_average"] == average.success
-
-
-def test_a_missing_or_unknown_tracker_is_explained(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(InputError, match="MLflow is not installed"):
-        result(Verdict.PROTECTED).log_to("mlflow")
-    with pytest.raises(InputError, match="tracker cannot be used"):
-        result(Verdict.PROTECTED).log_to("a diary")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.output import Device, compute_device, console
+from remanence.cli.playing import Device, compute_device, console
 
 
 class Scale(StrEnum):

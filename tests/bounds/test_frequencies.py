@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from remanence import bounds
-from remanence.report.frequencies import ceiling, frequency, sentence
-from remanence.report.tables import thousandths
+from remanence.report.frequencies import ceiling, frequency, sentence, thousandths
 
 
 def exact(text: str) -> mpmath.mpf:

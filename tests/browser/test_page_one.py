@@ -6,7 +6,7 @@ import pytest
 
 from audit_results import MADE_UP
 from remanence import Verdict, audit
-from remanence.report.tables import thousandths
+from remanence.report.frequencies import thousandths
 from remanence.report.words import tightest
 from remanence.report.writing import write_report
 from remanence.results.findings import ProvenRecords, WholeRecords

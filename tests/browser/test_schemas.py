@@ -9,8 +9,7 @@ import pytest
 
 from audit_results import poisoned, result
 from remanence import Verdict
-from remanence.report.junit import junit
-from remanence.report.sarif import sarif
+from remanence.report.exchange import junit, sarif
 
 pytestmark = pytest.mark.browser
 

@@ -7,7 +7,7 @@ import pytest
 from audit_results import result
 from remanence import Verdict
 from remanence.cli.main import main
-from remanence.report.formats import FORMATS
+from remanence.report.writing import FORMATS
 
 
 @pytest.fixture

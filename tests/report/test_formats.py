@@ -11,13 +11,11 @@ from markupsafe import escape
 
 from audit_results import poisoned, result
 from remanence import Policy, SuccessRate, Verdict, audit
-from remanence.report.again import command, python
-from remanence.report.comparison import compare
 from remanence.report.dossier import criteria
-from remanence.report.formats import FORMATS
-from remanence.report.junit import junit
-from remanence.report.markdown import model_card, summary
-from remanence.report.sarif import sarif
+from remanence.report.exchange import junit, sarif
+from remanence.report.markdown import compare, model_card, summary
+from remanence.report.remedies import command, python
+from remanence.report.writing import FORMATS
 from remanence.tables.single_columns import Columns, PartRate
 from remanence.targets import TARGETS
 

@@ -7,8 +7,8 @@ import pytest
 from audit_results import MADE_UP
 from remanence import Verdict, audit
 from remanence.report.figures import line
+from remanence.report.frequencies import thousandths
 from remanence.report.html import report
-from remanence.report.tables import thousandths
 from remanence.report.words import headline, tightest
 from remanence.results.findings import ProvenRecords, WholeRecords
 from remanence.targets import TARGETS

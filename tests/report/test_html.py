@@ -15,15 +15,13 @@ from remanence import AuditResult, Evidence, Verdict
 from remanence.heads.this_head import ThisHead
 from remanence.networks.game import Membership
 from remanence.report import words
-from remanence.report.exposure import classes, records
 from remanence.report.figures import dots, errors, line, roc
-from remanence.report.formats import FORMATS
+from remanence.report.frequencies import thousandths
 from remanence.report.gallery import gallery_page
-from remanence.report.html import card, index, report
+from remanence.report.html import card, classes, index, records, report
 from remanence.report.markdown import summary
 from remanence.report.remedies import remedies
-from remanence.report.tables import thousandths
-from remanence.report.writing import GALLERY, write_report
+from remanence.report.writing import FORMATS, GALLERY, write_report
 
 
 class Page(HTMLParser):

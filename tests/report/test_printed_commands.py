@@ -13,8 +13,8 @@ import remanence
 from audit_results import result
 from remanence import AuditResult, Verdict
 from remanence.cli.main import app, main
-from remanence.report.again import command, python
 from remanence.report.html import report
+from remanence.report.remedies import command, python
 from remanence.targets import TARGETS
 from test_project import PACKAGE, ROOT
 

@@ -41,8 +41,7 @@ def test_nothing_is_cut_and_no_line_is_too_long(width):
 @pytest.mark.parametrize(("command", "names"), [("attacks", catalogue()), ("targets", TARGETS)])
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_every_name_of_a_list_is_whole(command, names, width, monkeypatch, capsys):
-    monkeypatch.setattr("remanence.cli.output.console", lambda: Console(width=width))
-    monkeypatch.setattr(f"remanence.cli.{command}.console", lambda: Console(width=width, highlight=False))
+    monkeypatch.setattr("remanence.cli.lists.console", lambda: Console(width=width, highlight=False))
     monkeypatch.setattr(sys, "argv", ["remanence", command])
     with pytest.raises(SystemExit):
         main()

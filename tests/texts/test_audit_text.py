@@ -13,9 +13,9 @@ from remanence.auditing import AuditResult, audit
 from remanence.core.catalogue import catalogue, load_attack
 from remanence.core.exceptions import IncompatibleGameError, InputError, MisfitError
 from remanence.report import words
-from remanence.report.formats import FORMATS
 from remanence.report.html import report as html
 from remanence.report.terminal import audit_view
+from remanence.report.writing import FORMATS
 from remanence.results.verdict import Policy, Verdict
 from remanence.targets import TARGETS
 from remanence.texts import words as report

@@ -14,7 +14,7 @@ from small_models import random_model, trained
 from remanence.bounds import Segment
 from remanence.cli.main import main
 from remanence.core.exceptions import IncompatibleGameError, InputError
-from remanence.report.formats import FORMATS
+from remanence.report.writing import FORMATS
 from remanence.results.verdict import Policy, Verdict
 from remanence.texts.attacks import NearVerbatim, Sampling
 from remanence.texts.canaries import (

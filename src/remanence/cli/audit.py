@@ -1,14 +1,29 @@
-"""`remanence audit`: a built-in target, or a game of your own."""
+"""`remanence audit`, `demo` and `status`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.playing import play
-from remanence.cli.run_folder import Scale, Shared, named_target
+from remanence.cli.playing import (
+    Device,
+    Scale,
+    Shared,
+    compute_device,
+    console,
+    continuation,
+    named_target,
+    play,
+)
+from remanence.core.plain_text import plain
+
+if TYPE_CHECKING:
+    from remanence.scale.journal import RunStatus
 
 
 @options()
@@ -58,3 +73,68 @@ def audit(
         scale=scale,
         keep=attacking.show_reconstructions or target in TARGETS,
     )
+
+
+def demo(out: Annotated[Path, "Folder for the results."] = Path("remanence-runs")) -> None:
+    """Audit every built-in target and print a verdict for each."""
+    from remanence.auditing import audit
+    from remanence.report.terminal import summary_table
+    from remanence.report.writing import write_index, write_report
+    from remanence.scale.files import check_writable
+    from remanence.targets import TARGETS
+
+    check_writable(out)
+    device = compute_device(Device.AUTO)
+    results = {}
+    for name, factory in TARGETS.items():
+        typer.echo(f"auditing {name} ...", err=True)
+        results[name] = audit(factory(), device=device, target=name)
+        results[name].save(out / name, gallery=True)
+        write_report(results[name], out / name, gallery=True)
+    terminal = console()
+    terminal.print(summary_table(list(results.values()), terminal.width))
+    terminal.print(
+        "All data are public sets that scikit-learn carries, or made up. EXPOSED is the expected verdict for most.\n"
+        f"Reports: {write_index(results, out).resolve()}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def status(
+    run: Annotated[str, typer.Argument(help="A run folder or its URL.")],
+    as_json: Annotated[bool, "--json", "Print it for a machine."] = False,
+) -> None:
+    """Show what a run has done and what is left, also after a kill."""
+    from remanence.scale.journal import read_status
+
+    found = read_status(run)
+    if as_json:
+        typer.echo(json.dumps({**asdict(found), "done": found.done, "left": found.left}, indent=2))
+        return
+    _show(found)
+
+
+def _show(found: RunStatus) -> None:
+    from rich.table import Table
+
+    out = console()
+    table = Table("work", title=plain(found.place), title_justify="left")
+    for heading in ("done", "of"):
+        table.add_column(heading, justify="right")
+    for work in found.works:
+        table.add_row(plain(work.name), str(work.done), str(work.units))
+    out.print(table)
+    lines = [f"Units: {found.done} done, {found.left} left."]
+    if found.finished:
+        lines.append(f"Finished {plain(found.finished)}.")
+    elif found.at_work:
+        lines.append("A process is at work on it.")
+    else:
+        options = found.settings.get("options", {})
+        again = "--backbone BACKBONE" if "head" in options else "" if "model" in options else None
+        target = options.get("target", "TARGET")
+        command = continuation(options.get("command", "audit"), target, found.place, again)
+        nobody = "If nobody is at work on it, " if found.at_work is None else "Nobody is at work on it. "
+        lines.append(f"{nobody}`{plain(command)}` continues.")
+    out.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -175,7 +175,7 @@ def _lines(
     answer: BoundAnswer, asked: BoundQuestion, candidates: int | None, context: dict[str, Any]
 ) -> Iterator[str]:
     """What a person reads."""
-    from remanence.report.tables import upwards
+    from remanence.report.frequencies import upwards
 
     name, best = answer.best
     yield sentence(best, candidates, what=answer.what)

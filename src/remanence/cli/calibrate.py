@@ -43,7 +43,7 @@ def calibrate(
     """
     started = time.perf_counter()
     from remanence.bounds.calibration import calibrate as solve
-    from remanence.report.tables import downwards, upwards
+    from remanence.report.frequencies import downwards, upwards
 
     settings = batching.solved(passes=whose.passes)
     found = solve(

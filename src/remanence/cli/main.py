@@ -13,39 +13,21 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from remanence.cli.attacks import attacks
-from remanence.cli.audit import audit
+from remanence.cli.audit import audit, demo, status
 from remanence.cli.bound import bound
 from remanence.cli.calibrate import calibrate
-from remanence.cli.compare import compare
-from remanence.cli.demo import demo
 from remanence.cli.explore import explore
 from remanence.cli.frontier import frontier
 from remanence.cli.grouped import grouped
 from remanence.cli.interruption import interruptible, outlive_the_reader
-from remanence.cli.report import report
-from remanence.cli.show import show
-from remanence.cli.status import status
-from remanence.cli.targets import targets
-from remanence.cli.verify import verify
+from remanence.cli.lists import attacks, targets
+from remanence.cli.results import compare, report, show, verify
 from remanence.core.doors import doors, load
-from remanence.core.exceptions import InputError, RemanenceError
-
-_MOVED = {  # how it was spelled, and how it is spelled now
-    "gradient": "remanence update",
-    "sweep": "a loop over settings; docs/scale.md shows one",
-    "init": "docs/how-to has a file to copy for each kind of release",
-    "--data": "remanence table model.skops --data train.csv --label outcome",
-    "--head": "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
-    "--backbone": "remanence head head.safetensors --backbone file.py:make --images mine/ --public others/",
-    "--model": "remanence text FOLDER --texts train.jsonl",
-    "--texts": "remanence text FOLDER --texts train.jsonl",
-    "--canaries": "remanence text FOLDER --canaries key.json",
-}
+from remanence.core.exceptions import RemanenceError
 
 
 class Commands(TyperGroup):
-    """The commands. An audit.toml becomes the arguments that it holds, and old spellings name the new ones."""
+    """The commands. An audit.toml becomes the arguments that it holds."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments of the command line."""
@@ -54,14 +36,6 @@ class Commands(TyperGroup):
 
             given, about = arguments_from(Path(args[1]), self, ctx)
             ctx.obj, args = {"about": about}, [*given, *args[2:]]
-        old = args[:1] if args[:1] != ["audit"] else [each.partition("=")[0] for each in args]
-        if moved := [each for each in old if each in _MOVED]:
-            raise InputError(
-                f"{moved[0]} has moved.",
-                needs="the command for this kind of release",
-                got=f"remanence {' '.join(args)}"[:200],
-                hint=_MOVED[moved[0]],
-            )
         return super().parse_args(ctx, args)
 
 

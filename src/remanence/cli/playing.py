@@ -1,31 +1,393 @@
-"""How a command plays a game: the run, the result, the report, what is printed, and the exit code."""
+"""What commands that play share: options, where units run and are kept, how a game is played and its result shown."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 import typer
 
+from remanence.cli.grouped import options
 from remanence.cli.interruption import told
-from remanence.cli.output import (
-    as_called,
-    compute_device,
-    default_folder,
-    exit_code,
-    policy,
-    show_report,
-    show_result,
-)
-from remanence.cli.run_folder import Scale, Shared, interrupted, tell_reuse
+from remanence.core.exceptions import InputError
+from remanence.core.plain_text import plain
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from remanence.auditing import AuditResult
     from remanence.core.attack import Attack
     from remanence.protocol import AnyGame
+    from remanence.results.verdict import Policy
+    from remanence.scale.executors import Executor
+    from remanence.scale.run import Run
+
+
+Json = dict[str, Any]
+
+
+class Device(StrEnum):
+    """Where tensors live."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+Out = Annotated[Path | None, "Folder for the results.", "remanence-runs/<target>"]
+AsJson = Annotated[bool, "--json", "Print audit.json and nothing else."]
+AcceptUnproven = Annotated[
+    bool, "--accept-unproven", "Exit with 0 if nothing is found and nothing is proven."
+]
+MaxSuccess = Annotated[
+    float | None,
+    "Your limit: the largest success that you accept.",
+    "0.1, or a tenth above what a guess achieves",
+]
+
+
+class ExecutorName(StrEnum):
+    """Who carries out the units."""
+
+    IN_PROCESS = "in-process"
+    PROCESSES = "processes"
+    RAY = "ray"
+
+
+def restore_options(context: typer.Context, place: str | None) -> str | None:
+    """The options of the run that is continued become the defaults of this command."""
+    if place is not None:
+        from remanence.scale.journal import existing
+
+        _, manifest = existing(place)
+        options = manifest["settings"].get("options")
+        if not options or options.get("command") != context.info_name:
+            raise InputError(
+                "Another command began this run.",
+                needs=f"a folder of `remanence {context.info_name}`",
+                got=f"{place}: {(options or {}).get('command', 'a run of the library')}",
+                hint="the command that began it",
+            )
+        known = {
+            name: value
+            for name, value in options.items()
+            if name not in ("command", "target", "trusted") and not _names_code(value)
+        }
+        # A folder may have been moved: results go where they went, into the folder or beside it.
+        own = {} if "://" in place or known.get("out") is not None else {"out": place}
+        context.default_map = {**(context.default_map or {}), **known, **own, "journal": place}
+    return place
+
+
+def _names_code(value: object) -> bool:
+    """Whether an option is file.py:name. A folder may come from anybody: no file that it names is run unasked."""
+    return any(".py:" in str(each) for each in (value if isinstance(value, list) else [value]))
+
+
+def named_target(target: str | None, resume: str | None, command: str) -> str:
+    """What to audit, as the user says it. A folder may come from anybody: no file that it names is run unasked."""
+    from remanence.targets import TARGETS
+
+    if target is not None:
+        return target
+    if resume is None:
+        raise InputError(
+            "There is nothing to audit.",
+            needs="a target",
+            got="none",
+            hint=f"remanence {command} TARGET; `remanence targets` lists the built-in ones",
+        )
+    from remanence.scale.journal import existing
+
+    stored = existing(resume)[1]["settings"]["options"].get("target", "")
+    if stored not in TARGETS:
+        raise InputError(
+            "This run used code of your own, which is not run just because a folder names it.",
+            needs="the target, named again",
+            got=f"{resume}, begun with {stored or 'no target'}",
+            hint=continuation(command, stored, resume),
+        )
+    return stored
+
+
+def continuation(command: str, target: str, place: str | Path, again: str | None = None) -> str:
+    """The command that goes on with a run; `again` is what has to be named again, where that is not the target."""
+    from remanence.targets import TARGETS
+
+    named = ("" if target in TARGETS else shlex.quote(target)) if again is None else again
+    return " ".join(filter(None, ["remanence", command, named, "--resume", shlex.quote(str(place))]))
+
+
+def interrupted(command: str, target: str, place: str | Path, again: str | None = None) -> str:
+    """What is done and what is left of a run that is being ended."""
+    from remanence.scale.journal import read_status
+
+    try:
+        found = read_status(place)
+    except InputError:
+        return "Nothing was finished, and nothing is kept."
+    total = sum(work.units for work in found.works)
+    return (
+        f"{found.done} of {total} units are done and kept, {total - found.done} are left: "
+        f"`{continuation(command, target, place, again)}` goes on."
+    )
+
+
+@options("The limit, and where results go")
+class Shared:
+    """What every audit takes."""
+
+    max_success: MaxSuccess = None
+    out: Out = None
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Continue the run in this folder; its options are known. Code of your own is named again.",
+            callback=restore_options,
+            is_eager=True,
+        ),
+    ] = None
+    seed: Annotated[int, "The same seed gives the same result."] = 0
+    device: Annotated[Device, "Where to compute."] = Device.AUTO
+    accept_unproven: AcceptUnproven = False
+    as_json: AsJson = False
+
+    def stored(self) -> Json:
+        """What of it a run folder keeps as it was given."""
+        return {name: getattr(self, name) for name in ("max_success", "seed", "accept_unproven")}
+
+
+@options("Past one process")
+class Scale:
+    """Who carries out the units, and where finished ones are kept."""
+
+    executor: Annotated[
+        ExecutorName, "Where units run: this process, several processes, or a Ray cluster."
+    ] = ExecutorName.IN_PROCESS
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many units at a time.", show_default="as many as cores")
+    ] = None
+    address: Annotated[str, "The Ray cluster: local, auto, or its host:port."] = "local"
+    gpus_per_unit: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Ray: the share of a GPU that a unit takes.", show_default="1 on a GPU"),
+    ] = None
+    unit_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Trials in a unit. Results depend on it, as on the seed.",
+            show_default="as many as fit into memory",
+        ),
+    ] = None
+    journal: Annotated[
+        str | None,
+        "Where finished units are kept: a folder that all workers share, or s3://bucket/run.",
+        "the results folder",
+    ] = None
+
+    def begin(
+        self,
+        game: AnyGame,
+        options: Json,
+        folder: Path,
+        *,
+        resume: str | None = None,
+        galleries: bool = False,
+    ) -> Run:
+        """A run for results in that folder: a new one, or the one that was begun there, if it is the same."""
+        from remanence.scale.journal import Journal
+        from remanence.scale.run import Run
+
+        options = {**options, "unit_trials": self.unit_trials, "out": self._stored_place(folder)}
+        settings = manifest_settings(game, options)
+        if resume is not None:
+            _check_same_run(resume, settings)
+        return Run(
+            self._players(options["device"]),
+            Journal(self.place(folder)),
+            self.unit_trials,
+            galleries=galleries,
+            settings=settings,
+            resume=resume is not None,
+        )
+
+    def place(self, folder: Path) -> str | Path:
+        """Where finished units are kept."""
+        return self.journal or folder
+
+    def _stored_place(self, folder: Path) -> str | None:
+        """Where results go, as the run keeps it: nothing where that is the run folder, which may be moved."""
+        own = self.journal
+        inside = own is None or ("://" not in own and Path(own).absolute() == folder.absolute())
+        return None if inside else str(folder)
+
+    def _players(self, device: str) -> Executor:
+        """The executor; Ray is loaded only when it is asked for."""
+        from remanence.scale.executors import InProcess
+        from remanence.scale.processes import Processes
+
+        name, workers, gpus = self.executor, self.workers, self.gpus_per_unit
+        if name is not ExecutorName.RAY and (self.address != "local" or gpus is not None):
+            raise InputError(
+                "Only Ray has a cluster.",
+                needs="--executor ray",
+                got=f"--executor {name}",
+                hint="drop --address and --gpus-per-unit",
+            )
+        if name is ExecutorName.RAY:
+            from remanence.scale.ray import Ray
+
+            # A unit that asks for no GPU sees none.
+            return Ray(self.address, workers, float(device != "cpu") if gpus is None else gpus)
+        if name is ExecutorName.PROCESSES:
+            return Processes() if workers is None else Processes(workers)
+        if workers not in (None, 1):
+            raise InputError(
+                "One process is one worker.",
+                needs="--executor processes with several workers",
+                got=f"--workers {workers}",
+                hint="--executor processes",
+            )
+        return InProcess()
+
+
+def tell_reuse(run: Run) -> None:
+    """Report which units were reused."""
+    if run.reused:
+        typer.echo(f"{run.reused} units were there already, {run.played} were played.", err=True)
+
+
+def manifest_settings(game: AnyGame, options: Json) -> Json:
+    """What a run is, so that another one is never continued in its place."""
+    from remanence.scale.fingerprints import sources, versions
+
+    path = Path(options["target"].rpartition(":")[0])
+    return {
+        "options": options,
+        "data": game.fingerprints(),
+        "code": {**(sources(path) if path.is_file() else {}), **versions()},
+    }
+
+
+def _check_same_run(place: str, settings: Json) -> None:
+    """Refuse to continue where the audit would not be the one that was begun."""
+    from remanence.scale.journal import existing
+
+    before = {"options": {}, "code": {}, "data": {}, **existing(place)[1]["settings"]}
+    then, now = (
+        {
+            **s["options"],
+            **s["code"],
+            "data": s["data"],
+            "target": _without_place(s["options"].get("target", "")),
+        }
+        for s in (before, settings)
+    )
+    free = {"out", "max_success", "accept_unproven"}  # no unit depends on these
+    differing = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    differing = [name for name in differing if name not in free]
+    if differing:
+        raise InputError(
+            "The audit is not the one that was begun there.",
+            needs="the same target, data, code and settings",
+            got="; ".join(f"{n}: then {_brief(then.get(n))}, now {_brief(now.get(n))}" for n in differing),
+            hint="leave --resume out to play from the beginning, or mend what changed",
+        )
+
+
+def _without_place(target: str) -> str:
+    """A file that was moved is the same target, if what is in it is the same."""
+    path, colon, factory = target.rpartition(":")
+    return f"{Path(path).name}{colon}{factory}"
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def policy(max_success: float | None) -> Policy | None:
+    """The user's limit; None leaves the default to the game."""
+    from remanence.results.verdict import Policy
+
+    return None if max_success is None else Policy(max_success)
+
+
+def default_folder(target: str) -> Path:
+    """Where results go if nobody says.
+
+    >>> default_folder("models/mine.py:factory").as_posix()
+    'remanence-runs/mine-factory'
+    """
+    path, _, factory = target.rpartition(":")
+    name = f"{Path(path).stem}-{factory}" if path else target
+    return Path("remanence-runs") / "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+
+
+def exit_code(result: AuditResult, accept_unproven: bool) -> int:
+    """The verdict as a number; whoever accepts what is unproven gets 0 for it."""
+    from remanence.results.verdict import Verdict
+
+    return 0 if accept_unproven and result.verdict is Verdict.UNPROVEN else result.verdict.exit_code
+
+
+def compute_device(choice: Device) -> str:
+    """The device to use; refuses a GPU that is not there."""
+    import torch
+
+    from remanence.core.exceptions import InputError
+
+    available = torch.cuda.is_available()
+    if choice is Device.CUDA and not available:
+        raise InputError(
+            "There is no GPU to compute on.",
+            needs="a CUDA device and a CUDA build of torch",
+            got=f"torch {torch.__version__} without a device",
+            hint="--device cpu",
+        )
+    return "cuda" if available and choice is not Device.CPU else "cpu"
+
+
+def console() -> Console:
+    """As wide as the terminal, and wide enough for a table elsewhere."""
+    from rich.console import Console
+
+    terminal = Console(markup=False, emoji=False)  # brackets in a name are no command to change the colour
+    return (
+        terminal
+        if terminal.is_terminal
+        else Console(width=max(terminal.width, 120), markup=False, emoji=False)
+    )
+
+
+def show_result(result: AuditResult, path: Path) -> None:
+    """Print an audit and where it is stored."""
+    from remanence.report.terminal import audit_view
+
+    out = console()
+    out.print(audit_view(result, out.width))
+    out.print(f"Result: {plain(path)}", highlight=False, soft_wrap=True)
+
+
+def as_called(result: AuditResult) -> AuditResult:
+    """The same result, which also holds the command that made it, so that people can run it again."""
+    command = shlex.join(["remanence", *sys.argv[1:]])
+    about = (click.get_current_context().obj or {}).get("about", {})
+    return replace(result, environment={**result.environment, "command": command}, about=about)
+
+
+def show_report(page: Path) -> None:
+    """Say where the report is, and how to open it."""
+    typer.echo(f"Report: {plain(page)}")
+    typer.echo(f"Open it: remanence report {plain(shlex.quote(str(page.parent)))} --open")
 
 
 def play(

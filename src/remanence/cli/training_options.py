@@ -205,7 +205,7 @@ def gaussian_mu(one: Bound) -> float | None:
 
 def spoken_mu(one: Bound, *, full_batches: bool) -> str:
     """That as a sentence, rounded up."""
-    from remanence.report.tables import upwards
+    from remanence.report.frequencies import upwards
 
     mu = gaussian_mu(one)
     if mu is None or not math.isfinite(mu):

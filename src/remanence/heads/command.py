@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli.grouped import options, stored
-from remanence.cli.output import compute_device, console
-from remanence.cli.playing import play
-from remanence.cli.run_folder import Shared
+from remanence.cli.playing import Shared, compute_device, console, play
 from remanence.core.checks import refusing
 from remanence.core.exceptions import InputError
 

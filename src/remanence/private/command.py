@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from remanence.cli.output import default_folder, policy
-from remanence.cli.playing import finish
-from remanence.cli.run_folder import Shared
+from remanence.cli.playing import Shared, default_folder, finish, policy
 
 
 def run(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from remanence.auditing import AuditResult
 from remanence.report import words
-from remanence.report.frequencies import ceiling
+from remanence.report.frequencies import ceiling, upwards
 from remanence.report.markdown import plain, table
 from remanence.report.remedies import DELTA, epsilon
-from remanence.report.tables import upwards
 from remanence.results.findings import WholeRecords
 
 _NOT_TESTED = "Not tested in this audit."

@@ -11,8 +11,8 @@ from remanence.auditing import AuditResult
 from remanence.core.errors import mean_squared_error
 from remanence.core.roc import Roc
 from remanence.report import words
+from remanence.report.frequencies import thousandths
 from remanence.report.svg import ATTACK, CEILING, FAINT, GUESS, INK, logarithmic, picture
-from remanence.report.tables import thousandths
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Row
 

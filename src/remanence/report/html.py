@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import torch
+
 from remanence.auditing import AuditResult
 from remanence.core.catalogue import catalogue
-from remanence.report import again, exposure, figures, words
+from remanence.core.rates import SuccessRate
+from remanence.report import figures, words
 from remanence.report.dossier import criteria
-from remanence.report.frequencies import ceiling
+from remanence.report.frequencies import ceiling, thousandths, upwards
 from remanence.report.glossary import GLOSSARY
-from remanence.report.remedies import remedies
-from remanence.report.tables import thousandths, upwards
+from remanence.report.remedies import command, python, remedies
 from remanence.results.caveats import OPTIMISER_NOT_CONVERGED
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Verdict
@@ -45,12 +48,12 @@ def report(result: AuditResult) -> str:
         dots=figures.dots(result),
         roc=figures.roc(result),
         errors=figures.errors(result),
-        classes=exposure.classes(result),
-        records=exposure.records(result),
+        classes=classes(result),
+        records=records(result),
         sections=words.sections(result),
         remedies=remedies(result),
-        command=again.command(result),
-        python=again.python(result),
+        command=command(result),
+        python=python(result),
         glossary=GLOSSARY,
         style=style(),
     )
@@ -142,3 +145,53 @@ def _environment() -> Environment:
         "coded": _coded,
     }
     return environment
+
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class ClassExposure:
+    """How often records of one class were recovered; the intervals of all classes hold together."""
+
+    label: int
+    rate: SuccessRate
+
+
+@dataclass(frozen=True)
+class RecordExposure:
+    """How closely one record of the training set came back."""
+
+    position: int
+    error: float
+    succeeded: bool
+
+
+def classes(result: AuditResult) -> list[ClassExposure]:
+    """The strongest attack class by class, the most exposed first; empty if the classes are not known."""
+    best = result.strongest
+    if not {"class", "succeeded"} <= best.arrays.keys():
+        return []
+    labels, succeeded = best.arrays["class"].flatten(), best.arrays["succeeded"].flatten()
+    if len(labels) != len(succeeded):
+        return []
+    present = torch.unique(labels).tolist()
+    confidence = 1 - (1 - best.main.confidence) / len(present)
+    rows = []
+    for label in present:
+        hits = succeeded[labels == label]
+        rows.append(ClassExposure(int(label), SuccessRate(int(hits.sum()), len(hits), confidence)))
+    return sorted(rows, key=lambda row: -row.rate.rate)
+
+
+def records(result: AuditResult) -> list[RecordExposure]:
+    """The records that came back most closely, by their position in the training set."""
+    best = result.strongest
+    if not result.words.by_record or not {"record", "error"} <= best.arrays.keys():
+        return []
+    positions, error = best.arrays["record"].flatten(), best.arrays["error"].flatten()
+    if len(positions) != len(error):
+        return []
+    order = error.nan_to_num(nan=torch.inf).argsort(stable=True)[:_SHOWN]
+    hits = best.arrays["succeeded"].flatten()
+    return [RecordExposure(int(positions[i]), float(error[i]), bool(hits[i])) for i in order.tolist()]

@@ -11,8 +11,7 @@ from rich.text import Text
 from remanence.auditing import AuditResult
 from remanence.core.plain_text import plain
 from remanence.report import words
-from remanence.report.frequencies import ceiling
-from remanence.report.tables import thousandths
+from remanence.report.frequencies import ceiling, thousandths
 from remanence.results.evidence import Evidence
 from remanence.results.verdict import Verdict
 

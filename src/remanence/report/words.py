@@ -10,7 +10,7 @@ from remanence.core.rates import SuccessRate
 from remanence.core.references import bibliography
 from remanence.core.roc import TruePositiveRate
 from remanence.report import frequencies
-from remanence.report.tables import thousandths
+from remanence.report.frequencies import thousandths
 from remanence.results.caveats import Caveat
 from remanence.results.evidence import Evidence
 from remanence.results.findings import Section, WholeRecords

@@ -1,14 +1,31 @@
-"""Reports as files beside the result that they show."""
+"""Every format of a report by its name, and reports as files beside the result that they show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from remanence.auditing import AuditResult
+from remanence.report.dossier import dossier
+from remanence.report.exchange import cyclonedx, eval_results, in_toto, junit, sarif
 from remanence.report.gallery import gallery_page
-from remanence.report.html import index, report
+from remanence.report.html import dossier_page, index, report
+from remanence.report.markdown import model_card, summary
 from remanence.scale.files import write_files
+
+FORMATS: dict[str, Callable[[AuditResult], str]] = {
+    "html": report,
+    "markdown": summary,
+    "junit": junit,
+    "sarif": sarif,
+    "model-card": model_card,
+    "dossier": dossier,
+    "dossier-html": dossier_page,
+    "in-toto": in_toto,
+    "cyclonedx": cyclonedx,
+    "eval-results": eval_results,
+}
+
 
 REPORT, GALLERY, INDEX = "report.html", "gallery.html", "index.html"
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from remanence.bounds.bound import Bound
-from remanence.core.checks import one_of
 from remanence.core.references import Reference
 from remanence.results import storage
 from remanence.results.evidence import Evidence
@@ -200,11 +199,6 @@ class AuditResult:
     def _repr_html_(self) -> str:
         # Views come after results in the order of imports, so that this one is looked up by its name.
         return import_module("remanence.report.html").card(self)
-
-    def log_to(self, tracker: Literal["mlflow"]) -> None:
-        """Hand the numbers and audit.json, and nothing else, to an experiment tracker."""
-        one_of("tracker", tracker, ["mlflow"])
-        import_module("remanence.report.tracking").log(self)
 
     def __str__(self) -> str:
         best, reason = self.strongest, self.reason

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remanence.cli.grouped import options, stored
-from remanence.cli.output import Device
-from remanence.cli.playing import play
-from remanence.cli.run_folder import Shared
+from remanence.cli.playing import Device, Shared, play
 from remanence.core.exceptions import InputError, MisfitError
 
 if TYPE_CHECKING:

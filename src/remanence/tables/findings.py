@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from remanence.auditing import AuditResult
-from remanence.cli.output import console
+from remanence.cli.playing import console
 from remanence.core.checks import extra
 from remanence.core.plain_text import inert, plain
 from remanence.core.rates import CONFIDENCE, SuccessRate

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remanence.cli.grouped import options, stored
-from remanence.cli.output import console
-from remanence.cli.playing import play
-from remanence.cli.run_folder import Shared
+from remanence.cli.playing import Shared, console, play
 from remanence.core.checks import exactly_one, refusing
 from remanence.core.exceptions import InputError
 

@@ -128,7 +128,7 @@ def curve_table(result: AuditResult) -> Table:
     """The same curve as numbers in 1000."""
     from rich.table import Table
 
-    from remanence.report.tables import thousandths
+    from remanence.report.frequencies import thousandths
 
     table = Table("in 1000 secrets, come out within", title_justify="left")
     for n in QUERIES:

@@ -11,10 +11,8 @@ from typing import Annotated
 import typer
 
 from remanence.cli.grouped import options
-from remanence.cli.output import compute_device, console, default_folder
-from remanence.cli.output import policy as limit
-from remanence.cli.playing import finish
-from remanence.cli.run_folder import Shared
+from remanence.cli.playing import Shared, compute_device, console, default_folder, finish
+from remanence.cli.playing import policy as limit
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
 

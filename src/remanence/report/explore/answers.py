@@ -16,8 +16,7 @@ from remanence.bounds.frontier import evenly, frontier
 from remanence.bounds.person import Person
 from remanence.core.checks import exactly_one
 from remanence.core.exceptions import InputError
-from remanence.report.frequencies import ceiling, frequency, sentence
-from remanence.report.tables import upwards
+from remanence.report.frequencies import ceiling, frequency, sentence, upwards
 
 Json = dict[str, Any]
 

@@ -1,11 +1,11 @@
-"""`remanence attacks`: what there is to attack with."""
+"""What there is: `remanence attacks` and `remanence targets`."""
 
 from __future__ import annotations
 
 from rich.padding import Padding
 from rich.table import Table
 
-from remanence.cli.output import console
+from remanence.cli.playing import console
 
 _WIDE = 110  # columns that the table needs
 
@@ -26,3 +26,14 @@ def attacks() -> None:
     for info in found:
         table.add_row(info.name, info.summary, info.needs, info.sees, info.reference.short)
     terminal.print(table)
+
+
+def targets() -> None:
+    """List the built-in targets."""
+    from remanence.targets import TARGETS
+
+    table = Table("target", "what it is")
+    table.columns[0].no_wrap = True
+    for name, factory in TARGETS.items():
+        table.add_row(name, (factory.__doc__ or "").strip())
+    console().print(table)
