@@ -26,7 +26,6 @@ from remanence.core.errors import Reduction
 from remanence.core.records import concatenate
 from remanence.heads.class_sizes import infer_class_sizes
 from remanence.heads.readers import HiddenReader
-from remanence.reconstructor.network import ReconstructorNetwork
 from remanence.results.caveats import TARGETS_KNOWN
 from remanence_papers.letters import letters_network, load_letters, store_letters
 from remanence_papers.maciazek import Setup
@@ -99,22 +98,6 @@ def test_a_reconstructor_that_asks_for_no_class_draws_one_picture_per_head():
     assert evidence.arrays["error"].shape == (60, 1)
     assert evidence.arrays["error"].mean() < evidence.arrays["control_error"].mean()
     assert evidence.main.lower > evidence.control.rate  # three pictures, any of which counts
-
-
-def test_several_guesses_of_a_class_are_asked_for_by_rank():
-    reader = torch.nn.Module()
-    network = ReconstructorNetwork(
-        reader, reader, torch.tensor([[0, 1], [2, 3]]), 0.1, 2, torch.tensor([[1.0, 0.0], [0.0, -1.0]])
-    )
-    sets = torch.tensor([[[5.0, 0], [1, 0], [0, 7], [0, 3]]]).expand(4, -1, -1)
-    found = network.candidates(sets, torch.arange(4))  # ranks 0 and 1 of class 0, then of class 1
-    assert found.tolist() == [[[1, 0]], [[5, 0]], [[0, 7]], [[0, 3]]]
-
-    attack = Reconstructor(steps=250, batch=64, width=48, guesses=3)
-    arrays = play(heads_game(per_class=3), attack, trials=60).arrays
-    assert arrays["error"].shape == (60, 9)
-    assert arrays["class"][0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert arrays["error"].mean() < arrays["control_error"].mean()
 
 
 def test_class_sizes_are_read_off_heads():

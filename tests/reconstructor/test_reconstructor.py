@@ -194,7 +194,6 @@ def test_what_it_cannot_play_is_refused_before_any_time_is_spent():
         {"width": -5},
         {"shadows": -5},
         {"learning_rate": -1.0},
-        {"guesses": 0},
     ):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} cannot be used"):
             Reconstructor(**wrong)
@@ -257,7 +256,7 @@ def test_a_checkpoint_of_another_game_is_refused(tmp_path):
     play(heads_game(), attack, trials=5)
     with pytest.raises(InputError, match="another game"):
         play(heads_game(epochs=3), attack, trials=5)
-    (tmp_path / "net.0.pt").write_bytes(b"")
+    (tmp_path / "net").write_bytes(b"")
     with pytest.raises(InputError, match="cannot be continued"):
         play(heads_game(), attack, trials=5)
 

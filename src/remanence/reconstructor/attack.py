@@ -7,10 +7,10 @@ records, and the network draws one record of each class that it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -48,15 +48,6 @@ _STRANGERS = 4  # other sets that each reconstruction of a batch is held against
 
 @final
 @dataclass(frozen=True)
-class _Kept:
-    """Where learning keeps its state between kills, and what that state belongs to."""
-
-    belongs_to: str
-    path: Path | None
-
-
-@final
-@dataclass(frozen=True)
 class Reconstructor(Attack[Release]):
     """A network that reads a release and draws the record, or one record for each class.
 
@@ -68,10 +59,9 @@ class Reconstructor(Attack[Release]):
     instead of one for each class. `separation` is the weight of a second aim in strong mode, where a class is asked
     for: as many true positives as possible where one stranger in a hundred passes, so that what is drawn without being
     sure does not look like everybody. None is 0.1 for one record of each class; 0 for several, where fewer come within
-    a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers. With
-    several `guesses` it draws so many of each class: the records of a class are ranked along the direction in which
-    they vary most, and the network is asked for each rank. `perceptual` is a network whose features should agree too.
-    With a `checkpoint` file, or in a run folder, learning goes on after a kill. `watch` is told step, error and rate.
+    a loose threshold, which is what a verdict counts; 0 for changed copies of records, which are no strangers.
+    `perceptual` is a network whose features should agree too. With a `checkpoint` file, or in a run folder, learning
+    goes on after a kill. `watch` is told step, error and rate.
     """
 
     mode: str = "strong"
@@ -81,9 +71,7 @@ class Reconstructor(Attack[Release]):
     shadows: int | None = None
     learning_rate: float | None = None
     perceptual: nn.Module | None = None
-    ensemble: int = 1
     conditional: bool = True
-    guesses: int = 1
     separation: float | None = None
     checkpoint: Path | None = field(default=None, compare=False)
     watch: Callable[[int, float, float], None] | None = field(default=None, compare=False)
@@ -97,7 +85,7 @@ class Reconstructor(Attack[Release]):
 
     def __post_init__(self) -> None:
         one_of("mode", self.mode, ("strong", "paper"))
-        for name, least in (("steps", 1), ("batch", 2), ("width", 0), ("ensemble", 1), ("guesses", 1)):
+        for name, least in (("steps", 1), ("batch", 2), ("width", 0)):
             whole(name, getattr(self, name), least=least)
         if self.shadows is not None:
             whole("shadows", self.shadows, least=2)
@@ -155,22 +143,21 @@ class Reconstructor(Attack[Release]):
             farm.announce(self.shadows or _STORED)
             stored = farm.stored(self.shadows or _STORED, run)
         trial = held_out or HeldOut.of(aside, generator, self._asked(knowledge))
-        keep = _Kept(belongs_to, self.checkpoint or run.checkpoint(belongs_to))
         start, mechanism, prior = None, ours.mechanism, ours.prior
         wanted = self.mode == "strong" and self.conditional
         if wanted and isinstance(prior, StratifiedPrior) and isinstance(mechanism, Readable):
             blocks = farm.blocks(_FIRST) if stored is None else [stored]
             start = mechanism.first_drawing(prior, blocks, Shadows(trial.tensors, trial.targets))
-        networks = [self._learn(farm, stored, trial, keep, start, member) for member in range(self.ensemble)]
+        keep = {"fingerprint": belongs_to, "checkpoint": self.checkpoint or run.checkpoint(belongs_to)}
+        network = self._learn(farm, stored, trial, start, keep)
         asked = knowledge.prior if self.conditional and isinstance(knowledge.prior, StratifiedPrior) else None
 
         def reconstruct(release: Release) -> Reconstruction:
-            tensors = release.tensors
-            drawn = torch.stack([net.draw(net.prepare(tensors)) for net in networks]).mean(0)
+            drawn = network.draw(network.prepare(release.tensors))
             if asked is None:
                 unknown = torch.full(drawn.shape[:2], torch.nan, device=drawn.device)
                 return Reconstruction(Records(drawn, unknown))
-            labels = asked.classes.repeat_interleave(self.guesses).expand(len(release), -1)
+            labels = asked.classes.expand(len(release), -1)
             records = Records(drawn, labels)
             # Errors over these are a better test of who was trained on than the errors themselves.
             public = public_errors(records, asked.records)
@@ -181,7 +168,7 @@ class Reconstructor(Attack[Release]):
     def _asked(self, knowledge: Knowledge) -> int:
         """How many records are drawn from one release."""
         if self.conditional and isinstance(knowledge.prior, StratifiedPrior):
-            return self.guesses * len(knowledge.prior.classes)
+            return len(knowledge.prior.classes)
         return 1
 
     def _streams(self, knowledge: Knowledge) -> bool:
@@ -194,9 +181,8 @@ class Reconstructor(Attack[Release]):
         farm: ShadowFarm,
         stored: Shadows | None,
         trial: HeldOut,
-        keep: _Kept,
         start: Callable[[Tensors], Tensor] | None,
-        member: int,
+        keep: Mapping[str, Any],
     ) -> ReconstructorNetwork:
         generator, sample = farm.generator, farm.block(_STATISTICS) if stored is None else stored
         seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
@@ -217,8 +203,9 @@ class Reconstructor(Attack[Release]):
             batch = [shadows.targets.features, *(shadows.tensors[name] for name in prepared)]
             if network.places is None:
                 return batch
-            count = len(network.places) * network.guesses
-            asked = torch.randint(count, (len(shadows),), generator=generator, device=generator.device)
+            asked = torch.randint(
+                len(network.places), (len(shadows),), generator=generator, device=generator.device
+            )
             return [asked, *batch]
 
         def loss(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -238,10 +225,8 @@ class Reconstructor(Attack[Release]):
             steps=self.steps,
             learning_rate=self.learning_rate or network.learning_rate,
             scheduled=self.mode == "strong",
-            checkpoint=None if keep.path is None else keep.path.with_suffix(f".{member}.pt"),
-            fingerprint=keep.belongs_to,
+            **keep,
             from_start=network.start is not None,
-            others_follow=member + 1 < self.ensemble,
             capture=self.perceptual is None,  # who knows what somebody's network does
         )
 
@@ -308,7 +293,6 @@ def build_network(
     if reader is None:
         reader = FlatReader(sample.tensors, classes)
     pool = prior.records
-    size = reader.size + (attack.guesses if attack.guesses > 1 else 0)
     rate = 1e-3 if strong else 2e-4
     # Balle et al. 2022 draw MNIST with a perceptron, and coloured pictures with convolutions.
     grey = isinstance(prior, EmpiricalPrior) and len(pool.example_shape) < 3
@@ -316,23 +300,11 @@ def build_network(
         small = not draws_pictures(pool.example_shape)
         rate = 3e-3 if strong and small else rate
         hidden = attack.width or (256 if small else 1000)
-        decoder = perceptron(size, (hidden, hidden), pool, strong=strong)
+        decoder = perceptron(reader.size, (hidden, hidden), pool, strong=strong)
     elif strong:
-        decoder = convolutional(size, attack.width or 64, pool, trunk=1024)
+        decoder = convolutional(reader.size, attack.width or 64, pool, trunk=1024)
     else:
-        decoder = convolutional(size, attack.width or 256, pool)
-    directions = None
-    if places is not None and attack.guesses > 1 and isinstance(prior, StratifiedPrior):
-        directions = _directions(pool, prior.classes)
+        decoder = convolutional(reader.size, attack.width or 256, pool)
     if start is not None:
         decoder.silence()
-    return ReconstructorNetwork(reader, decoder, places, rate, attack.guesses, directions, start)
-
-
-def _directions(pool: Records, classes: Tensor) -> Tensor:
-    """The direction in which the records of each class vary most, `(classes, numbers)`."""
-    found = []
-    for label in classes:
-        own = pool.flat[pool.labels == label].float()
-        found.append(torch.linalg.svd(own - own.mean(0), full_matrices=False).Vh[0])
-    return torch.stack(found)
+    return ReconstructorNetwork(reader, decoder, places, rate, start)

@@ -42,7 +42,6 @@ class Learner:
     from_start: bool = (
         False  # whether the untrained network is worth a look: what is learnt is never below it
     )
-    others_follow: bool = False  # that draw on: one that has finished draws again what it drew, for them
     capture: bool = True  # a step as one CUDA graph, on a GPU: nothing in the loss may wait for it
 
     def fit(
@@ -101,7 +100,7 @@ class Learner:
         }
         self._resume(parts, state)
         finished = state["step"] >= self.steps or state["stale"] >= _PATIENCE
-        for _ in range(0 if finished and not self.others_follow else state["step"]):
+        for _ in range(0 if finished else state["step"]):
             draw()
         if self.from_start and not state["step"]:
             state["quality"] = quality(average.eval(), 0)[0]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from remanence.core.knowledge import Knowledge
 from remanence.core.records import Records
@@ -28,11 +27,8 @@ _NUMBERS = 2**27  # and of how many numbers on a GPU
 class ReconstructorNetwork(nn.Module):
     """A reader, a decoder, and where in a set the records of each class stand (None: nothing is asked for).
 
-    What is asked for is class · guesses + rank; `directions` has the direction of each class that ranks go along. With
-    a `start`, which draws a record of each class from a release, the network learns what to add to it.
+    With a `start`, which draws a record of each class from a release, the network learns what to add to it.
     """
-
-    directions: Tensor | None
 
     def __init__(
         self,
@@ -40,15 +36,11 @@ class ReconstructorNetwork(nn.Module):
         decoder: Decoder,
         places: Tensor | None,
         learning_rate: float,
-        guesses: int = 1,
-        directions: Tensor | None = None,
         start: Callable[[Tensors], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.reader, self.decoder, self.places, self.learning_rate = reader, decoder, places, learning_rate
         self.start = start
-        self.guesses = guesses
-        self.register_buffer("directions", directions)
 
     def prepare(self, tensors: Tensors) -> Tensors:
         """What the reader prepares, and the pictures that the network starts from."""
@@ -61,31 +53,21 @@ class ReconstructorNetwork(nn.Module):
         first = tensors.pop(_START, None)  # (trials, classes, *example)
         if asked is None:
             return self.decoder(self.reader(tensors, asked))
-        label, rank = asked // self.guesses, asked % self.guesses
-        values = self.reader(tensors, label)
-        if self.guesses > 1:
-            values = torch.cat([values, one_hot(rank, self.guesses).to(values)], 1)
-        rows = torch.arange(len(label), device=label.device)
-        return self.decoder(values, None if first is None else first[rows, label])
+        rows = torch.arange(len(asked), device=asked.device)
+        return self.decoder(self.reader(tensors, asked), None if first is None else first[rows, asked])
 
     def candidates(self, features: Tensor, asked: Tensor, of: int = 0) -> Tensor:
-        """The records of sets `(trials, set, *example)` that may be drawn: all of a class, or the one of a rank.
+        """The records of the asked classes in sets `(trials, set, *example)`: `(trials, of the class, *example)`.
 
         They are those of the set that stands so many places before, round about.
         """
         assert self.places is not None
-        label, rank = asked // self.guesses, asked % self.guesses
         rows = torch.arange(len(asked), device=asked.device)[:, None]
-        records = features[(rows - of) % len(rows), self.places[label]]  # (trials, of the class, *example)
-        if self.directions is None:
-            return records
-        along = (records.flatten(2) @ self.directions[label].unsqueeze(2)).squeeze(2)
-        place = (rank * records.shape[1]) // self.guesses  # ranks are spread over the class
-        return records[rows[:, 0], along.argsort(1)[rows[:, 0], place]].unsqueeze(1)
+        return features[(rows - of) % len(rows), self.places[asked]]
 
     @torch.no_grad()
     def draw(self, prepared: Tensors) -> Tensor:
-        """One record for every release, or some of each class: `(trials, guesses, *example)`."""
+        """One record for every release, or one of each class: `(trials, 1 or classes, *example)`."""
         count = len(next(iter(prepared.values())))
         parts = []
         for start in range(0, count, _AT_ONCE):
@@ -94,7 +76,7 @@ class ReconstructorNetwork(nn.Module):
             if self.places is None:
                 parts.append(self(block, None).unsqueeze(1))
                 continue
-            every = torch.arange(len(self.places) * self.guesses, device=self.places.device)
+            every = torch.arange(len(self.places), device=self.places.device)
             few = max(1, _TOGETHER // size) if self.places.is_cuda else 1
             parts.append(torch.cat([self._drawn(block, asked, size) for asked in every.split(few)], 1))
         return torch.cat(parts)
@@ -134,10 +116,7 @@ class HeldOut:
         drawn = network.draw(prepared)
 
         def closest(records: Tensor, drawn: Tensor) -> Tensor:
-            if network.places is None:
-                records = records.unsqueeze(1)
-            else:
-                records = records[:, network.places.repeat_interleave(network.guesses, 0)]
+            records = records.unsqueeze(1) if network.places is None else records[:, network.places]
             pairs = records - drawn.unsqueeze(2)  # (trials, asked, of the class, *example)
             return pairs.flatten(3).square().mean(3).amin(2)
 
