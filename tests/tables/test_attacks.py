@@ -178,6 +178,15 @@ def test_histogram_boosting_stores_halfway_points_between_all_values():
     assert columns_found(evidence) == pytest.approx(single)
 
 
+def test_histogram_boosting_stores_numbers_that_stand_beside_words():
+    frame, labels = patients(80)
+    frame = frame[["sex", "income"]].astype({"sex": "category"})
+    model = ensemble.HistGradientBoostingClassifier(max_iter=2).fit(frame, labels)
+    found = columns_found(play(table_game(model, frame, labels), StoredInObject()))
+    assert found["income"] > 0.9
+    assert found["sex"] == 0
+
+
 def test_selected_features_come_back_and_the_others_are_not_claimed():
     model = make_pipeline(
         SelectKBest(k=3), linear.LogisticRegression(solver="newton-cholesky", tol=1e-12)

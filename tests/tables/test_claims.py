@@ -126,6 +126,9 @@ def test_a_target_encoder_gives_every_label_and_an_isotonic_fit_its_rows():
     found = audit(table_game(encoder, table, pd.Series(ill, name="ill")), [WholeObject()]).strongest
     counts = {part.name: part.main.successes for part in found.findings[0].parts}
     assert counts == {"born": 60, "ill": 60}
+    paid = pd.Series(draw.normal(100, 20, 60), name="paid")  # numbers have no classes
+    encoder = preprocessing.TargetEncoder(random_state=0).fit(table[["born"]], paid)
+    assert audit(table_game(encoder, table[["born"]], paid), [WholeObject()]).strongest.main.successes == 60
     amount = table[["age"]].to_numpy() + draw.normal(0, 0.1, (60, 1))
     noisy = amount[:, 0] + draw.normal(0, 20, 60)
     fitted = isotonic.IsotonicRegression().fit(amount, noisy)

@@ -19,6 +19,12 @@ from remanence.core.records import Records
 _ORDERED = 4  # classes of which every order is tried
 
 
+def classes_of(model: Any) -> tuple[Any, ...]:
+    """The labels that a model tells apart; none for one that learns numbers, or several at once."""
+    classes = getattr(model, "classes_", None)
+    return tuple(classes.tolist()) if isinstance(classes, np.ndarray) and classes.ndim == 1 else ()
+
+
 def encoded(model: Any, labels: np.ndarray) -> np.ndarray:
     """The class of each label, as the model counts them."""
     classes = list(model.classes_)
@@ -39,9 +45,9 @@ def codings(model: Any, labels: Any) -> Iterator[dict[Any, Any] | None]:
     A file loses types, and people code words as numbers before they fit: by the same text, by the order of the
     alphabet (as LabelEncoder does) or by any other order.
     """
-    classes = np.asarray(getattr(model, "classes_", ())).tolist()
+    classes = classes_of(model)
     words = [] if labels is None else sorted(set(np.asarray(labels).tolist()), key=str)
-    if not classes or np.ndim(classes) != 1 or set(words) <= set(classes):
+    if not classes or set(words) <= set(classes):
         yield None
         return
     texts = {str(name): name for name in classes}

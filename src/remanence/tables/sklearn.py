@@ -42,7 +42,7 @@ from remanence.tables.parts import (
     spared,
     transformed,
 )
-from remanence.tables.rows import Rows, numbers
+from remanence.tables.rows import Rows, classes_of, numbers
 
 _ROWS_AT_ONCE = 2**14  # of a table that may be too large for a copy
 
@@ -70,7 +70,7 @@ def table_game(
     weights = None if sample_weight is None else numbers(sample_weight, "sample weights")
     _require_transformable(estimator, table)
     model = final_estimator(estimator)
-    worded = hasattr(model, "classes_") or labels.dtype.kind in "OUSb"
+    worded = bool(classes_of(model)) or labels.dtype.kind in "OUSb"
     classes = tuple(np.unique(labels).tolist()) if worded else ()
     rows = Rows.read(table, names)
     read = columns_read(estimator, table, labels).tolist()

@@ -13,7 +13,7 @@ import numpy as np
 
 from remanence.tables.parts import Part, arrays_in
 from remanence.tables.recovery import Clue
-from remanence.tables.rows import UNKNOWN, as_values
+from remanence.tables.rows import UNKNOWN, as_values, classes_of
 
 _SAME = 1e-8  # of a column's size
 _SAME_SINGLE = 2e-7  # in single precision
@@ -123,7 +123,7 @@ def published(part: Part) -> list[Published]:
 def _groupings(part: Part, rows: int) -> Iterator[tuple[tuple[Any, ...] | None, np.ndarray | None]]:
     yield None, None
     if part.labels is not None and np.ndim(part.labels) == 1 and _tells_classes(part):
-        yield tuple(np.asarray(part.estimator.classes_).tolist()), None
+        yield classes_of(part.estimator), None
     clusters = getattr(part.estimator, "labels_", None)
     if isinstance(clusters, np.ndarray) and clusters.shape == (rows,) and (clusters >= 0).all():
         yield None, clusters.astype(int)
@@ -168,7 +168,7 @@ def category_counts(part: Part) -> list[Counts]:
     tables = getattr(part.estimator, "category_count_", None)
     if tables is None or part.numbers is None or part.labels is None or part.weights is not None:
         return []
-    classes = tuple(np.asarray(part.estimator.classes_).tolist())
+    classes = classes_of(part.estimator)
     found = [
         Counts(f"{part.path}.category_count_[{place}]", table, classes, place)
         for place, table in enumerate(tables)
@@ -178,8 +178,8 @@ def category_counts(part: Part) -> list[Counts]:
 
 def _tells_classes(part: Part) -> bool:
     """Whether every row has one of the model's classes: some models learn from rows without a label too."""
-    classes = np.asarray(getattr(part.estimator, "classes_", ()))
-    return bool(len(classes)) and set(np.asarray(part.labels).tolist()) <= set(classes.tolist())
+    classes = classes_of(part.estimator)
+    return bool(classes) and set(np.asarray(part.labels).tolist()) <= set(classes)
 
 
 def _codes(part: Part, classes: tuple[Any, ...]) -> np.ndarray:
@@ -215,10 +215,9 @@ def label_statistics(part: Part) -> list[Counts | LabelSum]:
         for name, value in vars(model).items()
         if isinstance(value, float) and name.endswith("_")
     ]
-    if hasattr(model, "classes_"):
+    if classes := classes_of(model):
         if not _tells_classes(part):
             return []
-        classes = tuple(np.asarray(model.classes_).tolist())
         counts = np.bincount(_codes(part, classes), minlength=len(classes)).astype(np.float64)
         found = Counts("", counts, classes)
         with np.errstate(divide="ignore"):

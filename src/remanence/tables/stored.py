@@ -176,7 +176,7 @@ def _snapped(values: list, table: Counter) -> list:
     numbers = [v for v in table if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
         return values
-    off, nearest = KDTree(np.reshape(numbers, (-1, 1))).query(np.reshape(values, (-1, 1)))
+    off, nearest = map(np.ravel, KDTree(np.reshape(numbers, (-1, 1))).query(np.reshape(values, (-1, 1))))
     close = off <= _SNAPS * max(1e-300, *map(abs, numbers))
     return [numbers[place] if near else v for place, near, v in zip(nearest, close, values, strict=True)]
 

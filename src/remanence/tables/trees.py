@@ -23,7 +23,7 @@ from sklearn.utils.class_weight import compute_class_weight, compute_sample_weig
 
 from remanence.tables.parts import Part
 from remanence.tables.recovery import Clue
-from remanence.tables.rows import UNKNOWN, as_values
+from remanence.tables.rows import UNKNOWN, as_numbers, as_values, column_values
 
 _ALIKE = 1e-6  # of the largest number, between sums in another order
 _FORESTS = (
@@ -439,8 +439,7 @@ class Bins:
 
     def clue(self, part: Part) -> Clue:
         """The value that makes the thresholds which the known values do not."""
-        own = part.matrix[:, self.column]
-        clue = Clue.nothing(*part.features.shape)
+        own, clue = _numbers_of(part, self.column), Clue.nothing(*part.features.shape)
         values, counts = np.unique(own[~np.isnan(own)], return_counts=True)
         single = set(values[counts == 1].tolist())
         for row, value in enumerate(own.tolist()):
@@ -463,19 +462,22 @@ class Bins:
 
 def bins(part: Part) -> list[Bins]:
     """The columns of a part whose bins are as fine as their values."""
-    mapper, matrix, found = getattr(part.estimator, "_bin_mapper", None), part.numbers, []
-    if matrix is None or mapper is None:
+    mapper, found = getattr(part.estimator, "_bin_mapper", None), []
+    if mapper is None or part.features is None:
         return []
-    # Within, it puts columns of categories first.
-    categorical = getattr(part.estimator, "is_categorical_", None)
-    order = np.arange(matrix.shape[1])
-    if categorical is not None:
-        order = np.concatenate([order[categorical], order[~categorical]])
+    words = getattr(part.estimator, "is_categorical_", None)
+    words = np.zeros(part.features.shape[1], dtype=bool) if words is None else words
+    order = np.argsort(~words, kind="stable")  # within, it puts columns of categories first
     for column, thresholds in zip(order.tolist(), mapper.bin_thresholds_, strict=True):
-        if categorical is not None and categorical[column]:
+        if words[column]:
             continue
-        values = np.unique(matrix[:, column][~np.isnan(matrix[:, column])])
+        values = np.unique(_numbers_of(part, column))
+        values = values[~np.isnan(values)]
         middles = values[:-1] * 0.5 + values[1:] * 0.5
         if len(middles) == len(thresholds) > 0 and np.allclose(middles, thresholds, rtol=1e-12):
             found.append(Bins(f"{part.path}._bin_mapper", column, np.asarray(thresholds)))
     return found
+
+
+def _numbers_of(part: Part, column: int) -> np.ndarray:
+    return as_numbers(column_values(part.features, column))
