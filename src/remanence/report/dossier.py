@@ -9,8 +9,12 @@ from remanence.report.markdown import plain, table
 from remanence.report.remedies import DELTA, epsilon
 from remanence.results.findings import WholeRecords
 
+RULES = (
+    "Each row says what was shown, or that nothing was. The questions are in our words; the documents' own text decides. "
+    "No row is a legal conclusion: that is for the controller and the authority."
+)
 _NOT_TESTED = "Not tested in this audit."
-_QUERIES = ("answer", "continuation")  # what somebody sees who may only ask
+_QUERIES = ("answer", "continuation")  # what is seen by an adversary who may only ask
 
 
 def dossier(result: AuditResult) -> str:
@@ -27,8 +31,7 @@ def dossier(result: AuditResult) -> str:
         f"Report {words.identity(result)}, {plain(str(result.environment.get('started', ''))[:10])}, "
         f"remanence {plain(result.environment['packages']['remanence'])}.",
         "\n".join(held),
-        "Each row says what was shown, or that nothing was. None is a legal conclusion: that is for the controller and "
-        "the authority.",
+        RULES,
         table(("criterion", "asks", "what was shown"), criteria(result)),
         f"{words.not_covered(result)} {words.DECISION}",
         plain(words.checked(result)),
@@ -95,16 +98,25 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("ISO/IEC 27559", "Context, adversary and re-identification risk.", ("adversary", "extraction")),
     (
-        "ISO/IEC 42001",
-        "Is there a record of the impact on individuals, and of how it was assessed?",
+        "ISO/IEC 42001, A.5.3 and A.5.4",
+        "Are potential impacts on individuals assessed, and is the assessment documented?",
         ("attacks", "extraction"),
     ),
     (
-        "OWASP LLM08:2026, vector and embedding weaknesses",
+        "OWASP Top 10 for LLM applications, LLM08: vector and embedding weaknesses",
         "Can stored embeddings be inverted to the data that they were made from?",
         ("embeddings",),
     ),
-    ("OWASP AISVS 1.0, 8.4", "Was resistance to embedding inversion tested?", ("embeddings",)),
+    (
+        "OWASP AISVS, 8.4 in the drafts of 1.0 (not in the published 1.0)",
+        "Is resistance to embedding inversion measured?",
+        ("embeddings",),
+    ),
+    (
+        "OWASP AISVS 1.0, C11.2: model inversion",
+        "Is private training data kept from reconstruction?",
+        ("extraction",),
+    ),
     (
         "OWASP AISVS 1.0, 11.2.4",
         "Is sensitive data trained on with differentially private optimisation?",
@@ -116,9 +128,13 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("membership",),
     ),
     (
-        "AI Act, Article 15(5) (applies from 2 December 2027 to Annex III systems, from 2 August 2028 to Annex I), "
-        "and draft EN 18282",
+        "AI Act, Article 15(5): high-risk systems, from 2 December 2027 (Annex III) or 2 August 2028 (Annex I)",
         "Was resilience against attacks on confidentiality examined?",
+        ("attacks", "extraction"),
+    ),
+    (
+        "prEN 18282, draft: cybersecurity of AI systems",
+        "Was the system tested against attacks on confidentiality, by a stated criterion?",
         ("attacks", "extraction"),
     ),
 )

@@ -15,7 +15,7 @@ from remanence.auditing import AuditResult
 from remanence.core.catalogue import catalogue
 from remanence.core.rates import SuccessRate
 from remanence.report import figures, words
-from remanence.report.dossier import criteria
+from remanence.report.dossier import RULES, criteria
 from remanence.report.frequencies import ceiling, thousandths, upwards
 from remanence.report.glossary import GLOSSARY
 from remanence.report.remedies import command, python, remedies
@@ -62,7 +62,7 @@ def report(result: AuditResult) -> str:
 def dossier_page(result: AuditResult) -> str:
     """The dossier as a page to print."""
     page = template("dossier.html.jinja").render(
-        card=_card(result), result=result, words=words, criteria=criteria(result), style=style()
+        card=_card(result), result=result, words=words, criteria=criteria(result), rules=RULES, style=style()
     )
     return f"{page}\n"
 
