@@ -10,8 +10,8 @@ from remanence.report.remedies import DELTA, epsilon
 from remanence.results.findings import WholeRecords
 
 RULES = (
-    "Each row says what was shown, or that nothing was. The questions are in our words; the documents' own text decides. "
-    "No row is a legal conclusion: that is for the controller and the authority."
+    "Each row says what was shown, or that nothing was. The questions are in our words; the documents' own text "
+    "decides. No row is a legal conclusion: that is for the controller and the authority."
 )
 _NOT_TESTED = "Not tested in this audit."
 _QUERIES = ("answer", "continuation")  # what is seen by an adversary who may only ask

@@ -93,16 +93,14 @@ class LeaveOneOut(AnyGame[MechanismT]):
         because = self.mechanism.held_because
         if self._recomputes:
             because += ", or training with them gives the model again"
-        own: dict[str, Any] = {}
+        counts, tests = "", ()
         if self.tests_more:
             close = (
                 f"a number to within {self.criterion.threshold:.2g} standard deviations, a category exactly"
             )
-            own = {
-                "counts": f"A column counts if it is right: {close}. A record counts if all of its columns do."
-            }
-            own["tests"] = ("attribute inference",)
-        return Words("recovered", "records", because, less=less, by_record=True, **own)
+            counts = f"A column counts if it is right: {close}. A record counts if all of its columns do."
+            tests = ("attribute inference",)
+        return Words("recovered", "records", because, counts=counts, less=less, tests=tests, by_record=True)
 
     @property
     def tests_more(self) -> bool:
