@@ -141,7 +141,7 @@ def figure_3(settings: Settings) -> Outcome:
 def figure_7(settings: Settings) -> Outcome:
     """Hidden layers of width 10, 100 and 1000 (10, 30 and 100 at the small scale)."""
     data, name = handwriting(settings)
-    known, trials = (499, settings.trials or 100) if settings.small else (999, settings.trials or 1000)
+    known, trials = (499, settings.trials or 100) if settings.small else (999, settings.trials or 400)
     widths = (10, 30, 100) if settings.small else (10, 100, 1000)
     rows: list[dict[str, Cell]] = []
     for epsilon in track((1.0, 10.0, 100.0), total=3, what="values of ε"):

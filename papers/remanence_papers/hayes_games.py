@@ -28,7 +28,7 @@ EXACT = Criterion(mismatch, 0.5)
 LINES = ("bound", "attack", "guess")
 RATES = (0.1, 0.3, 0.9, 3.0, 10.0)  # learning rates times the clipping norm; the authors' notebook has 0.9
 _HELD_OUT = 2000
-_SHORTLISTS = 20
+_SHORTLISTS, _TRIALS_EACH = 20, 200
 _TUNED: dict[tuple[Settings, float, tuple[int, ...], float], float] = {}
 
 
@@ -100,7 +100,8 @@ def measure(
 
     At the paper's scale the trials are shared among shortlists that are drawn from the pool.
     """
-    games = [game] if pool is None or settings.small else _with_other_shortlists(game, pool, settings)
+    fresh = min(_SHORTLISTS, trials // _TRIALS_EACH)
+    games = [game] if pool is None or settings.small or not fresh else _others(game, pool, fresh, settings)
     own = -(-trials // len(games))
     found = {
         name: [play(each, attack, trials=own, seed=settings.seed, device=settings.device) for each in games]
@@ -115,10 +116,10 @@ def measure(
     }
 
 
-def _with_other_shortlists(game: Game, pool: Records, settings: Settings) -> list[Game]:
+def _others(game: Game, pool: Records, count: int, settings: Settings) -> list[Game]:
     size = len(game.prior.candidates)
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(settings.seed))
-    listed = order[: _SHORTLISTS * size].split(size)
+    listed = order[: count * size].split(size)
     return [replace(game, prior=FinitePrior(pool[each])) for each in listed if len(each) == size]
 
 

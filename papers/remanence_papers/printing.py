@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -48,8 +49,12 @@ def print_pages(
     say(f"{len(entries) - len(due)} of {len(entries)} pages are there already.")
     failed: dict[str, str] = {}
     left = {entry.name: units(entry, settings) for entry in due}
-    # The first seed of every page comes first: a page of one seed is better than three of another.
-    work = sorted((unit for pages in left.values() for unit in pages), key=lambda unit: unit.settings.seed)
+    # The first seed of every page comes first: a page of one seed is better than three of another. Of these, what took
+    # longest begins, and what nobody has timed.
+    work = sorted(
+        (unit for pages in left.values() for unit in pages),
+        key=lambda unit: (unit.settings.seed, -_seconds(out / f"{unit.entry.name}.json")),
+    )
 
     def one(unit: Unit) -> tuple[Unit, str | None, float]:
         started = time.perf_counter()
@@ -75,6 +80,13 @@ def print_pages(
                 f"{name}, seed {unit.settings.seed}: {seconds:.0f} s, {len(there)} of {len(left[name])} seeds"
             )
     return failed
+
+
+def _seconds(path: Path) -> float:
+    """What a stored page took, of whatever code."""
+    if not path.exists():
+        return math.inf
+    return json.loads(path.read_text(encoding="utf-8"))["environment"]["seconds"]
 
 
 def is_fresh(path: Path, entry: Reproduction, settings: Settings) -> bool:
@@ -126,8 +138,8 @@ def _in_a_process(unit: Unit, folder: Path, jobs: int) -> str | None:
     command += ["--seed", str(settings.seed), "--device", settings.device.split(":")[0], "--out", str(folder)]
     command += ["--data", str(settings.data)] if settings.data else []
     command += ["--trials", str(settings.trials)] if settings.trials else []
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    environment = {**threads, **os.environ}
+    shared = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)), "REMANENCE_PROCESSES": str(jobs)}
+    environment = {**shared, **os.environ}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)  # noqa: S603
     if ran.returncode == 0:
         return None

@@ -317,7 +317,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 4"),
             f"{_HOME}.hayes_minibatch:figure_4",
             minutes=2,
-            reduced="3,300 trials for 10,000; learning rate not tuned",
+            reduced="3,300 trials for 10,000, on fifteen shortlists; learning rate not tuned",
             seeds=3,
         ),
         Reproduction(
@@ -343,7 +343,7 @@ REPRODUCTIONS = {
             HAYES_2023.at("Figure 7"),
             f"{_HOME}.hayes_full_batch:figure_7",
             minutes=3,
-            reduced="3,000 trials for 10,000",
+            reduced="1,200 trials for 10,000, on six shortlists",
             seeds=3,
         ),
         Reproduction(

@@ -15,6 +15,7 @@ from remanence.core.records import Records
 from remanence.core.releases import Release, Transcript, Weights
 from remanence.scale.progress import track
 from remanence.training.perceptron import Network
+from remanence.training.sgd import gpu_bytes
 
 _CPU_BYTES = 2**28
 _GPU_SHARE = 0.4  # of the device's memory, for transcripts
@@ -78,8 +79,7 @@ class DPSGD(Mechanism[Release]):
         """A transcript is large; few trials at a time also stay in a CPU's cache."""
         device = targets.features.device
         on_gpu = device.type == "cuda"
-        whole = torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
-        budget = int(_GPU_SHARE * whole) if on_gpu else _CPU_BYTES
+        budget = int(_GPU_SHARE * gpu_bytes(device)) if on_gpu else _CPU_BYTES
         numbers = self.network.numbers * (4 if self.final_only else 3 * self.steps)
         return max(1, min(4096 if on_gpu else 64, budget // (4 * numbers)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -226,7 +227,14 @@ def _budget(records: Records) -> int:
     """Bytes that a pass may hold."""
     if not records.features.is_cuda:
         return _CPU_BYTES
-    return int(_GPU_SHARE * torch.cuda.get_device_properties(records.features.device).total_memory)
+    return int(_GPU_SHARE * gpu_bytes(records.features.device))
+
+
+def gpu_bytes(device: torch.device) -> int:
+    """The memory of a GPU, or a process' part of it where REMANENCE_PROCESSES says how many share it."""
+    return torch.cuda.get_device_properties(device).total_memory // int(
+        os.environ.get("REMANENCE_PROCESSES", "1")
+    )
 
 
 def optimizer_step(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0):
