@@ -83,21 +83,19 @@ class Learner:
 
         advance = _Graph(descend) if captured else descend
 
-        def rate(step: int) -> float:
-            if not self.scheduled:
-                return 1.0
-            return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * max(0.0, step - warm) / cool)))
+        def set_rate(step: int) -> None:
+            share = min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * max(0.0, step - warm) / cool)))
+            for group in optimizer.param_groups:
+                if captured:
+                    group["lr"].fill_(self.learning_rate * share)
+                else:
+                    group["lr"] = self.learning_rate * share
 
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        network.train()
         average, best = copy.deepcopy(network), copy.deepcopy(network)
+        move = _moving(average, network)
         state = {"step": 0, "quality": -float("inf"), "stale": 0}
-        parts = {
-            "network": network,
-            "average": average,
-            "best": best,
-            "optimizer": optimizer,
-            "schedule": schedule,
-        }
+        parts = {"network": network, "average": average, "best": best, "optimizer": optimizer}
         self._resume(parts, state)
         finished = state["step"] >= self.steps or state["stale"] >= _PATIENCE
         for _ in range(0 if finished else state["step"]):
@@ -109,10 +107,10 @@ class Learner:
         last = state["step"] if finished else self.steps
         bar = track(range(state["step"], last), total=self.steps, what=lambda: f"learning{said}")
         for step in bar:
-            network.train()
+            if self.scheduled:
+                set_rate(step)
             advance(draw())
-            schedule.step()
-            _move(average, network, min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
+            move(min(_AVERAGING, (step + 1) / (step + 10)) if self.scheduled else 0.0)
             if (step + 1) % look_every == 0 or step + 1 == self.steps:
                 reached, said = quality(average.eval(), step + 1)
                 state["stale"] += 1
@@ -155,12 +153,18 @@ class Learner:
             ) from None
 
 
-@torch.no_grad()
-def _move(average: nn.Module, network: nn.Module, keep: float) -> None:
-    """The running average of the weights; counts and normalisation statistics are taken as they are."""
-    get_ema_multi_avg_fn(keep)(tuple(average.parameters()), tuple(network.parameters()), 0)
-    if buffers := list(average.buffers()):
-        torch._foreach_copy_(buffers, list(network.buffers()))  # pyright: ignore[reportPrivateImportUsage]
+def _moving(average: nn.Module, network: nn.Module) -> Callable[[float], None]:
+    """Moves the running average of the weights; counts and normalisation statistics are taken as they are."""
+    own, new = (tuple(each.parameters()) for each in (average, network))
+    buffers, new_buffers = (list(each.buffers()) for each in (average, network))
+
+    @torch.no_grad()
+    def move(keep: float) -> None:
+        get_ema_multi_avg_fn(keep)(own, new, 0)
+        if buffers:
+            torch._foreach_copy_(buffers, new_buffers)  # pyright: ignore[reportPrivateImportUsage]
+
+    return move
 
 
 class _Graph:
