@@ -54,9 +54,9 @@ def perceptron(width: int) -> nn.Module:
 
 # network, width, expected batch, steps, canaries
 LOOPS = {
-    "CNN, 10k": (network, 16, 256, 24, 500),
-    "CNN, 94k": (network, 64, 256, 16, 500),
-    "MLP, 5M": (perceptron, 2200, 64, 8, 500),
+    "CNN, 10k": (network, 16, 256, 48, 500),
+    "CNN, 94k": (network, 64, 256, 32, 500),
+    "MLP, 5M": (perceptron, 2200, 64, 32, 500),
 }
 
 

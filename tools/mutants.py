@@ -40,7 +40,7 @@ ROOMS = {
     "results/verdict.py results/verification.py auditing.py",
     "games": "game.py protocol.py networks/game.py tables/game.py core/rates.py core/roc.py core/priors.py",
     "bounds": "bounds/*.py bounds/engine/*.py",
-    "recorded": "private/audit_run.py private/canaries.py private/claim_test.py private/consistency.py "
+    "recorded": "private/audit_run.py private/canaries.py private/consistency.py "
     "private/one_run_canaries.py private/reading.py",
 }
 TESTS = (

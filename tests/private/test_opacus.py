@@ -22,9 +22,8 @@ from remanence import InputError, Records, RemanenceError
 from remanence.auditing import AuditResult
 from remanence.bounds import Segment, delta_upper, dpsgd
 from remanence.cli.main import main
-from remanence.private.audit_run import audit_run
+from remanence.private.audit_run import ClaimTest, audit_run
 from remanence.private.canaries import Canaries, crafted, mislabelled, real
-from remanence.private.claim_test import ClaimTest
 from remanence.private.consistency import read_run
 from remanence.private.opacus import Reading, record
 from remanence.private.seeds import Stream, from_the_system, unknown
@@ -248,8 +247,7 @@ def test_the_result_survives_storage_and_the_command_line(halved, tmp_path, monk
     assert ended.value.code == 1
     printed = capsys.readouterr().out
     assert "CONTRADICTED" in printed
-    assert "gaussian mu at least" in printed
-    assert "noise multiplier at most" in (tmp_path / "out" / "report.html").read_text()
+    assert "gaussian mu at least" in (tmp_path / "out" / "report.html").read_text()
     loaded = AuditResult.load(tmp_path / "out")
     assert loaded.verdict is Verdict.CONTRADICTED
     assert loaded.strongest.main.lower == loaded.strongest.main.floor
@@ -359,7 +357,7 @@ def test_a_recording_that_was_tampered_with_is_refused(tmp_path):
         audit_run(tmp_path / "forged", policy=POLICY)
     manifest = tmp_path / "run" / "manifest.json"
     whole = json.loads(manifest.read_text())
-    for name in set(whole) - {"remanence", "secure", "format"}:
+    for name in set(whole) - {"remanence", "format"}:
         for worse in (None, [], {"mean": None}, -1):
             manifest.write_text(json.dumps({**whole, name: worse}))
             with pytest.raises(InputError, match=rf"manifest.json: at \$\.{name}"):
@@ -397,7 +395,7 @@ def test_what_is_not_a_whole_recording_is_never_protected(tmp_path):
 
     refused = {
         "killed": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json"),
-        "older": (manifest(format=2), "it has format 2, and this version reads format 3"),
+        "older": (manifest(format=3), "it has format 3, and this version reads format 4"),
         "lacking": (lambda folder: (folder / "canaries.safetensors").unlink(), "canaries.safetensors"),
         "damaged": (
             lambda folder: (folder / "noise.safetensors").write_bytes(b"0" * 99),

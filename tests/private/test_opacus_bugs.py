@@ -27,8 +27,7 @@ CERTAIN = {  # what differs from the claim beyond doubt, and by what name
     "layers after the first reuse their noise": "noise-repeats",
     "noise from a repeated seed": "noise-repeats",
     "noise repeats after a while": "noise-repeats",
-    "Rademacher noise": "noise-not-gaussian",
-    "uniform noise": "noise-not-gaussian",
+    "Rademacher noise": "noise-repeats",
     "the update is not noised": "noise-below-claim",
     "clipped at 10 C, noise at C": "clipping-not-per-record",
     "clipping per batch": "clipping-not-per-record",
@@ -51,6 +50,7 @@ PART = {  # which part of a step is not made again, where none differs beyond do
     "a body in train mode with BatchNorm statistics": "update-not-replayed",
     **dict.fromkeys(
         (
+            "uniform noise",
             "no noise on one weight",
             "no noise on the bias of one class",
             "no noise on one neuron",

@@ -91,13 +91,6 @@ NOISE_REPEATS = Caveat(
     "Seed the noise once, never inside the training loop or for each layer.",
     contradicts=True,
 )
-NOISE_NOT_GAUSSIAN = Caveat(
-    "noise-not-gaussian",
-    "the fourth moment of the noise is not that of a Gaussian, by more than chance explains.",
-    "The budget was computed for Gaussian noise. Noise of the same size and another shape may hide nothing.",
-    "Draw the noise with torch.normal, as Opacus does.",
-    contradicts=True,
-)
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
     "the summed gradient is not the sum of the records' clipped gradients.",

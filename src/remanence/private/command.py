@@ -22,8 +22,7 @@ def run(
 
     docs/opacus.md shows how to record a run.
     """
-    from remanence.private.audit_run import audit_run
-    from remanence.private.claim_test import LEVEL
+    from remanence.private.audit_run import LEVEL, audit_run
     from remanence.scale.files import check_writable
 
     out = shared.out or default_folder(folder.name)

@@ -100,14 +100,14 @@ class RecordedRun:
         told = self._batches["settings"][:, 2]
         unit = told.where(told > 0, torch.ones_like(told))
         wanted = torch.tensor([noise for noise, _ in self._per_step()], dtype=torch.float64)
-        return self._noise["sums"][:, 0] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
+        return self._noise["sums"] * (unit / wanted.clamp(min=1e-12)).square()[:, None]
 
     @cached_property
     def noise(self) -> MeasuredNoise:
         """The noise multiplier that ran."""
         told = self._batches["settings"][:, 2]
         unit = told.where(told > 0, torch.ones_like(told))
-        squares = float((self._noise["sums"][:, 0].sum(1) * unit.square()).sum())
+        squares = float((self._noise["sums"].sum(1) * unit.square()).sum())
         numbers = self.steps * int(self._noise["sizes"].sum())
         low, high = chi2.ppf([0.975, 0.025], numbers)
         return MeasuredNoise(*(math.sqrt(squares / n) for n in (numbers, low, high)))
@@ -187,45 +187,42 @@ class RecordedRun:
             yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
 
     def _of_noise(self) -> Iterator[Caveat]:
-        ratios, sizes = self.noise_ratios.numpy(), self._noise["sizes"].numpy()
-        names, numbers = self.recording.manifest["tensors"], int(sizes.sum())
-        level, slack = _CHANCE / 4, 1 - _ROUNDING
-        whole = chi2.cdf(ratios.sum() / slack, self.steps * numbers) < level
-        by_tensor = chi2.cdf(ratios.sum(0) / slack, self.steps * sizes) < level / len(sizes)
-        by_step = chi2.cdf(ratios.sum(1) / slack, numbers) < level / self.steps
-        single = chi2.cdf(ratios / slack, sizes) < level / ratios.size
-        measured, claim = self.noise, self._per_step()[0][0]
         claimed = np.array([noise for noise, _ in self._per_step()])
         told, share = self._batches["settings"][:, 2:].numpy().T
-        if (told * share < claimed * (1 - 1e-6)).any():
+        low = told * share < claimed * (1 - 1e-6)
+        if low.any():
             least = float((told * share / np.maximum(claimed, 1e-300)).min())
             scaled = self.recording.manifest["observed"].get("noise-scaled", {"where": "", "count": 0})
-            where = f"The noise on `{scaled['where']}`" if scaled["count"] % len(names) else "The noise"
-            how = "is missing" if least < 0.01 else f"is {least:.2f} of what was claimed"
-            low = int((told * share < claimed * (1 - 1e-6)).sum())
-            when = "" if low == self.steps else f" in {low} of {self.steps} steps"
-            yield replace(caveats.NOISE_BELOW_CLAIM, seen=f"{where} {how}{when}.")
-        elif whole or by_tensor.any() or by_step.any() or single.any():
-            seen = (
-                f"Measured noise {measured.value:.2f} ({measured.lower:.2f} to {measured.upper:.2f}), "
-                f"claimed {claim:.2f}."
-            )
-            share = np.sqrt(ratios.sum(0) / (self.steps * sizes))
-            low = np.flatnonzero(by_tensor & (share < 0.8 * math.sqrt(ratios.sum() / (self.steps * numbers))))
-            if len(low):
-                worst = low[share[low].argmin()]
-                how = "is missing" if share[worst] < 0.01 else f"is {share[worst]:.2f} of what was claimed"
-                seen = f"The noise on `{names[worst]}` {how}."
-            elif not whole and not by_tensor.any():
-                steps = int((by_step | single.any(1)).sum())
-                seen = f"The noise of {steps} of {self.steps} steps is below the claim. {seen}"
-            yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
+            some = scaled["count"] % len(self.recording.manifest["tensors"])
+            where = f"The noise on `{scaled['where']}`" if some else "The noise"
+            when = "" if low.all() else f" in {int(low.sum())} of {self.steps} steps"
+            yield replace(caveats.NOISE_BELOW_CLAIM, seen=f"{where} {_lacking(least)}{when}.")
+        else:
+            yield from self._too_small()
         yield from self._repeats()
-        yield from self._shape()
+
+    def _too_small(self) -> Iterator[Caveat]:
+        """The squares of all noise, of every tensor's, of every step's and of every tensor's in every step."""
+        ratios, sizes = self.noise_ratios.numpy(), self._noise["sizes"].numpy()
+        every, steps = int(sizes.sum()), self.steps
+        parts = [[ratios.sum()], ratios.sum(0), ratios.sum(1), ratios.ravel()]
+        counts = [[steps * every], steps * sizes, [every] * steps, np.tile(sizes, steps)]
+        squares, numbers = np.concatenate(parts), np.concatenate(counts)
+        chances = chi2.logcdf(squares / (1 - _ROUNDING), numbers) + math.log(len(numbers))
+        worst = int(chances.argmin())
+        if chances[worst] < math.log(_CHANCE):
+            tensors, place = len(sizes), worst - 1
+            step = place - tensors if place < tensors + steps else (place - tensors - steps) // tensors
+            tensor = place if place < tensors else (place - steps) % tensors
+            names = self.recording.manifest["tensors"]
+            where = f" on `{names[tensor]}`" if 0 <= place < tensors or place >= tensors + steps else ""
+            when = f" in step {step + 1}" if place >= tensors else ""
+            seen = f"The noise{where}{when} {_lacking(math.sqrt(squares[worst] / numbers[worst]))}."
+            yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
 
     def _repeats(self) -> Iterator[Caveat]:
         noise, names = self._noise, self.recording.manifest["tensors"]
-        sizes, compared = noise["sizes"].tolist(), int(noise["compared"])
+        sizes, compared = noise["sizes"].numpy(), int(noise["compared"])
         pairs, chance, variance = noise["pairs"].tolist()
         if int(noise["repeats"]):
             seen = f"The same noise was added {int(noise['repeats'])} times more than once."
@@ -234,31 +231,11 @@ class RecordedRun:
             seen = f"{pairs:.0f} pairs of equal numbers inside the steps; chance gives {chance:.0f}."
             yield replace(caveats.NOISE_REPEATS, seen=seen)
         if compared:
-            bare = chi2.cdf(noise["least"].numpy(), compared) * np.array(sizes) < _CHANCE / len(sizes)
+            bare = chi2.cdf(noise["least"].numpy(), compared) * sizes < _CHANCE / len(sizes)
             if bare.any():
                 where = names[np.flatnonzero(bare)[0]]
                 seen = f"Some numbers of `{where}` have hardly any noise in {compared} steps."
                 yield replace(caveats.NOISE_BELOW_CLAIM, seen=seen)
-
-    def _shape(self) -> Iterator[Caveat]:
-        """The fourth moment: 3 for a Gaussian, with a standard deviation of √(24 / numbers)."""
-        sums, sizes = self._noise["sums"].sum(0).numpy(), self._noise["sizes"].numpy()  # (2, tensors)
-        numbers = np.append(self.steps * sizes, self.steps * sizes.sum())
-        squares, fourths = (np.append(row, row.sum()) / numbers for row in sums)
-        kurtosis = fourths / np.maximum(squares, 1e-30) ** 2
-        spread = np.sqrt(24 / numbers)
-        # Small samples have a long tail to the right; there only a gross excess is named.
-        odd = (kurtosis < 3 - 8 * spread) | (kurtosis > 3 + 12 * spread + 100 / numbers)
-        odd &= (numbers >= 500) & (squares > 1e-20)
-        if odd.any():
-            place = np.flatnonzero(odd)[-1]
-            where = (
-                "the noise"
-                if place == len(sizes)
-                else f"the noise on `{self.recording.manifest['tensors'][place]}`"
-            )
-            seen = f"The fourth moment of {where} is {kurtosis[place]:.2f}; a Gaussian's is 3."
-            yield replace(caveats.NOISE_NOT_GAUSSIAN, seen=seen)
 
     def _of_sampling(self) -> Iterator[Caveat]:
         manifest, claims = self.recording.manifest, self._per_step()
@@ -294,6 +271,10 @@ class RecordedRun:
         repeats = len(indices) - len(torch.unique(step_of * (records + 1) + indices))
         if repeats:
             yield replace(caveats.RECORDS_REPEAT, seen=f"{repeats} times in {self.steps} steps.")
+
+
+def _lacking(share: float) -> str:
+    return "is missing" if share < 0.01 else f"is {share:.2f} of what was claimed"
 
 
 def _is_poisson(sizes: Tensor, counts: Tensor) -> bool:

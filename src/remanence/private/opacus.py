@@ -95,7 +95,6 @@ def record(
         recorder.steps_before = sum(count for _, _, count in privacy_engine.accountant.history)
         recorder.expected = (float(optimizer.noise_multiplier), steps.batches.rate, 0)
         recorder.manifest = {
-            "secure": bool(privacy_engine.secure_mode),
             "seed": seed or "unknown",
             "rate": steps.batches.rate,
             **_counted(optimizer, loader, records),
@@ -214,15 +213,12 @@ class Steps:
             self._recorder.claimed = claims()
             self._add_noise()
 
-        def nothing() -> None:
-            pass
-
         wanted = {
-            "accumulate" if self._ghost else "clip_and_accumulate": (lambda: self._safely(clipped), nothing),
-            "add_noise": (lambda: self._safely(self._before_noise), lambda: self._safely(noised)),
+            "accumulate" if self._ghost else "clip_and_accumulate": (clipped, lambda: None),
+            "add_noise": (self._before_noise, noised),
         }
         before = {name: vars(optimizer).get(name) for name in wanted}
-        ours = {name: _around(getattr(optimizer, name), *both) for name, both in wanted.items()}
+        ours = {name: self._around(getattr(optimizer, name), *both) for name, both in wanted.items()}
         vars(optimizer).update(ours)
         handles = [
             self._module.register_forward_pre_hook(_Hook(self._fed), with_kwargs=True),
@@ -245,6 +241,14 @@ class Steps:
                 if vars(optimizer).get(name) is ours[name]:  # and not what somebody put there since
                     delattr(optimizer, name)
                     vars(optimizer).update({} if plain is None else {name: plain})
+
+    def _around(self, plain: Callable[[], None], *both: Callable[[], None]) -> Callable[[], None]:
+        def watched() -> None:
+            self._safely(both[0])
+            plain()
+            self._safely(both[1])
+
+        return watched
 
     def _safely(self, action: Callable[[], None]) -> None:
         """Whatever goes wrong in recording, training goes on and what was recorded is kept."""
@@ -370,14 +374,11 @@ class Steps:
 
     def _sampled(self, members: list[int]) -> str:
         why = self.batches.settle(members)
-        rate = self._recorder.claim()[1]
-        if not why and rate_of(self.batches.sampler) != self.batches.rate:
-            return f"the sampler's rate is {rate_of(self.batches.sampler):.4g}; {self.batches.rate:.4g} was declared"
-        return (
-            why
-            if rate >= self.batches.rate * (1 - 1e-9)
-            else f"{rate:.4g} is accounted, and {self.batches.rate:.4g} was drawn"
-        )
+        declared, now, accounted = self.batches.rate, rate_of(self.batches.sampler), self._recorder.claim()[1]
+        if not why and now != declared:
+            return f"the sampler's rate is {now:.4g}; {declared:.4g} was declared"
+        few = accounted < declared * (1 - 1e-9)
+        return f"{accounted:.4g} is accounted, and {declared:.4g} was drawn" if few else why
 
     def _clipped(self, clipping: Clipping) -> str:
         """Why the sum that noise is added to is not that of the records' clipped gradients."""
@@ -532,17 +533,6 @@ class _Batch:
         """Some records' gradients, and what they are multiplied with."""
         more = [factor @ sample for factor, sample in zip(factors, samples, strict=True)]
         self.sums = more if self.sums is None else [a + b for a, b in zip(self.sums, more, strict=True)]
-
-
-def _around(
-    plain: Callable[[], None], first: Callable[[], None], then: Callable[[], None]
-) -> Callable[[], None]:
-    def watched() -> None:
-        first()
-        plain()
-        then()
-
-    return watched
 
 
 def _told(optimizer: DPOptimizer) -> float:

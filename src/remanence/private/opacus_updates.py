@@ -203,6 +203,8 @@ def _parts(kind: str, tensor: Tensor) -> Tensor:
 
 
 def _sizes(kind: str, tensors: Sequence[Tensor]) -> Tensor:
+    if kind == "number":
+        return torch.cat([tensor.flatten().float().abs() for tensor in tensors])
     each = torch.cat([_parts(kind, tensor).float().norm(dim=1) for tensor in tensors])
     return each.norm()[None] if kind == "all" else each
 

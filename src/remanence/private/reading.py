@@ -54,7 +54,7 @@ class CanaryReader:
         products, squares, kept = [], [], []
         for part in gradients:
             products.append((part @ released).double().cpu())
-            squares.append(part.square().sum(1).double().cpu())
+            squares.append(part.norm(dim=1).double().square().cpu())
             kept.append(part if signs is None else _sketch(part, signs))
         products, squares = torch.cat(products), torch.cat(squares)
         everything = torch.cat(kept)
