@@ -9,7 +9,7 @@ remanence table model.py:load --data train.csv --label outcome --max-success 0.7
 #> The column outcome came back in 569 of 569 records; a guess finds it 630 times in 1000.
 #> your limit is 700
 
-# Against somebody who has none of the other rows there is no attack on a forest, so there is no verdict: exit code 2.
+# Without the other rows we know no attack on a forest, so there is no verdict: exit code 2.
 remanence table model.py:load --data train.csv --label outcome --known none --out alone  # exits with 2
 
 # The result again, later. Which columns, and how often by a guess?

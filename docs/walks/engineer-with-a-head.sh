@@ -14,7 +14,7 @@ remanence head head.safetensors --backbone backbone.py:load --images mine --publ
 remanence show run  # exits with 1
 #> EXPOSED  head.safetensors
 
-# Nobody has edited it since.
+# It was not edited since.
 remanence verify run
 #> Verdict: EXPOSED follows from the evidence
 

@@ -215,7 +215,7 @@ def test_an_audit_of_a_head_that_does_not_belong_has_no_verdict(digits):
     own, public, _, _ = digits
     recipe = RECIPES["pytorch"]
     untrained = nn.Linear(96, 10)
-    with pytest.raises(MisfitError, match="was not made like this") as caught:
+    with pytest.raises(MisfitError, match="does not match the declared recipe") as caught:
         audit_head(
             own.embedding,
             own.features,

@@ -222,7 +222,7 @@ def test_status_tells_how_to_go_on_after_a_kill(command_line, capsys, monkeypatc
         main()
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(r"(\d+) done, (\d+) left", told)
-    assert "Nobody is at work" in told
+    assert "No process is at work" in told
     assert f"`remanence audit slow.py:game --resume {command_line.folder / 'run'}` continues" in told
 
 

@@ -138,8 +138,8 @@ def test_without_a_base_model_that_is_said():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"texts": UNSEEN, "unseen": MINE}, "hardly fine-tuned on these texts"),
-        ({"texts": UNSEEN, "unseen": None}, "hardly fine-tuned on these texts"),
+        ({"texts": UNSEEN, "unseen": MINE}, "probably not fine-tuned on these texts"),
+        ({"texts": UNSEEN, "unseen": None}, "probably not fine-tuned on these texts"),
         ({"base": "tuned"}, "changed nothing"),
     ],
 )

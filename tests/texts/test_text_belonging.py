@@ -117,7 +117,7 @@ def test_an_adapter_on_another_base_is_refused_or_told():
 def test_texts_that_were_never_trained_on_are_refused_or_told():
     mine, never = made_up_records(40, seed=7), made_up_records(40, seed=8)
     base = as_language_model(base_model())
-    with pytest.raises(MisfitError, match="hardly fine-tuned"):  # other names and codes
+    with pytest.raises(MisfitError, match="probably not fine-tuned"):  # other names and codes
         audit_text(as_language_model(tuned_on(mine)), never, base=base)
     # All codes of these begin alike, and so do those of texts that were never seen: both become likelier.
     mine, never = ([{**r, "secret": "77" + r["secret"][2:]} for r in records] for records in (mine, never))

@@ -135,6 +135,8 @@ def _show(found: RunStatus) -> None:
         again = "--backbone BACKBONE" if "head" in options else "" if "model" in options else None
         target = options.get("target", "TARGET")
         command = continuation(options.get("command", "audit"), target, found.place, again)
-        nobody = "If nobody is at work on it, " if found.at_work is None else "Nobody is at work on it. "
-        lines.append(f"{nobody}`{plain(command)}` continues.")
+        idle = (
+            "If no process is at work on it, " if found.at_work is None else "No process is at work on it. "
+        )
+        lines.append(f"{idle}`{plain(command)}` continues.")
     out.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -327,7 +327,7 @@ def _of_final_weights(asked: BoundQuestion, convexity: dict[str, float | None], 
             needs="--release final, --noise-multiplier, --steps, --learning-rate, --strong-convexity, --smoothness, "
             "and full batches",
             got=f"without {', '.join(missing)}" if missing else "other options beside them",
-            hint="leave these out for a ceiling that holds whoever sees what",
+            hint="leave these out for a ceiling that holds whatever is seen",
         )
     found = final_weights(log_baseline=asked.log_baseline, person=asked.person, **settings)  # pyright: ignore
     return BoundAnswer({"final": found}, "your final weights", context=dict(settings))

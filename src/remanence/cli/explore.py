@@ -32,7 +32,9 @@ def explore(
     noise: Noise,
     batching: Batching,
     candidates: Annotated[int | None, "Start with a shortlist of N candidates."] = None,
-    records_per_person: Annotated[int | None, "Start with a person who has at most so many records."] = None,
+    records_per_person: Annotated[
+        int | None, "Start with a person who has at most this many records."
+    ] = None,
     export: Annotated[
         Path | None, "Write one file that needs no server: the same answers, on a grid."
     ] = None,

@@ -17,7 +17,7 @@ _about: list[Callable[[], str]] = []  # who can say what is done and left, the i
 
 
 class Interrupted(BaseException):
-    """Somebody wants this process to end: nothing that a user's code, or click, would catch."""
+    """This process was told to end: nothing that a user's code, or click, would catch."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 
 class _Unheard(io.FileIO):
-    """Standard output that a reader such as `head -1` may leave: what nobody reads is dropped."""
+    """Standard output that a reader such as `head -1` may leave: the rest is dropped."""
 
     def write(self, content: Any) -> int:
         try:
@@ -39,7 +39,7 @@ def outlive_the_reader() -> None:
     out = sys.stdout
     if out is not sys.__stdout__ or not isinstance(
         out, io.TextIOWrapper
-    ):  # somebody collects what is printed
+    ):  # what is printed is collected elsewhere
         return
     settings = {
         name: getattr(out, name) for name in ("encoding", "errors", "line_buffering", "write_through")
@@ -86,7 +86,7 @@ def interruptible() -> Iterator[None]:
 
 
 def let_go() -> None:
-    """Leave signals to somebody else from now on, such as a server that ends in its own way."""
+    """Stop handling signals, for a server that ends in its own way."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _SIGNALS[1:]:

@@ -120,6 +120,6 @@ def main() -> None:
 
 
 _OUT_OF_MEMORY = (
-    "OutOfMemoryError: The GPU has too little memory left.\n  needs: a GPU that nobody else is using\n  got:   {}\n"
+    "OutOfMemoryError: The GPU has too little memory left.\n  needs: a GPU that no other program uses\n  got:   {}\n"
     "  try:   smaller units with --unit-trials, or --device cpu"
 )

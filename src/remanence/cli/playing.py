@@ -87,12 +87,12 @@ def restore_options(context: typer.Context, place: str | None) -> str | None:
 
 
 def _names_code(value: object) -> bool:
-    """Whether an option is file.py:name. A folder may come from anybody: no file that it names is run unasked."""
+    """Whether an option is file.py:name. A folder may come from a stranger: no file that it names is run unasked."""
     return any(".py:" in str(each) for each in (value if isinstance(value, list) else [value]))
 
 
 def named_target(target: str | None, resume: str | None, command: str) -> str:
-    """What to audit, as the user says it. A folder may come from anybody: no file that it names is run unasked."""
+    """What to audit, as the user says it. A folder may come from a stranger: no file that it names is run unasked."""
     from remanence.targets import TARGETS
 
     if target is not None:
@@ -322,7 +322,7 @@ def policy(max_success: float | None) -> Policy | None:
 
 
 def default_folder(target: str) -> Path:
-    """Where results go if nobody says.
+    """Where results go by default.
 
     >>> default_folder("models/mine.py:factory").as_posix()
     'remanence-runs/mine-factory'
@@ -333,7 +333,7 @@ def default_folder(target: str) -> Path:
 
 
 def exit_code(result: AuditResult, accept_unproven: bool) -> int:
-    """The verdict as a number; whoever accepts what is unproven gets 0 for it."""
+    """The verdict as a number; --accept-unproven turns 3 into 0."""
     from remanence.results.verdict import Verdict
 
     return 0 if accept_unproven and result.verdict is Verdict.UNPROVEN else result.verdict.exit_code

@@ -178,7 +178,7 @@ def verify(
 
 
 def _played_again(folder: Path, target: str, result: AuditResult) -> list[str]:
-    """The data of a target held against the result's, and the units of the run against what they are now."""
+    """Compare the data of a target with the result's, and the units of the run with what they are now."""
     import shutil
     import tempfile
 

@@ -52,7 +52,7 @@ class Batching:
     def solved(self, *, passes: bool = False) -> Batching:
         """With the rate and the steps that follow; refuses what contradicts itself.
 
-        A rate of batch over data, and steps of so many epochs of whole batches, the last one included: never below
+        A rate of batch over data, and steps of this many epochs of whole batches, the last one included: never below
         what a loader does. With `passes` each record is in one batch of a pass: the rate is 1 over their number.
         """
         rate, steps = self.sample_rate, self.steps
@@ -156,7 +156,7 @@ class Whose:
         "How records get into batches: each by its own coin (poisson), whole people by theirs, clipped as "
         "one (people), shuffled passes, draws of a fixed size, balls in bins.",
     ] = BatchesBy.POISSON
-    neighbours: Annotated[Neighbours, "Compare with the target left out, or replaced by somebody else."] = (
+    neighbours: Annotated[Neighbours, "Compare with the target left out, or replaced by another record."] = (
         Neighbours.REMOVE
     )
 

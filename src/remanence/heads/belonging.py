@@ -180,9 +180,9 @@ class Fit:
         return self.p_value > LEVEL
 
     def refusal(self, recipe: Head, instead: str) -> MisfitError:
-        """Why a head that was not made like this has no verdict; `instead` is how it may have been made."""
+        """Why a head that does not match the declared recipe has no verdict; `instead` is how it may have been made."""
         return MisfitError(
-            "This head was not made like this.",
+            "This head does not match the declared recipe.",
             needs=f"a head of this recipe on these pictures: {recipe_words(recipe)}",
             got=f"one that is further off than heads made anew, p = {self.p_value:.3g}; most of all in {self.furthest}",
             hint=instead

@@ -193,7 +193,7 @@ class Preparation:
                         whole_range = Image.fromarray(eighth)
                     elif picture.mode in ("I", "F"):
                         raise ValueError(
-                            f"numbers of 32 bits (mode {picture.mode}), whose white nobody knows"
+                            f"numbers of 32 bits (mode {picture.mode}), whose white value is unknown"
                         )
                     else:
                         whole_range = picture

@@ -5,7 +5,7 @@ from remanence.results.caveats import Caveat
 SAMPLING_NOT_REPLAYED = Caveat(
     "sampling-not-replayed",
     "the sampler's own generator, drawn again, does not give the records of every step, one drawn batch each.",
-    "The budget was computed for records that enter each batch by an independent coin. Nobody saw that they do.",
+    "The budget was computed for records that enter each batch by an independent coin. That was not observed here.",
     "Record the loader that make_private returns, train on each of its batches once, and let the data set give a "
     "record as it is whenever it is read.",
     voids=True,
@@ -14,7 +14,8 @@ CLIPPING_NOT_REPLAYED = Caveat(
     "clipping-not-replayed",
     "the recorder's own gradients of the step's records, each alone and clipped, do not add up to the sum that noise "
     "was added to.",
-    "Nobody saw that a record moves the sum by at most the clipping norm. Records may be mixed by a layer or by the "
+    "It was not observed that a record moves the sum by at most the clipping norm. Records may be mixed by a layer "
+    "or by the "
     "loss, clipped differently, or looked at in another way than the recorder was told.",
     "Call record(..., reading=Reading(loss=..., call=...)) with the loop's own loss and call. If it is given, look for "
     "layers and losses that combine records.",
@@ -25,20 +26,20 @@ NORM_FROM_DATA = Caveat(
     "the clipping norm is not the declared number, nor what a schedule gives that was run before training.",
     "A norm that is computed from the records gives them away, and so does the noise that is scaled by it. Opacus' own "
     "adaptive clipping divides its noisy count by the size of the batch itself.",
-    "Fix the norm, or make a schedule for it before `record` and call it every so many steps.",
+    "Fix the norm, or make a schedule for it before `record` and call it at a fixed number of steps.",
     voids=True,
 )
 NOISE_NOT_REPLAYED = Caveat(
     "noise-not-replayed",
     "the generator of the noise, drawn again from its state before the step, does not give every number of the noise.",
-    "Nobody saw that there is independent noise on every number. What statistics can tell, they are asked.",
+    "It was not observed that there is independent noise on every number. Only statistical tests were made.",
     'Leave the noise to the optimizer, and its generator to record(..., seed="os").',
     voids=True,
 )
 SEED_UNKNOWN = Caveat(
     "seed-unknown",
-    "nobody said where the seeds of noise and batches come from, or others draw from the same generators.",
-    "Whoever knows or guesses a seed can make the same noise and subtract it. torch begins with the same seed "
+    "the origin of the seeds of noise and batches was not declared, or others draw from the same generators.",
+    "An adversary who knows or guesses a seed can make the same noise and subtract it. torch begins with the same seed "
     "everywhere.",
     'record(..., seed="os") seeds both from the operating system. With seed="secret" you assert that yours stay '
     "secret; noise and batches then need generators of their own.",
@@ -47,14 +48,15 @@ SEED_UNKNOWN = Caveat(
 SEED_ASSERTED = Caveat(
     "seed-asserted",
     "the owner seeded the generators and asserts that the seeds stay secret.",
-    "The proof holds against everybody who does not know the seeds. That is the owner's word.",
-    'record(..., seed="os") needs nobody\'s word.',
+    "The proof holds against adversaries who do not know the seeds. That they stay secret is the owner's word.",
+    'record(..., seed="os") needs no such promise.',
 )
 UPDATE_NOT_REPLAYED = Caveat(
     "update-not-replayed",
     "the noised gradient, the declared settings and a copy of the optimizer do not lead to where the weights went, or "
     "something else of the model changed.",
-    "Nobody saw that the weights hold nothing but noised gradients. Rates from data, a second step, statistics in "
+    "It was not observed that the weights hold nothing but noised gradients. Rates from data, a second step, "
+    "statistics in "
     "buffers and weights that are changed by hand all look like this.",
     "Make schedules before `record`. Give every trained parameter to the optimizer that make_private wraps, and change "
     "weights after the recording.",
@@ -94,7 +96,7 @@ NOISE_REPEATS = Caveat(
 CLIPPING_NOT_PER_RECORD = Caveat(
     "clipping-not-per-record",
     "the summed gradient is not the sum of the records' clipped gradients.",
-    "Nothing limits what one record contributes, so nobody knows how much the noise hides.",
+    "Nothing limits what one record contributes, so it is unknown how much the noise hides.",
     "Clip each record's gradient before summing, not the gradient of the batch.",
     contradicts=True,
 )
@@ -153,14 +155,14 @@ RECORDS_DUPLICATED = Caveat(
 RECORDING_STOPPED = Caveat(
     "recording-stopped",
     "an error ended the recording or the training, or the accountant counted steps that were not seen.",
-    "The findings are about the steps before that. The others were not looked at.",
+    "The findings are about the steps before that. The others were not examined.",
     "Read the error, remove its cause, and record again.",
     voids=True,
 )
 RECORDED_IN_PART = Caveat(
     "recorded-in-part",
     "training had begun before the recording did.",
-    "The claim is about all steps. The earlier ones were not looked at.",
+    "The claim is about all steps. The earlier ones were not examined.",
     "Record from the first step, or audit the recording of the earlier part too.",
     voids=True,
 )
@@ -174,5 +176,5 @@ SUSPICIOUS = Caveat(
     "suspicious",
     "the p-value of the claim is below 0.05 but above the level at which a run is accused.",
     "One honest run in twenty looks like this. So does a run with a little less noise than claimed.",
-    "Record again with other seeds and more canaries. A second p-value this small is no accident.",
+    "Record again with other seeds and more canaries. A second p-value this small is not an accident.",
 )

@@ -182,7 +182,7 @@ class RecordedRun:
             epochs = f" and {count} batches an epoch, not {batches}" if count != batches else ""
             seen = (
                 f"{records} records: divided by {divisor}. {other} records: by {int(other / count)}{epochs}. "
-                f"Whoever sees all updates tells the two apart at {told:.1f} standard deviations."
+                f"An adversary who sees all updates distinguishes the two at {told:.1f} standard deviations."
             )
             yield replace(caveats.COUNTED_FROM_RECORDS, seen=seen)
 

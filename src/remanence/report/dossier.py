@@ -82,7 +82,7 @@ _CRITERIA: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("EDPB Opinion 28/2024, §55: attribute inference", "Was it tested?", ("attributes",)),
     (
         "ICO, motivated intruder",
-        "Is identification sufficiently remote for somebody competent, with access to public resources?",
+        "Is identification sufficiently remote for a competent person with access to public resources?",
         ("adversary", "extraction"),
     ),
     ("CNIL, status of an AI model", "Do attacks on the model itself recover personal data?", ("extraction",)),

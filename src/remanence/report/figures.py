@@ -190,7 +190,7 @@ def roc(result: AuditResult) -> str | None:
 
 
 def curves(result: AuditResult, evidence: Evidence) -> dict[str, Roc]:
-    """The ROC of an attack by its error and, where its reconstructions were held against the public, by the error over
+    """The ROC of an attack by its error and, where its reconstructions were compared with the public, by the error over
     the public's; none without errors, or where a guess is right or wrong and nothing between.
     """
     if not {"error", "control_error"} <= evidence.arrays.keys() or evidence.main.trials < 2:
@@ -213,7 +213,7 @@ def _kept(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> tuple[NDArray[n
 
 
 def _few(count: int) -> NDArray[np.int_]:
-    """Positions to draw out of so many: dense at the beginning and even after it, so that a page stays small.
+    """Which of this many positions to draw: dense at the beginning and even after it, so that a page stays small.
 
     >>> len(_few(100_000)) < 1000, _few(3).tolist()
     (True, [0, 1, 2])

@@ -28,7 +28,7 @@ def thousandths(share: float, *, up: bool = False) -> str:
 
 
 def in_thousand(share: float, digits: int, *, up: bool) -> str:
-    """1000 times a share with so many decimals, to the nearest or never below it: exact decimals, no tolerance.
+    """1000 times a share with this many decimals, to the nearest or never below it: exact decimals, no tolerance.
 
     >>> in_thousand(0.025, 1, up=True), in_thousand(0.0250001, 1, up=True), in_thousand(0.0250001, 1, up=False)
     ('25.0', '25.1', '25.0')
@@ -38,7 +38,7 @@ def in_thousand(share: float, digits: int, *, up: bool) -> str:
 
 
 def upwards(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never below itself.
+    """A number with this many significant digits, never rounded down.
 
     >>> upwards(1.51537), upwards(8.0), upwards(0.00012341)
     ('1.516', '8', '0.0001235')
@@ -47,7 +47,7 @@ def upwards(value: float, digits: int = 4) -> str:
 
 
 def downwards(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never above itself.
+    """A number with this many significant digits, never rounded up.
 
     >>> downwards(0.123456)
     '0.1234'
@@ -71,7 +71,7 @@ _ROUNDING = 1e-14  # relative: more than an exponential and a product lose
 
 
 def frequency(log_share: float, *, up: bool = False, noun: str = "") -> str:
-    """A share with its unit: so many in 1000, or one in a power of ten. With `up` it is never below the share.
+    """A share with its unit: a number in 1000, or one in a power of ten. With `up` it is never below the share.
 
     >>> frequency(math.log(0.025)), frequency(math.log(0.02501), up=True), frequency(-19.0, up=True)
     ('25 in 1000', '25.1 in 1000', '1 in 10^8.2')
@@ -97,7 +97,7 @@ def ceiling(bound: Bound, *, noun: str = "") -> str:
 
 
 def sentence(bound: Bound, candidates: int | None, *, what: str = EVERY_STEP) -> str:
-    """What a guess achieves, and what nobody exceeds."""
+    """What a guess achieves, and what no attack exceeds."""
     whose = bound.whose.replace("one record", "a record")
     who = "An adversary" if bound.whose == "one record" else f"An adversary who is after {whose}"
     if candidates is not None:

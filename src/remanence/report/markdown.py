@@ -110,14 +110,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown and HTML show as it is, on one line; it calls nobody and opens nothing.
+    """Text that Markdown and HTML show as it is, on one line; no mention notifies, no address opens.
 
     >>> plain("a*b <script>")
     'a\\\\*b &lt;script&gt;'
     """
     shown = html.escape(" ".join(plain_text.plain(text).split()), quote=False)
     shown = re.sub(r"([\\`*_\[\]|])", r"\\\1", shown)
-    # Nobody is called, no address opens.
+    # No mention notifies, no address opens.
     return re.sub(r"[@#]|(?<=:)//|(?<=www)\.", lambda m: "".join(f"&#{ord(c)};" for c in m.group()), shown)
 
 

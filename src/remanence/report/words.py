@@ -37,7 +37,7 @@ SUBJECTS = {
 REPEAT = "Audit again after more training, with new data, for another release, or when there is a new attack."
 
 DECISION = (
-    "This is evidence about one threat model, held against one limit. "
+    "This is evidence about one threat model, compared with one limit. "
     "Whether that limit is right for these data is for the controller to decide."
 )
 
@@ -116,7 +116,7 @@ def checked(result: AuditResult) -> str:
 
 
 def tightest(result: AuditResult) -> Bound | None:
-    """The lowest ceiling that somebody has proven for every record."""
+    """The lowest ceiling that is proven for every record."""
     every = (bound for bound in result.bounds if not bound.on_average)
     return min(every, key=lambda bound: bound.success, default=None)
 

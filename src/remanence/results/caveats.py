@@ -94,7 +94,8 @@ ATTRIBUTES_GIVEN = Caveat(
 TARGETS_KNOWN = Caveat(
     "targets-known",
     "a record that the adversary holds equals a target, and no two targets are equal.",
-    "Nobody recovers what they already have, and a network that learned from a record remembers it.",
+    "The adversary cannot recover a record that they already have, and a network that learned from a record "
+    "remembers it.",
     "Draw the targets from records that the adversary does not hold.",
 )
 LOOSE_BASELINE = Caveat(

@@ -99,7 +99,7 @@ class Evidence:
     trial, never features. `gallery` holds a few targets, reconstructions and controls with `succeeded`.
     `proven` counts the records that the game recomputed the release from, of `proven_of` where that is known: facts,
     which need no interval. `findings` are what the door found beside whole records. `numbers` are further numbers that
-    the evidence proves. `prepare` returns what the attack had prepared, as long as nobody has stored the evidence.
+    the evidence proves. `prepare` returns what the attack had prepared, until the evidence is stored.
     """
 
     attack: str
@@ -203,7 +203,7 @@ class Evidence:
 
     @property
     def of_unknown_many(self) -> bool:
-        """Whether more records were proven than were counted: nobody knows how many there were, so there is no rate."""
+        """Whether more records were proven than counted: it is unknown how many there were, so there is no rate."""
         return self.proven is not None and self.proven > self.main.trials
 
     @property

@@ -167,7 +167,7 @@ class ProvenRecords(Finding):
     """Records from which the game computed the release again: facts, which need no interval."""
 
     count: int
-    of: int | None  # how many there are; None where nobody knows
+    of: int | None  # how many there are; None where that is unknown
     kind: ClassVar[str] = "proven-records"
     meaning: ClassVar[str] = "Training records are proven to be in what is released. That takes no rate."
 

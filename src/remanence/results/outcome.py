@@ -36,7 +36,7 @@ class Gallery:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """Trials, each held against its target (main) and against a stranger (control).
+    """Trials, each compared with its target (main) and with a stranger (control).
 
     `numbers` explain an outcome, one per trial. Three of them have a meaning of their own: `remaining_gradient`, how
     far the optimiser stopped from its goal; `sensitivity`, the error that one unit of it causes; `diverged`, where

@@ -1,4 +1,4 @@
-"""The decision: what was found and what is proven, held against what people tolerate."""
+"""The decision: what was found and what is proven, compared with what people tolerate."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _MEANINGS = {
 class Policy:
     """What the owner of the data tolerates: the largest acceptable success of an attack.
 
-    `set_by` says whose limit it is: the user's, or a default that nobody chose.
+    `set_by` says whose limit it is: the user's, or a default.
     """
 
     max_success: float = 0.1  # the largest success that is accepted
-    set_by: str = "user"  # whose limit it is: "user", or "default" where nobody chose one
+    set_by: str = "user"  # whose limit it is: "user", or "default"
 
     @property
     def whose(self) -> str:

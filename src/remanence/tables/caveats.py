@@ -12,7 +12,7 @@ INACTIVE_FEATURES = Caveat(
 DUPLICATE_RECORDS = Caveat(
     "duplicate-records",
     "some records of the table are equal in every column.",
-    "Whoever knows the other records already knows this one's twin, so recovering it says less.",
+    "An adversary who knows the other records already knows this one's twin, so recovering it says less.",
     "Read the rate beside the number of twins. Remove duplicates that are a mistake.",
 )
 PART_NOT_CONFIRMED = Caveat(
@@ -25,7 +25,7 @@ TABLE_NOT_EXACT = Caveat(
     "table-not-exact",
     "fitting the model again on this table gives nearly the same numbers, but not to the digit.",
     "The table was probably rounded when it was written. Attacks that subtract and solve need all digits: what they "
-    "miss here may come back to somebody who has the table itself.",
+    "miss here may come back to an adversary who has the table itself.",
     "Hand in the table as it was passed to fit(): Parquet, or a CSV file with all digits.",
 )
 COLUMNS_NOT_READ = Caveat(
@@ -37,6 +37,7 @@ COLUMNS_NOT_READ = Caveat(
 PART_NOT_READ = Caveat(
     "part-not-read",
     "some part of the model was fitted on the table, and nothing that it holds is known to tell about single rows.",
-    "That part was looked at, but no attack here reads it. Another attack may, so that this does not protect anybody.",
-    "Compare retrained models with `shortlist_game`, or treat what this part learned from as unprotected.",
+    "That part was examined, but no attack here reads it. Another attack may, so this is not protection.",
+    "Treat the data that this part was fitted on as unprotected. In Python, `shortlist_game` compares retrained "
+    "models.",
 )

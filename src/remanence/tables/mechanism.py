@@ -80,7 +80,7 @@ class Fitting:
         if not self.belonging.confirmed:
             went_on = getattr(model, "warm_start", False)
             raise MisfitError(
-                "Nobody can tell whether this model was fitted on this table.",
+                "Whether this model was fitted on this table cannot be tested.",
                 needs="a part of the model that can be recomputed from the table",
                 got=f"{name}, which went on from an earlier fit (warm_start)"
                 if went_on

@@ -301,7 +301,7 @@ def with_known(game: TableGame, *, columns: Sequence[str] = (), others: bool = T
     mechanism = game.mechanism
     if not others and mechanism.held_rows(game.data) is None:
         raise InputError(
-            "Nothing in this object is known to tell a row to somebody who knows no other row.",
+            "No attack is known that recovers a row from this object without the other rows.",
             needs="arrays that hold rows of the table",
             got=f"{type(final_estimator(mechanism.estimator)).__name__}, which holds none",
             hint="--known all-but-one",

@@ -175,7 +175,7 @@ class NearVerbatim(TextAttack):
         super().check(knowledge)
         if isinstance(knowledge, Prompting) and knowledge.drawn:
             raise self.refusal(
-                needs="secrets of which nobody says how many were equally likely",
+                needs="secrets without a stated number of equally likely values",
                 got="canaries, which count only as they are",
                 hint="sampling; or --texts with the canaries' own file",
             )

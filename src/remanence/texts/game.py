@@ -369,7 +369,7 @@ class Texts(AnyGame[FineTuning]):
     def _misfit(self, got: str) -> MisfitError:
         named = self.model.made_for
         return MisfitError(
-            "The model was hardly fine-tuned on these texts.",
+            "The model was probably not fine-tuned on these texts.",
             needs="texts that became likelier by the fine-tuning",
             got=got,
             hint="check which file is which: other texts, another base, or a training cut short?"

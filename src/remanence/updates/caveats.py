@@ -24,8 +24,9 @@ UPDATE_UNTESTED = Caveat(
 UPDATE_SINGLE_LAYER = Caveat(
     "update-single-layer",
     "the network ends in a single linear layer, and no record was proven.",
-    "Such a layer tells fewer records apart than it has classes less one. Where the loss hardly depends on the input "
-    "(weights that are zero), or there are two classes, a record cannot be told from a mean of several. The records "
+    "Such a layer distinguishes fewer records than it has classes less one. Where the loss barely depends on the input "
+    "(weights that are zero), or there are two classes, a record cannot be distinguished from a mean of several. The "
+    "records "
     "may be there all the same.",
     "Audit a smaller batch, or the update in double precision. Only noise has a proof.",
 )
@@ -81,7 +82,8 @@ TEXTS_OPEN = Caveat(
     "texts-open",
     "the gradients of a transformer's first layers have room to tell texts by, and no text was proven.",
     "Texts may be there all the same. Dropout in training, padding before texts where positions are added, steps that "
-    "nobody declared, another batch in every step and numbers that were computed in half precision keep an update from "
+    "were not declared, another batch in every step and numbers that were computed in half precision keep an update "
+    "from "
     "being computed anew, and hide no text from other attacks.",
     "Audit the update of one batch in evaluation mode: what it gives away, training gives away in part.",
 )

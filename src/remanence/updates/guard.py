@@ -220,7 +220,7 @@ class ExclusivityGuard:
             if self.allows():
                 return inputs, labels
         raise InputError(
-            f"No batch could be drawn that leaves nobody exposed ({attempts} attempts).",
+            f"No batch could be drawn that exposes no record ({attempts} attempts).",
             needs=f"at most {self.allowed} exposed samples in a batch",
             got=f"{self.samples_exposed / self.samples:.0%} of the samples drawn so far have an exclusive neuron",
             hint="larger batches, or a narrower first layer",

@@ -41,7 +41,7 @@ class KeepModel(DXOFilter):
 
 
 class ExposureGuard(DXOFilter):
-    """On the task's result: look whether the update exposes anybody, log it, and let it pass.
+    """On the task's result: check whether the update exposes a record, log it, and let it pass.
 
     `model` is path/to/file.py:factory. With `withhold` an update that exposes anybody, does not fit what is declared,
     or cannot be read is not sent: the filter fails, and the server is told so. On the server the same filter looks at
@@ -73,7 +73,7 @@ class ExposureGuard(DXOFilter):
         if why is not None and self.withhold:
             raise InputError(
                 "This update was withheld.",
-                needs="an update that was read whole, as it was declared, and exposes nobody",
+                needs="an update that was read whole, as it was declared, and exposes no record",
                 got=why,
                 hint="larger batches, noise, or withhold=False to log only",
             )

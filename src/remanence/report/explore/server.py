@@ -84,11 +84,16 @@ def application() -> Starlette:
 
     def later(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            found, asked = _refusal(499, "Nobody waits for this answer any more."), dict(request.query_params)
+            found, asked = (
+                _refusal(499, "The page no longer waits for this answer."),
+                dict(request.query_params),
+            )
             async with create_task_group() as group:
                 group.start_soon(_leave_with, request, group.cancel_scope)
                 async with computing:
-                    with CancelScope(shield=True):  # a process that is left while it starts would be nobody's
+                    with CancelScope(
+                        shield=True
+                    ):  # a process that is abandoned while it starts would be orphaned
                         await to_process.run_sync(int, limiter=processes)
                     asks = partial(to_process.run_sync, cancellable=True, limiter=processes)
                     try:
@@ -156,7 +161,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _render(body: bytes) -> str:
-    """The report of an audit.json that somebody dropped onto the page."""
+    """The report of an audit.json that was dropped onto the page."""
     from remanence.auditing import AuditResult  # loads torch, which the first tab can do without
     from remanence.report.html import report
     from remanence.results.storage import parse, unreadable

@@ -42,7 +42,7 @@ def twin_page(axes: dict[str, list[float]] = AXES) -> str:
     page = re.sub(r"<link [^>]*>\n<script [^>]*></script>", lambda _: head, page)
     end = f'<script type="application/json" id="grid">{grid}</script>\n<script type="module">{script}</script>\n'
     return page.replace("</body>", f"{end}</body>").replace(
-        "Computed on this machine; nothing leaves it.", "Computed beforehand; this page asks nobody."
+        "Computed on this machine; nothing leaves it.", "Computed beforehand; this page needs no network."
     )
 
 

@@ -345,7 +345,7 @@ class GLM(Mechanism[Weights]):
         weights = self.class_weights
         if weights == "balanced" and records.weights is not None:
             raise InputError(
-                "Balanced class weights and record weights cannot be told apart.",
+                "Balanced class weights and record weights cannot be distinguished.",
                 needs="one of the two: scikit-learn balances by the sum of the weights, the missing one included",
                 got="class_weight='balanced' and sample weights",
                 hint="class weights as a dict",
