@@ -218,7 +218,7 @@ def _misplaced(grown: _Grown, table: np.ndarray) -> np.ndarray:
     """Which nodes of a tree hold other rows, means or thresholds than the table gives, `(nodes,)`."""
     structure, weights = grown.tree.tree_, grown.weights
     seen = np.flatnonzero(weights > 0)
-    paths = grown.tree.decision_path(table[seen]).tocsc()
+    paths = structure.decision_path(table[seen]).tocsc()
     own = weights[seen]
     total = paths.T @ own
     wrong = np.asarray(paths.sum(0)).ravel() != structure.n_node_samples
@@ -357,7 +357,7 @@ class _Paths:
 
 def _paths(tree: Any, table: np.ndarray, inside: np.ndarray) -> _Paths:
     """One more row went through a node than the others explain: the missing one."""
-    goes = np.asarray(tree.decision_path(table[inside]).todense(), dtype=bool)
+    goes = tree.tree_.decision_path(table[inside]).toarray().astype(bool)
     short = tree.tree_.n_node_samples - goes.sum(0)  # nothing, on the table that the tree was fitted on
     if not short.any():
         return _Paths(goes, goes, None)
