@@ -74,7 +74,7 @@ class Mutant:
     before: str
     after: str
     place: int  # among those of its file
-    functions: frozenset[int]  # the first lines of those that it is in, or that use the constant; none: all
+    functions: frozenset[str]  # the one that it is in, or those that use the constant; none: all
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.before} → {self.after}"
@@ -104,16 +104,16 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 def mutants(path: Path, tree: ast.Module) -> Iterator[Mutant]:
     """Every mutant of a file, but of what it says to people and of types. While it is yielded, the tree is it."""
-    count = itertools.count()
+    count, names = itertools.count(), dict(named(tree))
 
-    def walk(parent: ast.AST, functions: frozenset[int]) -> Iterator[Mutant]:
+    def walk(parent: ast.AST, functions: frozenset[str]) -> Iterator[Mutant]:
         for name, field in ast.iter_fields(parent):
             if name in ("annotation", "returns", "decorator_list") or isinstance(parent, TALK):
                 continue
             for place, node in enumerate(field if isinstance(field, list) else [field]):
                 if not isinstance(node, ast.AST):
                     continue
-                inside = _functions(node, tree) or functions
+                inside = frozenset({names[node]}) if node in names else _users(node, tree, names) or functions
                 for changed in changes(node):
                     ast.copy_location(changed, node)
                     _put(parent, name, place, changed)
@@ -138,20 +138,28 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text())
 
 
-def _functions(node: ast.AST, tree: ast.Module) -> frozenset[int]:
-    """The first line of a function; or of those that use the constant that is set here."""
-    if isinstance(node, ast.FunctionDef):
-        return frozenset({min(each.lineno for each in (node, *node.decorator_list))})
+def named(parent: ast.AST, prefix: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """All functions below a node, with the names that Python gives their code."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.FunctionDef):
+            yield node, prefix + node.name
+            yield from named(node, f"{prefix}{node.name}.<locals>.")
+        else:
+            yield from named(node, f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix)
+
+
+def _users(node: ast.AST, tree: ast.Module, names: dict[ast.AST, str]) -> frozenset[str]:
+    """The functions that use the constant that is set here."""
     if not (isinstance(node, ast.Assign) and node in tree.body):
         return frozenset()
-    names = {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-    found = set()
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and any(
-            isinstance(each, ast.Name) and each.id in names for each in ast.walk(function)
-        ):
-            found |= _functions(function, tree)
-    return frozenset(found)
+    constants = {
+        each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+    }
+    return frozenset(
+        name
+        for function, name in names.items()
+        if any(isinstance(each, ast.Name) and each.id in constants for each in ast.walk(function))
+    )
 
 
 def _put(parent: ast.AST, name: str, place: int, node: ast.AST) -> None:
@@ -211,7 +219,7 @@ class Touched:
         found = set()
         for code in self.codes:
             if str(SOURCE) in code.co_filename:
-                found.add(f"{code.co_filename.split(str(SOURCE) + '/')[1]}:{code.co_firstlineno}")
+                found.add(f"{code.co_filename.split(str(SOURCE) + '/')[1]}:{code.co_qualname}")
         self.tests[report.nodeid] = {"seconds": time.perf_counter() - self.began, "functions": sorted(found)}
 
     def pytest_sessionfinish(self) -> None:
@@ -227,7 +235,7 @@ def pytest_configure(config: Any) -> None:
 def tests_of(mutant: Mutant, touched: dict[str, Any]) -> tuple[list[str], float]:
     """The tests that call what was changed, fastest first, and how long they take."""
     path = str(mutant.path.relative_to(SOURCE))
-    wanted = {f"{path}:{line}" for line in mutant.functions}
+    wanted = {f"{path}:{name}" for name in mutant.functions}
     chosen, total = [], 0.0
     for name, test in sorted(touched.items(), key=lambda entry: entry[1]["seconds"]):
         calls = wanted & set(test["functions"])
