@@ -5,20 +5,30 @@
 0.0254
 """
 
-from remanence.bounds.attributes import attribute
 from remanence.bounds.bound import Bound
-from remanence.bounds.crowd import crowd
-from remanence.bounds.definitions import approximate_dp, profile, pure_dp, renyi
+from remanence.bounds.definitions import (
+    approximate_dp,
+    delta_from_pair,
+    epsilon_from_pair,
+    pair_success,
+    profile,
+    pure_dp,
+    renyi,
+)
 from remanence.bounds.engine.dpsgd import delta_lower, delta_upper, epsilon_upper
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.individual import individual
 from remanence.bounds.information import fano, mutual_information
 from remanence.bounds.of_mechanism import any_of_class, of, of_classes
-from remanence.bounds.pairs import delta_from_pair, epsilon_from_pair, pair_success
-from remanence.bounds.person import Person
+from remanence.bounds.people import attribute, crowd
+from remanence.bounds.person import Person, RecordCounts
 from remanence.bounds.recipes import recompute
-from remanence.bounds.record_counts import RecordCounts
-from remanence.bounds.releases import correlated_noise, final_weights, participation_matrix, truncated_poisson
+from remanence.bounds.releases import (
+    correlated_noise,
+    final_weights,
+    individual,
+    participation_matrix,
+    truncated_poisson,
+)
 from remanence.bounds.settings import dpsgd, dpsgd_renyi, gaussian, in_or_out, laplace, true_positives
 
 __all__ = [

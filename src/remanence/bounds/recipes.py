@@ -12,8 +12,7 @@ import numpy as np
 
 from remanence.bounds.bound import Bound
 from remanence.bounds.engine.schedule import Segment
-from remanence.bounds.person import Person
-from remanence.bounds.record_counts import RecordCounts
+from remanence.bounds.person import Person, RecordCounts
 from remanence.core.exceptions import InputError
 
 P = ParamSpec("P")

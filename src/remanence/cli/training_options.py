@@ -168,7 +168,7 @@ class Whose:
     def person(self, dataset_size: int | None, *, several: bool = False) -> Person:
         """The person; `several` allows all ways of batching."""
         from remanence.bounds import Person
-        from remanence.bounds.record_counts import read_record_counts
+        from remanence.bounds.person import read_record_counts
 
         if self.batches is BatchesBy.ALL and not several:
             raise InputError(
