@@ -238,7 +238,7 @@ def test_a_recipe_that_no_head_can_have_is_refused(wrong):
 
 
 def test_labels_outside_the_task_are_refused():
-    with pytest.raises(InputError, match="not in the task"):
+    with pytest.raises(InputError, match="no class in the head"):
         TransferHead(3, 1, task=(0, 1)).classes_of(Records(torch.zeros(1, 4), torch.tensor([2])))
 
 

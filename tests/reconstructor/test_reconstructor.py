@@ -139,6 +139,16 @@ def test_streamed_shadows_never_come_twice():
     assert len(torch.unique(seen, dim=0)) == len(seen)
 
 
+def test_all_classes_are_drawn_together_as_one_after_the_other():
+    knowledge = heads_game().knowledge
+    shadows = ShadowFarm(knowledge, torch.Generator().manual_seed(0)).block(20)
+    network = build_network(QUICK, knowledge, shadows).eval()
+    prepared, asked = network.prepare(shadows.tensors), torch.arange(3)
+    together = network._drawn(prepared, asked, 20)  # as a GPU draws
+    torch.testing.assert_close(together, network.draw(prepared))
+    assert not torch.allclose(together[:, 0], together[:, 1])
+
+
 def test_numbers_that_never_change_are_not_read():
     shadows = {"a": torch.randn(50, 3), "b": torch.full((50, 2), 7.0)}
     reader = FlatReader(shadows, classes=4)

@@ -90,7 +90,36 @@ def answers(tensors: Sequence[Tensor], values: Tensor, activation: str = "relu")
     return values
 
 
-class Head(Mechanism[Weights]):
+def _require_labels(labels: Tensor, count: int, hint: str) -> None:
+    low, high = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
+    if low < 0 or high >= count:
+        raise InputError(
+            "A label has no class in the head.",
+            needs=f"labels from 0 to {count - 1}",
+            got=f"labels from {low} to {high}",
+            hint=hint,
+        )
+
+
+class _Read(Mechanism[Weights]):
+    """What the linear reader reads, and a reconstructor starts from."""
+
+    @property
+    def releases(self) -> type[Weights]:
+        """Weights and biases, or embeddings in their place."""
+        return Weights
+
+    def first_drawing(
+        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
+    ) -> Callable[[Tensors], Tensor]:
+        """What the linear reader draws."""
+        from remanence.heads.linear_reader import learn_reading
+
+        assert isinstance(self, Head | GivenEmbeddings)
+        return learn_reading((self, prior), shadows, held_out).draw
+
+
+class Head(_Read):
     """A head whose weights are released, however it is trained; a reconstructor asks it how it is read."""
 
     classes: int
@@ -98,11 +127,6 @@ class Head(Mechanism[Weights]):
     two_outputs: bool
     task: tuple[int, ...] | None = None  # maps the records' labels to the head's classes
     noise_multiplier: float | None = None
-
-    @property
-    def releases(self) -> type[Weights]:
-        """The head's weights and biases."""
-        return Weights
 
     @property
     def outputs(self) -> int:
@@ -137,14 +161,6 @@ class Head(Mechanism[Weights]):
 
         return HiddenReader(shadows, classes) if strong and self.hidden is not None else None
 
-    def first_drawing(
-        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
-    ) -> Callable[[Tensors], Tensor]:
-        """What the linear reader draws."""
-        from remanence.heads.linear_reader import learn_reading
-
-        return learn_reading((self, prior), shadows, held_out).draw
-
     def check_probes(self, probes: Records, targets: Records | None = None) -> None:
         """Refuse probes without the embeddings that the head is trained on."""
         asked, trained = probes.embedding, None if targets is None else targets.embedding
@@ -174,21 +190,10 @@ class Head(Mechanism[Weights]):
         """The class of each record in this head's task."""
         labels = records.labels.long()
         if self.task is not None:
-            if int(labels.min()) < 0 or int(labels.max()) >= len(self.task):
-                raise InputError(
-                    "A label is not in the task.",
-                    needs=f"labels from 0 to {len(self.task) - 1}, one for each entry of the task",
-                    got=f"labels from {int(labels.min())} to {int(labels.max())}",
-                    hint="task=(...) with a class for every label",
-                )
+            _require_labels(labels, len(self.task), "task=(...) with a class for every label")
             labels = torch.tensor(self.task, device=labels.device)[labels]
-        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
-            raise InputError(
-                "A label has no class in the head.",
-                needs=f"labels from 0 to {self.classes - 1}",
-                got=f"labels from {int(labels.min())} to {int(labels.max())}",
-                hint="TransferHead(classes=...), or task=(...) to map labels to classes",
-            )
+        hint = "TransferHead(classes=...), or task=(...) to map labels to classes"
+        _require_labels(labels, self.classes, hint)
         return labels
 
     def refuse_known(self, known_data: Records | None) -> None:
@@ -278,7 +283,7 @@ class OwnHead(Head):
 
 @final
 @dataclass(frozen=True)
-class GivenEmbeddings(Mechanism[Weights]):
+class GivenEmbeddings(_Read):
     """Hands over a true embedding for each class: of the picture at its `places` in a set, or the mean of several.
 
     No head shows more than the embeddings that it was trained on. So an attack's success over the success of the same
@@ -287,11 +292,6 @@ class GivenEmbeddings(Mechanism[Weights]):
 
     places: tuple[tuple[int, ...], ...]
     name: ClassVar[str] = "true embeddings"
-
-    @property
-    def releases(self) -> type[Weights]:
-        """One embedding for each class, `(trials, classes, numbers)`."""
-        return Weights
 
     @property
     def streams(self) -> bool:
@@ -306,20 +306,12 @@ class GivenEmbeddings(Mechanism[Weights]):
 
         return EmbeddingReader(shadows) if classes else None
 
-    def first_drawing(
-        self, prior: StratifiedPrior, shadows: Iterable[Shadows], held_out: Shadows
-    ) -> Callable[[Tensors], Tensor]:
-        """What the linear reader draws."""
-        from remanence.heads.linear_reader import learn_reading
-
-        return learn_reading((self, prior), shadows, held_out).draw
-
     def settings(self) -> dict[str, Setting]:
         """Nothing is trained."""
         return {"classes": len(self.places), "pictures of a class": len(self.places[0])}
 
     def release(self, known_data: Records | None, targets: Records, generator: torch.Generator) -> Weights:
-        """The embeddings, as they are."""
+        """The embeddings as they are, one for each class: `(trials, classes, numbers)`."""
         seen = embedding_of(targets)
         rows = [seen[:, list(own)].mean(1) for own in self.places]
         return Weights({"embedding": torch.stack(rows, 1)})
