@@ -75,30 +75,19 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True)
 class AnyModule(Network):
-    """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`. General, and slower where gradients
-    are clipped: then every record's own is written down.
+    """Any `nn.Module` that maps a batch of inputs to logits, through `torch.func`.
 
-    It is trained as PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode
-    that each of its layers is in: parameters that ask for no
-    gradient stay as they are, and so do buffers. Logits may come in a dict or an object under `logits`, or first in a
-    tuple. Submodules named in `fresh` start anew in every training. Layers that PyTorch would not train record by
-    record, or not alike every time, are refused by their names. Before every training one step is compared with a plain
-    PyTorch loop's: a module that mixes the records of a batch is trained by such a loop, and never by DP-SGD.
+    It is general, and slower where gradients are clipped: then every record's own is written down. It is trained as
+    PyTorch would train it, by cross-entropy or, with a single output, BCEWithLogitsLoss, in the mode that each of its
+    layers is in: parameters that ask for no gradient stay as they are, and so do buffers. Logits may come in a dict or
+    an object under `logits`, or first in a tuple. Layers that PyTorch would not train record by record, or not alike
+    every time, are refused by their names. Before every training one step is compared with a plain PyTorch loop's: a
+    module that mixes the records of a batch is trained by such a loop, and never by DP-SGD.
     """
 
     module: nn.Module
-    fresh: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        parts = {name for name, _ in self.module.named_modules()}
-        for name in self.fresh:
-            if name not in parts:
-                raise InputError(
-                    f"The module has no part named {name!r}.",
-                    needs="names of submodules that start anew in every training",
-                    got=", ".join(sorted(parts - {""})) or "a module without parts",
-                    hint='AnyModule(module, fresh=("head",))',
-                )
         if not self.trained:
             frozen = sum(1 for _ in self.module.parameters())
             raise InputError(
@@ -231,26 +220,13 @@ class AnyModule(Network):
 
     @property
     def own_start(self) -> bool:
-        """Unless some parts start anew."""
-        return not self.fresh
+        """A public checkpoint."""
+        return True
 
     def initial(self, trials: int, generator: torch.Generator) -> Tensor:
-        """The module's own parameters in every trial, a public checkpoint; `fresh` parts as their layers draw."""
+        """The module's own parameters in every trial."""
         flat = parameters_to_vector(list(self.trained.values())).detach().to(generator.device)
-        if not self.fresh:
-            return flat.expand(trials, -1).clone()
-        copied = AnyModule(copy.deepcopy(self.module), self.fresh)
-        layers = [layer for name in self.fresh for layer in copied.module.get_submodule(name).modules()]
-        seeds = torch.randint(2**31, (trials,), generator=generator, device=generator.device).tolist()
-        starts = []
-        with torch.random.fork_rng(devices=[]):
-            for seed in seeds:
-                torch.manual_seed(seed)
-                for layer in layers:
-                    if callable(reset := getattr(layer, "reset_parameters", None)):
-                        reset()
-                starts.append(parameters_to_vector(list(copied.trained.values())).detach().clone())
-        return torch.stack(starts).to(generator.device)
+        return flat.expand(trials, -1).clone()
 
     def clipped_sum(
         self, parameters: Tensor, records: Records, *, max_norm: float | None, mask: Tensor | None = None
